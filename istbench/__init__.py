@@ -9,6 +9,6 @@ def __getattr__(name: str) -> Any:
     """`istbench.record`, which imports torch."""
     if name != "record":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from istbench.recording.block import record
+    from istbench.plan.recording.block import record
 
     return record

@@ -7,7 +7,7 @@ _CHECKOUT = __file__.removesuffix("/istbench/__main__.py")
 if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] != _CHECKOUT:
     del sys.path[0]
 
-from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_interrupts, handle_interrupts_of_exit  # noqa: E402
+from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_interrupts, handle_interrupts_of_exit  # noqa: E402
 
 
 def main() -> None:

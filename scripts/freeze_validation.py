@@ -21,9 +21,9 @@ import msgspec
 from istbench.cluster.checked import checks_of, measurement_files
 from istbench.cluster.profile import parse_bandwidth
 from istbench.report.output.formats import table_markdown
-from istbench.validation.measurement import ReplayError, summary_of
-from istbench.validation.record import SCALED, ValidationFiles, read_errors
-from istbench.validation.table import scaling_table, summary_table
+from istbench.studies.validation.measurement import ReplayError, summary_of
+from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
+from istbench.studies.validation.table import scaling_table, summary_table
 
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"

@@ -9,21 +9,22 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from istbench.processes import local
+from istbench.launch.processes import local
 
 # What most of the tests' own functions on nodes import beyond what a run's workers do.
-FOR_TESTS = ["pytest", "quick_measurements", "istbench.conformance"]
+FOR_TESTS = ["pytest", "quick_measurements", "istbench.studies.conformance"]
 FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 
 # Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
 # end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
     "scripts/test_programs", "cli/test_torchrun", "cli/test_run_on_hosts", "cli/test_stopped_runs",
-    "node/test_stalls", "torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
+    "node/test_stalls", "launch/torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
     "node/test_stopping", "cli/test_silent_runs", "aws/test_aws_on_hosts", "plan/test_redeal",
-    "cluster/simulator/test_folding", "node/test_node_seconds", "hosts/test_ssh_run", "hosts/test_ssh_detach",
-    "hosts/test_ssh_files", "hosts/test_ssh_install", "cli/test_lab_command", "cli/test_streams",
-    "identities/test_served", "conformance/test_check", "lab/test_lab", "recording/test_scripts",
+    "cluster/simulator/test_folding", "node/test_node_seconds", "launch/hosts/test_ssh_run",
+    "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files", "launch/hosts/test_ssh_install",
+    "cli/test_lab_command", "cli/test_streams", "identities/test_served", "studies/conformance/test_check",
+    "launch/lab/test_lab", "plan/recording/test_scripts",
 ]  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores

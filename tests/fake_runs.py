@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
+from istbench.base.decode import decode_own
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.door import decode_own
 from istbench.results.events import Evaluation, Start
 from istbench.results.header import SCHEMA, TIMING_RULE, Header, Result
 from istbench.results.store import RunDirectory

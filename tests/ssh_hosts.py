@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import istbench
-from istbench.hosts.check import HostFacts
+from istbench.launch.hosts.check import HostFacts
 from istbench.workloads.cache import cache_directory
 
 GOOD = HostFacts(

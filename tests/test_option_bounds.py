@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 from msgspec import Meta
 
-from istbench.errors import UserError
-from istbench.registry import build_method, build_workload, load_method, load_workload, registered
+from istbench.base.errors import UserError
+from istbench.node.registry import build_method, build_workload, load_method, load_workload, registered
 
 METHODS = [entry.name for entry in registered("methods")]
 WORKLOADS = [entry.name for entry in registered("workloads")]

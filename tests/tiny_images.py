@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.toy import Toy
 
 CHANNELS = 8

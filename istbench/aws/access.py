@@ -11,7 +11,7 @@ from istbench.aws.local_files import LocalFiles
 from istbench.aws.machines import Machine
 from istbench.aws.session import Aws, calls, wait_for
 from istbench.aws.template import BOOTED, SSH_PORT
-from istbench.errors import RunFailed, UserError, printable, shown
+from istbench.base.errors import RunFailed, UserError, printable, shown
 
 _ADDRESS_URL = "https://checkip.amazonaws.com"
 _ADDRESS_S = 10.0

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from istbench.aws.spec import ClusterSpec
+from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile, names
-from istbench.errors import UserError
 
 # Estimates of AWS's list prices in us-east-1: a public IPv4 address an hour, a GiB of gp3 a month.
 _ADDRESS_PER_HOUR = 0.005

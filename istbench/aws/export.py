@@ -8,7 +8,7 @@ from typing import Any, Literal
 from istbench import __version__
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.template import TAG, stack_name
-from istbench.torchrun.secret import SECRET
+from istbench.launch.torchrun.secret import SECRET
 
 Format = Literal["skypilot", "parallelcluster"]
 _PORT = 29500

@@ -13,7 +13,7 @@ from istbench.aws.spec import ClusterSpec, RegionName
 from istbench.aws.stack import Say, Stack, create_stack, delete_stack, find_stack, wait_until_complete
 from istbench.aws.survey import left_over
 from istbench.aws.unfetched import unfetched
-from istbench.errors import RunFailed, UserError
+from istbench.base.errors import RunFailed, UserError
 
 # Compared elsewhere, or without effect on the machines.
 _NOT_COMPARED = {"name", "region", "max_hours", "price_per_hour"}

@@ -14,10 +14,10 @@ from msgspec import Meta
 from istbench.aws.machines import Machine
 from istbench.aws.spec import ClusterSpec, Hours, RegionName
 from istbench.aws.template import USER
-from istbench.door import decode_json, encode_own, read_bytes
-from istbench.errors import RunFailed, UserError, printable
-from istbench.files import writing_whole
-from istbench.torchrun.secret import secret_file
+from istbench.base.decode import decode_json, encode_own, read_bytes
+from istbench.base.errors import RunFailed, UserError, printable
+from istbench.base.files import writing_whole
+from istbench.launch.torchrun.secret import secret_file
 
 _Amount = Annotated[float, Meta(ge=0, le=1e9)]
 

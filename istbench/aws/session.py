@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from istbench.errors import RunFailed, UserError, printable
+from istbench.base.errors import RunFailed, UserError, printable
 
 _EXPIRED = {
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "AuthFailure",

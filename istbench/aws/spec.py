@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from istbench.door import convert, parse_toml, read_text, toml_lines
-from istbench.errors import UserError, unknown_name
+from istbench.base.decode import convert, parse_toml, read_text, toml_lines
+from istbench.base.errors import UserError, unknown_name
 
 MOST_MACHINES = 32  # AWS refuses the larger template of more machines
 # A boot takes some minutes; a month is a typing error.

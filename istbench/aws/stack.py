@@ -10,7 +10,7 @@ from istbench.aws.local_files import Keys
 from istbench.aws.session import Aws, calls, error_code, wait_for
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.template import NODE, TAG, stack_name, template
-from istbench.errors import RunFailed
+from istbench.base.errors import RunFailed
 
 Say = Callable[[str], None]
 _EVERY_S, _MAKING_S, _DELETING_S = 5.0, 1800.0, 1800.0

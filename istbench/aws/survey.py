@@ -8,7 +8,7 @@ from istbench.aws.machines import Machine, find_machines
 from istbench.aws.session import Aws, calls
 from istbench.aws.stack import Stack, as_stack
 from istbench.aws.template import TAG
-from istbench.errors import RunFailed, printable
+from istbench.base.errors import RunFailed, printable
 
 # Found by other calls: AWS lists deleted ones by their tags for some minutes.
 _LISTED_APART = (":instance/", ":volume/", ":network-interface/", ":stack/")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from istbench.aws.access import last_line, on_machine
 from istbench.aws.local_files import LocalFiles
 from istbench.aws.machines import Machine
-from istbench.errors import RunFailed, UserError
+from istbench.base.errors import RunFailed, UserError
 from istbench.results.store import RunDirectory
 
 # A line for each file: SHA-256, bytes, path. `sed` leaves out the directory of weights, which is another one here.

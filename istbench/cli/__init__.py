@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import click
 
 from istbench import __version__
+from istbench.base.error_lines import error_line, show_traceback
+from istbench.base.errors import RunFailed, UserError, printable, printable_lines
+from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED
 from istbench.cli.streams import Streams
-from istbench.error_lines import error_line, show_traceback
-from istbench.errors import RunFailed, UserError, printable, printable_lines
-from istbench.hosts import relay
-from istbench.interrupts import EXIT_INTERRUPTED, INTERRUPTED
+from istbench.launch.hosts import relay
 
 _COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
@@ -55,7 +55,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            from istbench.errors import unknown_name
+            from istbench.base.errors import unknown_name
 
             raise unknown_name("command", args[0], _COMMANDS)
         return super().resolve_command(ctx, args)
@@ -127,8 +127,8 @@ def say(message: str) -> None:
 
 def _said_together(message: str, status: int) -> tuple[str, int]:
     """The message and the exit status of this process, together with the other processes of its torchrun."""
-    from istbench.torchrun.meeting import leave
-    from istbench.torchrun.world import this_world
+    from istbench.launch.torchrun.meeting import leave
+    from istbench.launch.torchrun.world import this_world
 
     try:
         world = this_world()

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from istbench.base.errors import UserError, printable_lines
+from istbench.base.files import is_directory
+from istbench.base.options.numbers import MOST_NODES
+from istbench.base.options.options import parse_pairs
+from istbench.base.options.run import RunRequest
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     PathType,
@@ -23,17 +28,12 @@ from istbench.cli.options import (
     take_backend,
 )
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
-from istbench.config.numbers import MOST_NODES
-from istbench.config.options import parse_pairs
-from istbench.config.run import RunRequest
-from istbench.errors import UserError, printable_lines
-from istbench.files import is_directory
-from istbench.registry import check_name, registered
+from istbench.node.registry import check_name, registered
 
 if TYPE_CHECKING:
-    from istbench.advise.answer import Advice
-    from istbench.advise.question import Probed, Question
-    from istbench.backends.backend import Backend, Screen
+    from istbench.launch.backends.backend import Backend, Screen
+    from istbench.studies.advise.answer import Advice
+    from istbench.studies.advise.question import Probed, Question
 
 _MINUTE = 60.0
 _SHORTEST, _LONGEST = 0.05, 10_000.0
@@ -148,7 +148,7 @@ def _question(
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)
-    from istbench.advise.question import Question, check_given
+    from istbench.studies.advise.question import Question, check_given
 
     question = Question(
         base=base,
@@ -165,7 +165,7 @@ def _question(
 
 def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> "Backend | None":
     """The backend that measures the truth; None if nobody asks for it."""
-    from istbench.backends.here import Here
+    from istbench.launch.backends.here import Here
 
     if not measures:
         if not isinstance(backend, Here):
@@ -178,7 +178,7 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
         raise UserError(
             "--measure in a lab is for nodes like this machine: leave out --cluster, or name its --hosts"
         )
-    from istbench.lab.network import ShapedNetwork, check
+    from istbench.launch.lab.network import ShapedNetwork, check
 
     check()
     return Here(
@@ -191,12 +191,12 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
 def _advise(
     question: "Question", out: Path, display: "Screen", seconds: float, started: float
 ) -> "tuple[Probed, Advice]":
-    from istbench.advise.answer import advise
-    from istbench.advise.probe import probe
-    from istbench.advise.saved import save_advice
-    from istbench.backends.here import Here
     from istbench.cli.replaying import replaying
+    from istbench.launch.backends.here import Here
     from istbench.results.on_cluster import own_checks
+    from istbench.studies.advise.answer import advise
+    from istbench.studies.advise.probe import probe
+    from istbench.studies.advise.saved import save_advice
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
     backend = Here()
@@ -241,8 +241,8 @@ def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, 
 
     The words of the advice come first. One JSON object holds both, so it comes last.
     """
-    from istbench.advise.measure import Measured, first_two, keep, measure
     from istbench.cli.progress import Display
+    from istbench.studies.advise.measure import Measured, first_two, keep, measure
 
     if not as_json:
         _show(advice, as_json)
@@ -268,8 +268,8 @@ def _show(
     truth: Mapping[str, float | None] | None = None,
     failures: Mapping[str, str] | None = None,
 ) -> None:
-    from istbench.advise.truth import regret
-    from istbench.advise.words import advice_text
+    from istbench.studies.advise.truth import regret
+    from istbench.studies.advise.words import advice_text
 
     if not as_json:
         click.echo(printable_lines(advice_text(advice)))
@@ -282,7 +282,7 @@ def _show(
 
 
 def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: Mapping[str, str]) -> None:
-    from istbench.advise.words import truth_lines
+    from istbench.studies.advise.words import truth_lines
 
     lines = truth_lines(advice, truth)
     if len(truth) == 1:  # of a single run, the last line has no regret to tell

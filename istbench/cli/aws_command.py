@@ -13,6 +13,8 @@ from istbench.aws.cost import cluster_cost, cost_lines
 from istbench.aws.export import Format, export
 from istbench.aws.spec import ClusterSpec
 from istbench.aws.template import stack_name, template
+from istbench.base.decode import literal_choices
+from istbench.base.errors import RunFailed, UserError
 from istbench.cli.aws_options import (
     chosen_cluster,
     cluster_options,
@@ -25,8 +27,6 @@ from istbench.cli.aws_options import (
     ssm_option,
 )
 from istbench.cli.options import PathType
-from istbench.door import literal_choices
-from istbench.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
     from istbench.aws.local_files import LocalFiles

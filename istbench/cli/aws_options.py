@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from istbench.aws.spec import ClusterName, ClusterSpec, Dollars, Hours, RegionName, preset, read_spec
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
 from istbench.cli.options import PathType
-from istbench.door import convert
-from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.aws.session import Aws

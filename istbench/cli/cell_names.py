@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from istbench.cells.resolve import prepare_cell
 from istbench.cli.detached_job import request_of
+from istbench.launch.cells.resolve import prepare_cell
 
 
 def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:

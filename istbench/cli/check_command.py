@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import parse_pairs, plugin_option
-from istbench.config.task_file import is_task_file, task_name
-from istbench.errors import UserError, printable, unknown_name
-from istbench.registry import load_workload, plugin_names, registered
+from istbench.node.registry import load_workload, plugin_names, registered
 
 if TYPE_CHECKING:
-    from istbench.conformance import CheckResult
+    from istbench.studies.conformance import CheckResult
 
 
 @click.command("check")
@@ -30,7 +30,7 @@ def command(name: str, nodes: int, method_options: tuple[str, ...], plugins: tup
     if is_task_file(name):
         _refuse_options(name, options)
         _refuse_plugin(Path(name))
-        from istbench.conformance import check_task
+        from istbench.studies.conformance import check_task
 
         return _show(check_task(Path(name), nodes=nodes, plugins=plugins))
     methods = {found.name for found in registered("methods")}
@@ -42,7 +42,7 @@ def command(name: str, nodes: int, method_options: tuple[str, ...], plugins: tup
         raise unknown_name("method or workload", name, methods | workloads)
     if name not in methods:
         _refuse_options(name, options)
-    from istbench.conformance import check_method, check_workload
+    from istbench.studies.conformance import check_method, check_workload
 
     results = []
     if name in methods:

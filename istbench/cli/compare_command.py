@@ -7,7 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from istbench.backends.backend import Backend
+from istbench.base.errors import UserError, shown, unknown_name
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.defaults import BASELINE
+from istbench.base.options.run import COMPUTING, OF_MACHINE, RUN_OPTIONS, RunRequest
+from istbench.base.options.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
@@ -27,12 +31,8 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.data_source import DataSource
-from istbench.config.defaults import BASELINE
-from istbench.config.run import COMPUTING, OF_MACHINE, RUN_OPTIONS, RunRequest
-from istbench.config.suite import MOST_CELLS, Suite, check_cells, read_suite
-from istbench.errors import UserError, shown, unknown_name
-from istbench.registry import check_name
+from istbench.launch.backends.backend import Backend
+from istbench.node.registry import check_name
 
 
 @click.command("compare")
@@ -169,7 +169,7 @@ def _controls(
 
     with_all: the suites that have all controls, each with its requests.
     """
-    from istbench.cells.controls import at_equal_cost, on_few_nodes
+    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes
 
     found, lines, lacking = on_few_nodes(requests), dict[str, None](), dict[str, None]()
     for own in with_all:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
+from istbench.base.errors import UserError, unknown_name
+from istbench.base.options.options import parse_pairs
 from istbench.cli.options import PathType, plugin_option
-from istbench.config.options import parse_pairs
-from istbench.errors import UserError, unknown_name
-from istbench.registry import build_workload, check_name
+from istbench.node.registry import build_workload, check_name
 
 
 @click.command("data")

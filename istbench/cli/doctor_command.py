@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from istbench.backends import hosts
+from istbench.base.errors import UserError
+from istbench.base.files import is_directory, is_there
+from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import PathType, places
-from istbench.errors import UserError
-from istbench.files import is_directory, is_there
-from istbench.machine import cores, memory_bytes
+from istbench.launch.backends import hosts
 
 if TYPE_CHECKING:
     from istbench.fabric import Fabric
@@ -129,8 +129,8 @@ def _gpu() -> Iterator[Finding]:
 
 def _processes() -> Iterator[Finding]:
     """Two real workers that average a number over gloo."""
-    from istbench.errors import RunFailed
-    from istbench.processes.on_nodes import on_nodes
+    from istbench.base.errors import RunFailed
+    from istbench.launch.processes.on_nodes import on_nodes
 
     try:
         answers = on_nodes(average_of_ranks, 2)
@@ -152,8 +152,8 @@ def average_of_ranks(fabric: "Fabric") -> float:
 
 def _carrying() -> Iterator[Finding]:
     """The cost of messages on this machine, for `overhead_s` and `cpu_s_...` of a cluster profile."""
-    from istbench.errors import RunFailed
-    from istbench.processes.carrying import measure_carrying
+    from istbench.base.errors import RunFailed
+    from istbench.launch.processes.carrying import measure_carrying
 
     try:
         ways = measure_carrying()
@@ -165,7 +165,7 @@ def _carrying() -> Iterator[Finding]:
 
 
 def _lab() -> Iterator[Finding]:
-    from istbench.lab import control_groups, network
+    from istbench.launch.lab import control_groups, network
 
     try:
         network.check()

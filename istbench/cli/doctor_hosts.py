@@ -7,18 +7,25 @@ from pathlib import Path
 
 import click
 
+from istbench.base.decode import convert
+from istbench.base.errors import UserError, printable
+from istbench.base.files import writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
-from istbench.door import convert
-from istbench.errors import UserError, printable
-from istbench.files import writing_whole
-from istbench.hosts.connection import Connection, Lost, Refused, connected, pythons
-from istbench.hosts.group import HostGroup, Needs, Unfit, gather
-from istbench.hosts.links import MEASURES_S, HostLink, measure_links, measure_together, shared_links, slow_links
-from istbench.hosts.names import Host
-from istbench.hosts.profile import MeasuredNode, profile_toml
-from istbench.hosts.shared import shared_link
-from istbench.processes.launcher import Signals
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, pythons
+from istbench.launch.hosts.group import HostGroup, Needs, Unfit, gather
+from istbench.launch.hosts.links import (
+    MEASURES_S,
+    HostLink,
+    measure_links,
+    measure_together,
+    shared_links,
+    slow_links,
+)
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.profile import MeasuredNode, profile_toml
+from istbench.launch.hosts.shared import shared_link
+from istbench.launch.processes.launcher import Signals
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.base.errors import UserError, printable, unknown_name
 from istbench.cli.options import PathType
-from istbench.errors import UserError, printable, unknown_name
-from istbench.registry import load_sink, registered
-from istbench.sinks.base import default_place
+from istbench.node.registry import load_sink, registered
+from istbench.node.sinks.base import default_place
 
 if TYPE_CHECKING:
     from istbench.results.load import Run

@@ -4,12 +4,12 @@ import os
 
 import click
 
-from istbench.backends.here import Here
+from istbench.base.errors import UserError
 from istbench.cli import compare_command, run_command, validate_command
 from istbench.cli.options import lab_nodes_option, latency_option, parse_time, racks_options, typed_options
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.errors import UserError
-from istbench.lab.network import ShapedNetwork, check
+from istbench.launch.backends.here import Here
+from istbench.launch.lab.network import ShapedNetwork, check
 
 
 @click.group("lab")

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import click
 
+from istbench.base.errors import UserError
+from istbench.base.options.options import option_text, parse_pairs
 from istbench.cli.options import plugin_option
 from istbench.cluster.profile import load_profile, summaries
-from istbench.config.options import option_text, parse_pairs
-from istbench.errors import UserError
-from istbench.registry import (
+from istbench.node.registry import (
     Kind,
     build_method,
     build_workload,
@@ -99,9 +99,9 @@ def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:
 
 
 def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) -> None:
-    from istbench.subnets.dealing import is_linear, selected_groups
-    from istbench.subnets.groups import named_tensors
+    from istbench.methods.subnets.dealing import is_linear, selected_groups
     from istbench.workloads.contract import blank_model
+    from istbench.workloads.neuron_groups.groups import named_tensors
 
     workload = build_workload(name, options, plugins)
     workload.expect(None, options)

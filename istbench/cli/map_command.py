@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.base.options.defaults import DEFAULT_CLUSTER
+from istbench.base.options.numbers import Level
 from istbench.cli.options import (
     PathType,
     explain_option,
@@ -17,10 +21,6 @@ from istbench.cli.options import (
 )
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, parse_bandwidth, select_clusters
-from istbench.config.defaults import DEFAULT_CLUSTER
-from istbench.config.numbers import Level
-from istbench.door import convert
-from istbench.errors import UserError
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
 _LATENCIES = "0.1ms,1ms,10ms,100ms"

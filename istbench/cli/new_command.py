@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from istbench.base.errors import UserError, printable
+from istbench.base.options.task_file import is_task_file
 from istbench.cli.options import PathType
-from istbench.config.task_file import is_task_file
-from istbench.errors import UserError, printable
 
 _TEMPLATE = Path(__file__).with_name("task_template.txt")
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from istbench.backends.backend import Backend, BackendOption
-from istbench.backends.choose import backend_options, choose
+from istbench.base.decode import convert, literal_choices, type_at, utf8_path
+from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
+from istbench.base.options.numbers import Levels
+from istbench.base.options.options import parse_pairs
+from istbench.base.options.run import RUN_OPTIONS, RunOption, RunRequest
 from istbench.cli.streams import Streams
 from istbench.cluster.profile import ClusterProfile, load_profile
-from istbench.config.defaults import BASELINE, DEFAULT_CLUSTER
-from istbench.config.numbers import Levels
-from istbench.config.options import parse_pairs
-from istbench.config.run import RUN_OPTIONS, RunOption, RunRequest
-from istbench.door import convert, literal_choices, type_at, utf8_path
-from istbench.errors import UserError, printable, unknown_name
-from istbench.lab.network import MOST_NODES
-from istbench.registry import check_name, load_method
+from istbench.launch.backends.backend import Backend, BackendOption
+from istbench.launch.backends.choose import backend_options, choose
+from istbench.launch.lab.network import MOST_NODES
+from istbench.node.registry import check_name, load_method
 from istbench.report.output import Format
 
 _Command = Callable[..., Any]

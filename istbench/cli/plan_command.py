@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from istbench.base.errors import UserError
+from istbench.base.options.task_file import named_with_file
 from istbench.cli.options import PathType, cluster_option, parse_pairs, plugin_option, run_options, typed_options
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.task_file import named_with_file
-from istbench.errors import UserError
-from istbench.registry import check_name
+from istbench.node.registry import check_name
 
 if TYPE_CHECKING:
     from istbench.cluster.estimate import CellPlan

@@ -18,14 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from istbench.errors import UserError, printable, printable_lines
-from istbench.node.sinks import read_step
+from istbench.base.errors import UserError, printable, printable_lines
+from istbench.base.scratch import scratch_folder
+from istbench.node.destinations import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Note, Resume
 from istbench.results.header import Header
 from istbench.results.metrics import Metric, value_text
 from istbench.results.store import RunDirectory
-from istbench.scratch import scratch_folder
 
 _POLL_S = 0.2
 _PLAIN_LINE_S = 15.0

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Seconds, Threads
 from istbench.cli.options import PathType
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
-from istbench.config.numbers import Seconds, Threads
-from istbench.door import convert
-from istbench.errors import UserError
-from istbench.processes.recorded_script import record_apart
+from istbench.launch.processes.recorded_script import record_apart
 
 _MOST_STEPS = 1_000_000
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.base.errors import UserError
+from istbench.base.files import is_file
+from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.cli.options import (
     PathType,
     node_counts,
@@ -17,9 +20,6 @@ from istbench.cli.options import (
 )
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
-from istbench.config.defaults import DEFAULT_CLUSTER
-from istbench.errors import UserError
-from istbench.files import is_file
 
 if TYPE_CHECKING:
     from istbench.report.output import Format

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from istbench.config.task_file import named_with_file
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.task_file import named_with_file
 
 if TYPE_CHECKING:
     from istbench.results.on_cluster import Redeal

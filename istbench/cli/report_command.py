@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.base.errors import UserError
+from istbench.base.files import is_directory
 from istbench.cli.options import PathType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
-from istbench.errors import UserError
-from istbench.files import is_directory
 
 if TYPE_CHECKING:
     from istbench.report.output import Format
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--published",
     type=PathType(),
     metavar="FILE.csv",
-    help="Published figures to print beside the runs: a file like istbench/reproduce/published/figures.csv.",
+    help="Published figures to print beside the runs: a file like those of istbench/studies/reproduce/published.",
 )
 @click.option(
     "--html",

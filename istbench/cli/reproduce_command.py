@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from istbench.backends.backend import Backend
+from istbench.base.decode import utf8_path
+from istbench.base.errors import UserError, shown
+from istbench.base.files import is_there
+from istbench.base.options.run import OF_MACHINE
+from istbench.base.options.suite import MOST_CELLS
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
@@ -19,16 +23,12 @@ from istbench.cli.options import (
     take_backend,
     typed_options,
 )
-from istbench.config.run import OF_MACHINE
-from istbench.config.suite import MOST_CELLS
-from istbench.door import utf8_path
-from istbench.errors import UserError, shown
-from istbench.files import is_there
+from istbench.launch.backends.backend import Backend
 
 if TYPE_CHECKING:
-    from istbench.reproduce.cells import Choice
-    from istbench.reproduce.hours import Forecast
-    from istbench.reproduce.paper import Experiment, Paper, Scale
+    from istbench.studies.reproduce.cells import Choice
+    from istbench.studies.reproduce.hours import Forecast
+    from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 
 _PAPERS = ("ist", "p3", "dslide")
 
@@ -89,8 +89,8 @@ def command(
     istbench does not run a finished cell again. It resumes an unfinished one. After Ctrl-C, --report prints the
     tables of the cells so far.
     """
-    from istbench.reproduce.cells import requests_of, select, with_data
-    from istbench.reproduce.papers import PAPERS
+    from istbench.studies.reproduce.cells import requests_of, select, with_data
+    from istbench.studies.reproduce.papers import PAPERS
 
     backend = take_backend(given)
     if again and (as_list or only_report):
@@ -118,7 +118,7 @@ def command(
 
 
 def _choice(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Choice":
-    from istbench.reproduce.cells import Choice
+    from istbench.studies.reproduce.cells import Choice
 
     counts = node_counts(given["nodes"] or None)
     if len(counts) > 1:
@@ -152,8 +152,8 @@ def _forecast(
 ) -> "list[Forecast]":
     """The hours of the cells that this command will run, each once; says their sum."""
     from istbench.report.tables.numbers import number
-    from istbench.reproduce.hours import forecasts
-    from istbench.reproduce.reproduction import runs_in
+    from istbench.studies.reproduce.hours import forecasts
+    from istbench.studies.reproduce.reproduction import runs_in
 
     runs, _ = runs_in(out)
     found = forecasts((experiment.at[scale] for experiment in experiments), choice, runs)
@@ -173,7 +173,7 @@ def _train(
 ) -> tuple[list[str], list[str], bool]:
     """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
     from istbench.cli.progress import Display
-    from istbench.reproduce.hours import Pace
+    from istbench.studies.reproduce.hours import Pace
 
     fitting = [backend.fit(request) for request in requests]
     if not fitting:
@@ -214,7 +214,7 @@ def _show(
     from istbench.cli.show import report_folder
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
-    from istbench.reproduce.reproduction import reproduction, write_files
+    from istbench.studies.reproduce.reproduction import reproduction, write_files
 
     with replaying():
         found = reproduction(paper, experiments, scale, choice, out, cells)
@@ -256,8 +256,8 @@ def _print_list(
 ) -> None:
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
-    from istbench.reproduce.reproduction import runs_in
-    from istbench.reproduce.tables import list_table, listed
+    from istbench.studies.reproduce.reproduction import runs_in
+    from istbench.studies.reproduce.tables import list_table, listed
 
     runs, _ = runs_in(out)
     rows = listed(experiments, scale, choice, runs, choice.data)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import PathType, plugin_option, run_options
 from istbench.cli.replaying import named_code
-from istbench.errors import RunFailed, UserError, printable, shown
 
 if TYPE_CHECKING:
-    from istbench.cells.retrace import Retraced
     from istbench.cluster.trace import Trace
+    from istbench.launch.cells.retrace import Retraced
 
 
 @click.command("retrace")
@@ -48,12 +48,12 @@ def command(
             raise UserError(f"no run of workload {shown(workload)} in {results}; `istbench report` lists them")
     for problem in problems:
         click.echo(printable(problem), err=True)
-    from istbench.cells.execute import execute
-    from istbench.cells.retrace import replace_trace, resolved, shortened, why_not
     from istbench.cli.progress import Display
     from istbench.cluster.trace_file import load_trace
-    from istbench.processes.local import LocalLauncher, preload
-    from istbench.processes.place import ThisMachine
+    from istbench.launch.cells.execute import execute
+    from istbench.launch.cells.retrace import replace_trace, resolved, shortened, why_not
+    from istbench.launch.processes.local import LocalLauncher, preload
+    from istbench.launch.processes.place import ThisMachine
     from istbench.results.store import RunDirectory
 
     preload()

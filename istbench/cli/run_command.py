@@ -8,7 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from istbench.backends.backend import Outcome
+from istbench.base.errors import printable
+from istbench.base.options.run import LABELLED, RunRequest
 from istbench.cli import EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     build_request,
@@ -24,9 +25,8 @@ from istbench.cli.options import (
 )
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.run import LABELLED, RunRequest
-from istbench.errors import printable
-from istbench.registry import check_name
+from istbench.launch.backends.backend import Outcome
+from istbench.node.registry import check_name
 from istbench.results.events import Note
 from istbench.results.load import Run
 from istbench.results.metrics import level_text, value_text

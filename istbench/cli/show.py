@@ -4,8 +4,8 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from istbench.errors import UserError
-from istbench.files import require_no_link
+from istbench.base.errors import UserError
+from istbench.base.files import require_no_link
 from istbench.report.output import Format
 from istbench.report.output.formats import print_report
 from istbench.report.output.pictures import draw_plots
@@ -61,11 +61,11 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
     Raises:
         UserError: if it cannot be written.
     """
-    from istbench.advise.saved import load_advice
-    from istbench.advise.words import advice_section
     from istbench.report.output.html.write import write_page
     from istbench.report.page import build_page
-    from istbench.timeline.chart import round_charts
+    from istbench.report.timeline.chart import round_charts
+    from istbench.studies.advise.saved import load_advice
+    from istbench.studies.advise.words import advice_section
 
     section = None
     try:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.base.errors import UserError
+from istbench.base.files import require_no_link
 from istbench.cli.options import PathType
 from istbench.cluster.profile import load_profile, names, parse_bandwidth
-from istbench.errors import UserError
-from istbench.files import require_no_link
 
 if TYPE_CHECKING:
     from istbench.cluster.profile import ClusterProfile
@@ -44,14 +44,14 @@ def command(
     from istbench.cluster.trace_file import load_trace
     from istbench.report.output.terminal import print_table
     from istbench.report.phrases import count_nodes
+    from istbench.report.timeline.perfetto import write_perfetto
+    from istbench.report.timeline.picture import draw_timeline
+    from istbench.report.timeline.recorded import recorded_round
+    from istbench.report.timeline.simulated import simulated_round
+    from istbench.report.timeline.table import timeline_table
+    from istbench.report.timeline.timeline import typical_round
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
-    from istbench.timeline.perfetto import write_perfetto
-    from istbench.timeline.picture import draw_timeline
-    from istbench.timeline.recorded import recorded_round
-    from istbench.timeline.simulated import simulated_round
-    from istbench.timeline.table import timeline_table
-    from istbench.timeline.timeline import typical_round
 
     directory = RunDirectory(run)
     _check_there(directory)

@@ -10,7 +10,13 @@ from typing import Any
 import click
 import msgspec
 
-from istbench.backends.backend import Outcome
+from istbench.base.errors import RunFailed, UserError, is_divergence
+from istbench.base.files import is_directory, is_there
+from istbench.base.options.defaults import DEFAULT_CLUSTER
+from istbench.base.options.numbers import Epochs
+from istbench.base.options.options import parse_option
+from istbench.base.options.run import RunRequest
+from istbench.base.options.suite import MOST_CELLS, Tuning, check_cells
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
@@ -28,14 +34,8 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
-from istbench.config.defaults import DEFAULT_CLUSTER
-from istbench.config.numbers import Epochs
-from istbench.config.options import parse_option
-from istbench.config.run import RunRequest
-from istbench.config.suite import MOST_CELLS, Tuning, check_cells
-from istbench.errors import RunFailed, UserError, is_divergence
-from istbench.files import is_directory, is_there
-from istbench.registry import check_name
+from istbench.launch.backends.backend import Outcome
+from istbench.node.registry import check_name
 
 _HELD_OUT = 0.1
 
@@ -134,15 +134,15 @@ def command(
     for name in names:
         check_name("methods", name, shared.plugins)
     check_name("workloads", shared.workload, shared.plugins)
-    from istbench.tuning.ranges import given_ranges
+    from istbench.studies.tuning.ranges import given_ranges
 
     typed_ranges = given_ranges(ranges)
     backend.begin([msgspec.structs.replace(shared, method=name) for name in names])
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
     from istbench.report.phrases import count_nodes, joined
-    from istbench.tuning.judge import Judge, judge_runs
-    from istbench.tuning.plan import plan_trials
+    from istbench.studies.tuning.judge import Judge, judge_runs
+    from istbench.studies.tuning.plan import plan_trials
 
     judge = Judge(target=shared.target, cluster=profile)
     plan = plan_trials(
@@ -179,7 +179,7 @@ def command(
         write = None
     unwritten: UserError | None = None
     if write is not None:
-        from istbench.tuning.suite_file import rows_of, suite_text, write_suite
+        from istbench.studies.tuning.suite_file import rows_of, suite_text, write_suite
 
         said = judge.words(judgement.metric.name, judgement.header.budget)
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
@@ -195,12 +195,12 @@ def command(
         if lost:
             say(f"{write} leaves out {joined(lost)}: no trial has a result")
     if as_json:
-        from istbench.tuning.record import record
+        from istbench.studies.tuning.record import record
 
         click.echo(json.dumps(record(judgement, judge, plan.ranges, write), allow_nan=False))
     else:
         from istbench.report.output.terminal import print_table
-        from istbench.tuning.table import tuning_table
+        from istbench.studies.tuning.table import tuning_table
 
         print_table(tuning_table(judgement, judge, plan.ranges), sys.stdout, explain=explain)
     if unwritten is not None:

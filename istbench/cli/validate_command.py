@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from msgspec import Meta
 
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.base.files import require_no_link
+from istbench.base.options.options import parse_pairs
+from istbench.base.options.run import RunRequest
 from istbench.cli.options import latency_option, out_option, parse_time, plugin_option, racks_options, split_list
 from istbench.cluster.profile import parse_bandwidth
-from istbench.config.options import parse_pairs
-from istbench.config.run import RunRequest
-from istbench.door import convert
-from istbench.errors import UserError
-from istbench.files import require_no_link
-from istbench.lab import network
-from istbench.lab.network import MOST_NODES
-from istbench.registry import check_name, load_workload
+from istbench.launch.lab import network
+from istbench.launch.lab.network import MOST_NODES
+from istbench.node.registry import check_name, load_workload
 
 if TYPE_CHECKING:
-    from istbench.validation.measurement import ReplayError
+    from istbench.studies.validation.measurement import ReplayError
 
 _WORKLOADS = "speech,amazon670k"
 _NODES = list[Annotated[int, Meta(ge=2, le=MOST_NODES)]]
@@ -80,13 +80,13 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     if scaling and (given["racks"] > 1 or uplink is not None):
         raise UserError("--scaling checks computing, --racks and --uplink the network; leave these two out")
     network.check()
-    from istbench.processes.local import preload
+    from istbench.launch.processes.local import preload
 
     preload(candidates)
     from istbench.cli.progress import Display
-    from istbench.validation.measure import Validation
-    from istbench.validation.plan import fitting
-    from istbench.validation.record import ValidationFiles
+    from istbench.studies.validation.measure import Validation
+    from istbench.studies.validation.plan import fitting
+    from istbench.studies.validation.record import ValidationFiles
 
     folder = require_no_link(out / "validation", "choose another --out")
     files = ValidationFiles(folder, scaling=scaling, racks=given["racks"], uplink=uplink, latency_s=latency_s)
@@ -145,7 +145,7 @@ def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
     if unknown:
         raise UserError(f"--workload-set {min(unknown)}: {' and '.join(workloads)} have no such option")
     if named is None:
-        from istbench.validation.plan import all_methods
+        from istbench.studies.validation.plan import all_methods
     for count in nodes:
         for workload in workloads:
             for method in named or all_methods(plugins):

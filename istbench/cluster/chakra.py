@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.errors import UserError
+from istbench.base.files import writing_whole
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.trace import AFTER, COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Trace
-from istbench.errors import UserError
-from istbench.files import writing_whole
 
 _VERSION = "0.0.4"
 _COMP, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7  # NodeType

@@ -11,11 +11,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Nodes
+from istbench.base.options.texts import Short, Text
 from istbench.cluster.profile import parse_bandwidth
-from istbench.config.numbers import Count, Nodes
-from istbench.config.texts import Short, Text
-from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError
 
 UNFINISHED = "-unfinished"
 _MOST_BYTES = 2**26

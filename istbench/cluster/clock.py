@@ -6,10 +6,10 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from istbench.base.errors import UserError
 from istbench.cluster.checked import ReplayCheck
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale
-from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.cluster.simulator import Replay

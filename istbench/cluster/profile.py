@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from istbench.base.decode import convert, parse_toml, read_text, toml_lines
+from istbench.base.errors import UserError, shown, unknown_name
+from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.collectives import Backend
-from istbench.config.numbers import MOST_NODES
-from istbench.door import convert, parse_toml, read_text, toml_lines
-from istbench.errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.speed import Speed, StepWork
-from istbench.errors import UserError
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace

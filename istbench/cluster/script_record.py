@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError, shown
+from istbench.base.files import writing_whole
+from istbench.base.options.numbers import Count, Duration, Natural, Seconds
 from istbench.cluster.trace import TraceMeta
-from istbench.config.numbers import Count, Duration, Natural, Seconds
-from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError, shown
-from istbench.files import writing_whole
 
 SCRIPT_VERSION = 1
 LEAST_STEPS = 8

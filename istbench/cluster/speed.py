@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from istbench.config.numbers import Amount
+from istbench.base.options.numbers import Amount
 
 GIGA = 1e9
 Giga = Annotated[float, msgspec.Meta(gt=0, le=1e9)]

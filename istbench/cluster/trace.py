@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.options.numbers import Count, Duration, Natural, Nodes, Threads
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.speed import Giga, Speed, StepWork
-from istbench.config.numbers import Count, Duration, Natural, Nodes, Threads
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

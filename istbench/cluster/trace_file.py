@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.decode import decode_json, regular_file
+from istbench.base.errors import UserError, shown
+from istbench.base.files import writing_whole
+from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.trace import EVENT, MOST_EVENTS, TRACE_VERSION, Trace, TraceMeta
 from istbench.cluster.trace_problems import problem
-from istbench.config.numbers import MOST_NODES
-from istbench.door import decode_json, regular_file
-from istbench.errors import UserError, shown
-from istbench.files import writing_whole
 
 _WAY_OUT = "record it again with `istbench run --again`"
 # A trace has a file of an array for each node, and one for the header.

@@ -6,8 +6,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from istbench.activity import current
-from istbench.errors import UserError
+from istbench.base.activity import current
+from istbench.base.errors import UserError
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
 from istbench.fabric.pulse import introduce, not_come

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from istbench.activity import current
+from istbench.base.activity import current
 from istbench.cluster.collectives import Backend, bytes_on_wire
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from istbench.activity import current
+from istbench.base.activity import current
+from istbench.base.machine import host_name
 from istbench.fabric.signed_store import SignedStore
-from istbench.machine import host_name
 
 _EVERY_S, _BEATS_PER_TIMEOUT = 1.0, 8
 _STOPS_S = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from istbench.activity import Unchanged, current
+from istbench.base.activity import Unchanged, current
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.pulse import Pulse, doing, waits
 from istbench.fabric.signed_store import SignedStore

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import GroupMember, _world
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 
 _MESSAGES = ("all", "_all", "reduce", "_reduce", "broadcast", "gather", "scatter", "send", "recv", "barrier")
 

@@ -2,8 +2,8 @@
 
 The nodes share the model and exchange the hidden layer as in `model_parallel`. For every sample, a node computes
 only its active outputs: the true ones among its own, and others that each method chooses. The softmax is over the
-active outputs of all nodes. Random outputs in it represent all inactive ones. Kernels in istbench/slide compute and
-update only the active outputs; torch computes the hidden layer.
+active outputs of all nodes. Random outputs in it represent all inactive ones. Kernels in istbench/methods/slide
+compute and update only the active outputs; torch computes the hidden layer.
 """
 
 import functools
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Amount, CountOrNone, Duration, Natural
-from istbench.door import convert, path_text
-from istbench.errors import UserError
+from istbench.base.decode import convert, path_text
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Amount, CountOrNone, Duration, Natural
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method, counted
 from istbench.methods.cut_model import (
     CutModel,
@@ -35,13 +35,13 @@ from istbench.methods.cut_model import (
     planned_rounds,
     wide_softmax,
 )
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
-from istbench.seeds import derived_seed
-from istbench.slide.active import owned
-from istbench.slide.optimizer import RowOptimizer, Rule
-from istbench.slide.shard import OutputShard
-from istbench.slide.softmax import Normaliser, combined
-from istbench.slide.threads import Threads
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.slide.active import owned
+from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.shard import OutputShard
+from istbench.methods.slide.softmax import Normaliser, combined
+from istbench.methods.slide.threads import Threads
 from istbench.workloads.base import Batch, Workload
 
 _ONE_IN, _LEAST = 200, 2_048  # one in this many outputs is active by default

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
-from istbench.footprint import PlannedNode
+from istbench.methods.footprint import PlannedNode
 
 Format = Literal["float32", "bf16", "int8"]
 CHUNK = 256  # values with one scale

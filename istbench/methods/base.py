@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Natural
-from istbench.door import convert
-from istbench.errors import UserError
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Natural
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint
+from istbench.methods.footprint import Footprint
 
 # Older plug-ins import these names from this module.
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
 

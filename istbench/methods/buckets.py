@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from istbench.config.numbers import Count, Mebibytes
-from istbench.config.tunable import Tunable
-from istbench.footprint import PlannedNode, tensor_bytes
+from istbench.base.options.numbers import Count, Mebibytes
+from istbench.base.options.tunable import Tunable
 from istbench.methods.compressed import BucketMessages, CompressedOptions
+from istbench.methods.footprint import PlannedNode, tensor_bytes
 
 DEFAULT_MB = 25.0  # torch's own
 _FIRST_BYTES = 2**20  # torch's own, for the first bucket at that size

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from istbench.config.numbers import Count, Natural, Rate
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Natural, Rate
 from istbench.fabric import Fabric
-from istbench.footprint import tensor_bytes
+from istbench.methods.footprint import tensor_bytes
+from istbench.methods.optimizer import ClippedOptions
 from istbench.methods.powersgd import PowerSGD
-from istbench.optimizer import ClippedOptions
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _HALF_BYTES = 2

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric
-from istbench.footprint import PlannedNode
+from istbench.methods.footprint import PlannedNode
 from istbench.workloads.base import Workload
 from istbench.workloads.wide_softmax import HAVE_ONE, WideSoftmax
 

@@ -21,12 +21,12 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, trained, whole_model
 from istbench.methods.base import Method, counted, is_parameter, materialise
 from istbench.methods.buckets import DEFAULT_MB, BucketOptions, planned_averages
 from istbench.methods.compressed import Averages, compression_buffers
 from istbench.methods.flat import average
-from istbench.optimizer import load_optimizer_state, optimizer_state
+from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
+from istbench.methods.optimizer import load_optimizer_state, optimizer_state
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.task_batches import RandomNumbers
 

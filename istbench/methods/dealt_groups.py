@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from istbench.error_lines import error_line
-from istbench.errors import UserError
+from istbench.base.error_lines import error_line
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric
-from istbench.subnets.dealing import selected_groups
-from istbench.subnets.groups import NeuronGroup, dealt_to
-from istbench.subnets.layout import layout_of
+from istbench.methods.subnets.dealing import selected_groups
 from istbench.workloads.base import Workload
+from istbench.workloads.neuron_groups.groups import NeuronGroup, dealt_to
+from istbench.workloads.neuron_groups.layout import layout_of
 
 _NAMED = 4
 

@@ -20,15 +20,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Rate
-from istbench.config.tunable import LEARNING_RATE
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Rate
+from istbench.base.options.tunable import LEARNING_RATE
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.local_sgd import LocalSGD, RoundOptions
+from istbench.methods.optimizer import UpdateRule
 from istbench.methods.outer_step import OuterOptions, OuterStep
-from istbench.optimizer import UpdateRule
 from istbench.workloads.base import Workload
 
 

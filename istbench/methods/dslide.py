@@ -22,23 +22,23 @@ import torch
 from msgspec import Meta
 from torch import nn
 
-from istbench.config.numbers import Count, CountOrNone
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.seeds import derived_seed
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
 from istbench.methods.base import counted
 from istbench.methods.cut_model import HiddenExchange, wide_softmax
-from istbench.seeds import derived_seed
-from istbench.slide.active import no_labels
-from istbench.slide.choosing import MOST_TABLES
-from istbench.slide.dwta import DWTA
-from istbench.slide.hashing import MOST_BITS
-from istbench.slide.index import Index, IndexOptions, RebuildSchedule
-from istbench.slide.inversion import Pairs
-from istbench.slide.shard import OutputShard
-from istbench.slide.simhash import SimHash
-from istbench.slide.softmax import Normaliser, combined
-from istbench.slide.tables import Tables, tables_bytes
-from istbench.slide.threads import Threads
+from istbench.methods.slide.active import no_labels
+from istbench.methods.slide.choosing import MOST_TABLES
+from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.hashing import MOST_BITS
+from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
+from istbench.methods.slide.inversion import Pairs
+from istbench.methods.slide.shard import OutputShard
+from istbench.methods.slide.simhash import SimHash
+from istbench.methods.slide.softmax import Normaliser, combined
+from istbench.methods.slide.tables import Tables, tables_bytes
+from istbench.methods.slide.threads import Threads
 from istbench.workloads.base import Workload
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}

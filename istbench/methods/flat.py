@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from istbench.base.memory_order import flattened, unflattened
 from istbench.fabric import Fabric
-from istbench.footprint import trained
-from istbench.memory_order import flattened, unflattened
-from istbench.subnets.layout import own_vectors
+from istbench.methods.footprint import trained
+from istbench.workloads.neuron_groups.layout import own_vectors
 
 
 def floating_tensors(model: nn.Module) -> list[Tensor]:

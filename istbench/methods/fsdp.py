@@ -30,13 +30,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor
 
-from istbench.config.numbers import Count
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count
 from istbench.fabric import Fabric, Pending
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes
 from istbench.methods.base import Method, with_storage
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
+from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
-from istbench.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
 

@@ -37,23 +37,23 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, CountOrNone, Fraction, Natural
-from istbench.config.tunable import LOCAL_STEPS
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, CountOrNone, Fraction, Natural
+from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint
 from istbench.methods.base import Method, counted
 from istbench.methods.dealt_groups import check_groups, compare_groups, dealt_groups, whole_groups
+from istbench.methods.footprint import Footprint
+from istbench.methods.optimizer import ClippedOptions, set_rate
 from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import subnet_footprint
 from istbench.methods.subnet_share import SubnetShare, initial_rows, rows_of
+from istbench.methods.subnets.dealing import ALL
 from istbench.methods.undealt import MeansInPlace, MeansWithState, averaged_in_place
-from istbench.optimizer import ClippedOptions, set_rate
-from istbench.subnets.dealing import ALL
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.layout import Rows, layout_of, undealt
-from istbench.subnets.partition import Deals
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.layout import Rows, layout_of, undealt
+from istbench.workloads.neuron_groups.partition import Deals
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
 

@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, Natural
-from istbench.config.tunable import LOCAL_STEPS
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Natural
+from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.base import Method, OwnObject, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors
-from istbench.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, started
-from istbench.subnets.layout import own_vectors
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, started
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.neuron_groups.layout import own_vectors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.base import Method
 from istbench.methods.cut_model import (
     CutModel,
@@ -28,7 +27,8 @@ from istbench.methods.cut_model import (
     planned_rounds,
     wide_softmax,
 )
-from istbench.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
 

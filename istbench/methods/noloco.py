@@ -26,15 +26,15 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, Share
-from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Share
+from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
-from istbench.seeds import derived_seed
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
 
 Pull = Annotated[float, Meta(gt=0, lt=2)]

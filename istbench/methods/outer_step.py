@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from istbench.config.numbers import Rate, Share
-from istbench.config.tunable import OUTER_MOMENTUM, OUTER_RATE
+from istbench.base.options.numbers import Rate, Share
+from istbench.base.options.tunable import OUTER_MOMENTUM, OUTER_RATE
 
 
 @dataclass(frozen=True, kw_only=True)

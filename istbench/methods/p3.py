@@ -18,13 +18,13 @@ import msgspec
 import torch
 from torch import nn
 
-from istbench.config.numbers import Count, CountOrNone
-from istbench.door import convert, path_text
-from istbench.errors import UserError
+from istbench.base.decode import convert, path_text
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint
+from istbench.methods.footprint import Footprint
 from istbench.methods.parameter_server import ParameterServer
-from istbench.served import ServedModel
+from istbench.methods.served import ServedModel
 from istbench.workloads.base import Workload
 
 _SLICES_TRIED = (50_000, 25_000, 100_000, 200_000)

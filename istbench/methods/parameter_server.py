@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, CountOrNone
+from istbench.base.options.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint
 from istbench.methods.base import Method, is_parameter, materialise
-from istbench.optimizer import OptimizerOptions
-from istbench.served import ServedModel
-from istbench.served.footprint import served_footprint
+from istbench.methods.footprint import Footprint
+from istbench.methods.optimizer import OptimizerOptions
+from istbench.methods.served import ServedModel
+from istbench.methods.served.footprint import served_footprint
 from istbench.workloads.base import Batch, Workload
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, Pending
-from istbench.seeds import derived_seed
 
 RankOf = Callable[[Tensor], int]
 """The rank of the factors of a gradient; 0 sends it as it is."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
-from istbench.slide.shard import OutputShard
+from istbench.methods.slide.shard import OutputShard
 from istbench.workloads.base import Workload
 
 

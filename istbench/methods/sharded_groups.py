@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from istbench.cluster.collectives import Backend
-from istbench.footprint import PlannedNode, tensor_bytes, trained
+from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 

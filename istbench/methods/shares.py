@@ -7,11 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from istbench.methods.subnet_share import SubnetShare
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import CutTensor, build_subnet, product_shape, select, subnet_index, write
-from istbench.subnets.partition import Partition, common_owners
-from istbench.subnets.pieces import DimSlice, Piece, piece_of, scattered_piece
-from istbench.subnets.streaming import Flights
+from istbench.methods.subnets.pieces import DimSlice, Piece, piece_of, scattered_piece
+from istbench.methods.subnets.streaming import Flights
+from istbench.workloads.neuron_groups.groups import named_tensors
+from istbench.workloads.neuron_groups.layout import (
+    CutTensor,
+    build_subnet,
+    product_shape,
+    select,
+    subnet_index,
+    write,
+)
+from istbench.workloads.neuron_groups.partition import Partition, common_owners
 
 
 class Shares:

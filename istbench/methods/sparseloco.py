@@ -21,14 +21,14 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, Rate, Share
-from istbench.config.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Rate, Share
+from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.fabric import Fabric
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
 
 Entries = Annotated[int, Meta(ge=1, le=LARGEST_CHUNK)]

@@ -22,23 +22,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
-from istbench.footprint import Footprint, PlannedNode
 from istbench.methods.base import counted
 from istbench.methods.dealt_groups import dealt_groups
+from istbench.methods.footprint import Footprint, PlannedNode
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.optimizer import started
 from istbench.methods.shares import Shares, StreamedShares
 from istbench.methods.subnet_footprint import shared_buffers, shared_bytes, travelling_bytes
-from istbench.optimizer import started
-from istbench.subnets.exchange import Block, Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import Layout, Rows, layout_of
-from istbench.subnets.partition import arranged
-from istbench.subnets.streaming import Flights, Timetable, Wave, expected_flights, turns_of
+from istbench.methods.subnets.exchange import (
+    Block,
+    Holdings,
+    count_values,
+    gather_blocks,
+    values_of_blocks,
+    write_blocks,
+)
+from istbench.methods.subnets.streaming import Flights, Timetable, Wave, expected_flights, turns_of
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.neuron_groups.groups import named_tensors
+from istbench.workloads.neuron_groups.layout import Layout, Rows, layout_of
+from istbench.workloads.neuron_groups.partition import arranged
 
 
 @dataclass(kw_only=True)

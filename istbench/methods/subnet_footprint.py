@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.flat import by_dtype, is_frozen
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.methods.subnets.exchange import expected_moves, owned_behind
 from istbench.methods.undealt import averaged_in_place
-from istbench.subnets.exchange import expected_moves, owned_behind
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import Layout, build_subnet, undealt
-from istbench.subnets.partition import home_partition, partition_units
+from istbench.workloads.neuron_groups.groups import named_tensors
+from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undealt
+from istbench.workloads.neuron_groups.partition import home_partition, partition_units
 
 
 def largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:

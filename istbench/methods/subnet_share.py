@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from istbench.base.memory_order import memory_format
 from istbench.fabric import Fabric
-from istbench.memory_order import memory_format
-from istbench.optimizer import load_optimizer_state, optimizer_state, started
-from istbench.subnets.exchange import (
+from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started
+from istbench.methods.subnets.exchange import (
     Holdings,
     Meeting,
     Repartition,
@@ -23,8 +23,9 @@ from istbench.subnets.exchange import (
     values_met,
     write_blocks,
 )
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import (
+from istbench.workloads.base import Workload
+from istbench.workloads.neuron_groups.groups import named_tensors
+from istbench.workloads.neuron_groups.layout import (
     Layout,
     Rows,
     build_subnet,
@@ -33,8 +34,7 @@ from istbench.subnets.layout import (
     part_of_subnet,
     subnet_values,
 )
-from istbench.subnets.partition import Partition, home_partition
-from istbench.workloads.base import Workload
+from istbench.workloads.neuron_groups.partition import Partition, home_partition
 
 
 class SubnetShare:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from istbench.fabric import Fabric
 from istbench.methods.flat import flatten_in_place, is_frozen
-from istbench.subnets.dealing import ALL
-from istbench.subnets.exchange import Planes
-from istbench.subnets.layout import Layout
+from istbench.methods.subnets.dealing import ALL
+from istbench.methods.subnets.exchange import Planes
+from istbench.workloads.neuron_groups.layout import Layout
 
 _NAME = "averaging shared tensors"
 _FEW = 0.1

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric, Pending
-from istbench.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.buckets import planned_averages
 from istbench.methods.data_parallel import DataParallel
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
 
 _EMPTY_BYTES = 4  # a node without parameters broadcasts one number

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError, lacks_memory, printable
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError, lacks_memory, printable
+from istbench.base.files import sync, writing_whole
 from istbench.fabric import FabricError
-from istbench.files import sync, writing_whole
 from istbench.node.digest import blocks_of
 from istbench.node.published import (
     LATEST,

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istbench.config.run import Precision
-from istbench.errors import UserError, printable
-from istbench.memory_order import make_narrow_norms_contiguous
+from istbench.base.errors import UserError, printable
+from istbench.base.memory_order import make_narrow_norms_contiguous
+from istbench.base.options.run import Precision
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.wide_softmax import OverNodes, WideSoftmax
 

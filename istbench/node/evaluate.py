@@ -16,10 +16,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from istbench.activity import current
-from istbench.subnets.layout import is_frozen_layer
+from istbench.base.activity import current
 from istbench.workloads.base import Batch, Block, Workload
 from istbench.workloads.contract import checked_metrics, some_test_batches
+from istbench.workloads.neuron_groups.layout import is_frozen_layer
 
 _SAMPLES_BY_CLASS = 768
 _SAMPLES_AT_RANDOM = 2048

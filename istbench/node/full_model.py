@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from istbench.activity import current
-from istbench.config.run import RunConfig
-from istbench.error_lines import during
+from istbench.base.activity import current
+from istbench.base.error_lines import during
+from istbench.base.options.run import RunConfig
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
@@ -21,7 +22,6 @@ from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
 from istbench.node.weights_file import save_weights
-from istbench.seeds import derived_seed
 from istbench.workloads.base import Block, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]

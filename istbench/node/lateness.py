@@ -9,12 +9,12 @@ import time
 from collections import Counter, deque
 from statistics import median
 
-from istbench.activity import Record, current
-from istbench.errors import UserError
+from istbench.base.activity import Record, current
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.pulse import doing, waits
+from istbench.node.destinations import Sinks
 from istbench.node.published import Totals
-from istbench.node.sinks import Sinks
 from istbench.results.events import Note
 
 TIMES = 10

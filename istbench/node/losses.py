@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from istbench.errors import diverged
+from istbench.base.errors import diverged
 
 _WINDOW = 1024  # losses on the device before the host reads them
 

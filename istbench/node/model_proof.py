@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from istbench.error_lines import reason_of
-from istbench.errors import UserError
+from istbench.base.error_lines import reason_of
+from istbench.base.errors import UserError
 from istbench.methods.base import Method, filled
 from istbench.methods.flat import floating_tensors
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state

@@ -20,9 +20,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istbench.config.numbers import Amount, Duration, Natural
-from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError, printable
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError, printable
+from istbench.base.options.numbers import Amount, Duration, Natural
 from istbench.results.store import OfAnotherCell
 
 LATEST, MANIFEST = "latest.json", "manifest.json"

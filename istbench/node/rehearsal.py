@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.errors import UserError, shown
+from istbench.base.errors import UserError, shown
 from istbench.fabric.watched_group import no_messages_of
 from istbench.methods.base import Method, materialise
 from istbench.node.model_proof import prove_model
-from istbench.subnets.groups import misfit, permute_units
-from istbench.subnets.proof import random_values
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import blank_model
 from istbench.workloads.held_out import whole
+from istbench.workloads.neuron_groups.groups import misfit, permute_units
+from istbench.workloads.neuron_groups.proof import random_values
 from istbench.workloads.task import Task
 from istbench.workloads.task_batches import RandomNumbers
 

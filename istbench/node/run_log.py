@@ -3,11 +3,11 @@
 import math
 from datetime import UTC, datetime
 
+from istbench.base.machine import host_name
 from istbench.fabric import Fabric
-from istbench.machine import host_name
+from istbench.node.destinations import Sinks
 from istbench.node.full_model import Evaluated
 from istbench.node.measure import node_seconds
-from istbench.node.sinks import Sinks
 from istbench.node.training_state import Progress
 from istbench.results.events import Evaluation, Note, Part, Resume, digest_with
 from istbench.results.header import Result

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from istbench.activity import current
-from istbench.config.run import RunConfig
-from istbench.errors import UserError
+from istbench.base.activity import current
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node import checkpoint
 from istbench.node.computed import compiling, computed
+from istbench.node.registry import build_method
 from istbench.node.step_work import CountedStep, StepCounter
-from istbench.registry import build_method
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
 

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from istbench.activity import current
+from istbench.base.activity import current
 from istbench.fabric import Fabric
+from istbench.node.destinations import Sinks
 from istbench.node.measure import TrainClock
-from istbench.node.sinks import Sinks
 from istbench.results.events import Stall
 
 TIMES = 20

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from istbench.base.machine import busy_seconds, cores, cores_of_others
 from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import EVENT, MOST_EVENTS, speed_of_all
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
-from istbench.machine import busy_seconds, cores, cores_of_others
 from istbench.node.measure import MemoryArrays, matmul_gflops
 from istbench.node.step_work import USUAL_SHAPE, CountedStep, Shape
 

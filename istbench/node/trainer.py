@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from istbench.activity import current
-from istbench.config.interval import Interval
-from istbench.config.run import RunConfig
+from istbench.base.activity import current
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.node.ahead import BatchesAhead
+from istbench.node.destinations import Sinks
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.published import Totals
 from istbench.node.setup import Setup, on_device
-from istbench.node.sinks import Sinks
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
 from istbench.node.trace_sample import TraceSample

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from istbench.activity import current
-from istbench.config.numbers import Natural
-from istbench.config.run import RunConfig
-from istbench.door import convert, path_text
-from istbench.errors import UserError
+from istbench.base.activity import current
+from istbench.base.decode import convert, path_text
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Natural
+from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node import checkpoint

@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from istbench.door import read_bytes
-from istbench.errors import UserError
-from istbench.files import sync, writing_whole
+from istbench.base.decode import read_bytes
+from istbench.base.errors import UserError
+from istbench.base.files import sync, writing_whole
 from istbench.node.digest import content_of
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory

@@ -7,30 +7,30 @@ from pathlib import Path
 
 import torch
 
-from istbench.activity import current
-from istbench.config.run import RunConfig
-from istbench.error_lines import during
-from istbench.errors import UserError, printable
+from istbench.base.activity import current
+from istbench.base.error_lines import during
+from istbench.base.errors import UserError, printable
+from istbench.base.machine import own_cores
+from istbench.base.options.run import RunConfig
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
-from istbench.machine import own_cores
 from istbench.node.checkpoint import seed_random_state
+from istbench.node.destinations import Sinks, sinks_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluator
 from istbench.node.measure import PeakMemory
+from istbench.node.registry import build_workload, code_of_cell, load_method
 from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog
 from istbench.node.setup import Setup, compile_model, set_up, warm_up
-from istbench.node.sinks import Sinks, sinks_of_run
 from istbench.node.step_work import CountedStep
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import Progress, TrainingState
-from istbench.registry import build_workload, code_of_cell, load_method
 from istbench.results.events import Evaluation
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-from istbench.seeds import derived_seed
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import metric_of
 from istbench.workloads.held_out import hold_out

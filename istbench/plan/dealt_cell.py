@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.error_lines import during
+from istbench.base.errors import UserError
 from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
-from istbench.error_lines import during
-from istbench.errors import UserError
-from istbench.footprint import Footprint, StepCost
 from istbench.methods.base import Method
+from istbench.methods.footprint import Footprint, StepCost
+from istbench.node.registry import build_method, build_workload
 from istbench.plan.step import step_cost
 from istbench.plan.traced_node import TracedNode, check_events, trace_like
-from istbench.registry import build_method, build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 

@@ -2,7 +2,7 @@
 
 from istbench.cluster.collectives import Backend
 from istbench.cluster.estimate import NodeMemory
-from istbench.footprint import Footprint, StepCost, tensor_bytes, trained
+from istbench.methods.footprint import Footprint, StepCost, tensor_bytes, trained
 from istbench.plan.step import optimizer_scratch
 
 

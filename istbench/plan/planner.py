@@ -11,6 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from istbench.base.error_lines import during
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import MOST_NODES
+from istbench.base.options.options import option_text
 from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
     CellPlan,
@@ -26,16 +30,12 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
-from istbench.config.numbers import MOST_NODES
-from istbench.config.options import option_text
-from istbench.error_lines import during
-from istbench.errors import UserError
-from istbench.footprint import Footprint, PlannedNode, StepCost
 from istbench.methods.base import Method
+from istbench.methods.footprint import Footprint, PlannedNode, StepCost
+from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
 from istbench.plan.traced_node import MOST_EVENTS
-from istbench.registry import build_method, build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 

@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.errors import UserError
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
-from istbench.errors import UserError
 from istbench.methods.base import Method
+from istbench.node.registry import plugins_of
 from istbench.plan.dealt_cell import DealtCell
 from istbench.plan.traced_node import check_events, trace_like
-from istbench.registry import plugins_of
 from istbench.results.header import Header
 from istbench.results.load import Run
 

@@ -1,11 +1,11 @@
 """The plan of a recorded script: its memory, bytes and seconds by a method on a cluster."""
 
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.estimate import CellPlan, NodeMemory, fewest, fits
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus
 from istbench.cluster.script_record import ScriptRecord
-from istbench.config.numbers import MOST_NODES
-from istbench.errors import UserError
 from istbench.plan.memory import node_memory
 from istbench.plan.script_trace import ChosenMethod, PlannedScript, script_time
 

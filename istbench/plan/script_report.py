@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
-from istbench.errors import UserError
 from istbench.plan.script_plan import assumptions
 from istbench.plan.script_trace import chosen_methods, methods_by_sizes, script_time, script_trace
 from istbench.report.report import Report

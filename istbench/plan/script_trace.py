@@ -13,6 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import nn
 
+from istbench.base.errors import UserError
+from istbench.base.options.options import option_text, parse_pairs
 from istbench.cluster.checked import replay_check
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import bytes_sent
@@ -21,13 +23,11 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.config.options import option_text, parse_pairs
-from istbench.errors import UserError
-from istbench.footprint import Footprint, StepCost
 from istbench.methods.base import Method
+from istbench.methods.footprint import Footprint, StepCost
+from istbench.node.registry import build_method, load_method, registered
 from istbench.plan.script_workload import ScriptWorkload, check_sizes_suffice
 from istbench.plan.traced_node import TracedNode, check_events, trace_like
-from istbench.registry import build_method, load_method, registered
 from istbench.workloads.contract import blank_model
 
 _LEAST_STEPS = 4

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from istbench.base.errors import UserError
+from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
-from istbench.config.data_source import DataSource
-from istbench.errors import UserError
-from istbench.footprint import StepCost, trained
 from istbench.methods.base import Method
+from istbench.methods.footprint import StepCost, trained
 from istbench.plan.traced_node import UpdateCost
-from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 _BY_STATE: tuple[dict[str, Any], ...] = (

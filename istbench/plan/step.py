@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from istbench.error_lines import during
-from istbench.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
+from istbench.base.error_lines import during
+from istbench.methods.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
+from istbench.methods.optimizer import is_fused_on_cpu
 from istbench.node.step_work import StepCounter
-from istbench.optimizer import is_fused_on_cpu
 from istbench.workloads.base import Workload
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from istbench.base.errors import UserError
+from istbench.base.options.run import Lab
 from istbench.cluster.profile import bandwidth_text
-from istbench.config.run import Lab
-from istbench.errors import UserError
 from istbench.results.header import Header
 
 DATA = "DIR"

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.clock import dollars
-from istbench.config.defaults import BASELINE
 from istbench.report.baseline import pair
 from istbench.report.groups import Group
 from istbench.report.phrases import joined

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from istbench.config.options import option_text
+from istbench.base.options.options import option_text
 from istbench.report.groups import Contender, Group, split_label
 from istbench.report.targets import Target
 from istbench.results.stats import SpeedUp, median, speed_up

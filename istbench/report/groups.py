@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
+from istbench.base.decode import encode_own
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.defaults import BASELINE
+from istbench.base.options.options import option_text
+from istbench.base.options.run import COMPUTING, TELLING_APART, TELLING_METHODS_APART, Lab
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.data_source import DataSource
-from istbench.config.defaults import BASELINE
-from istbench.config.options import option_text
-from istbench.config.run import COMPUTING, TELLING_APART, TELLING_METHODS_APART, Lab
-from istbench.door import encode_own
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.targets import (
     EvaluationError,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from istbench.base.errors import UserError, unknown_name
+from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
-from istbench.config.options import option_text
-from istbench.errors import UserError, unknown_name
 from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.on_clusters import replay_runs
 from istbench.report.plots.plot import contender_styles

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from istbench.base.errors import UserError
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.defaults import BASELINE
-from istbench.errors import UserError
 from istbench.report.groups import Group, Sweep, group_runs, sweeps_of
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots

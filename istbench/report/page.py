@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from istbench.door import encode_own
+from istbench.base.decode import encode_own
 from istbench.report.again import DATA, command_again, lacks_data
 from istbench.report.answer import Answer, answer
 from istbench.report.groups import Group, Sweep

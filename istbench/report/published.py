@@ -8,14 +8,14 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from istbench.config.numbers import Duration, Level, Nodes
-from istbench.config.options import option_text, parse_pairs
-from istbench.door import convert, read_text
-from istbench.errors import UserError
+from istbench.base.decode import convert, read_text
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Duration, Level, Nodes
+from istbench.base.options.options import option_text, parse_pairs
 from istbench.report.groups import Contender, Group
 from istbench.results.header import Name
 
-_WAY_OUT = "a line is a figure, with the columns of istbench/reproduce/published/"
+_WAY_OUT = "a line is a figure, with the columns of istbench/studies/reproduce/published/"
 _Row = TypeVar("_Row", bound=msgspec.Struct)
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 

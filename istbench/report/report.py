@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
-from istbench.config.data_source import DataSource
-from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group, Sweep, group_runs, sweeps_of
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over

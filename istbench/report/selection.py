@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from istbench.base.errors import unknown_name
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.defaults import BASELINE
-from istbench.errors import unknown_name
 from istbench.report.baseline import is_named
 from istbench.report.groups import group_runs, row_settings
 from istbench.results.load import Run

@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istbench.config.numbers import Count, Duration, Natural
-from istbench.config.texts import Message, Short, message_of
+from istbench.base.options.numbers import Count, Duration, Natural
+from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from istbench.config.data_source import DataSource
-from istbench.config.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
-from istbench.config.options import OptionValues
-from istbench.config.run import RunConfig
-from istbench.config.task_file import CodeName
-from istbench.config.texts import Message, Short, Text
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
+from istbench.base.options.options import OptionValues
+from istbench.base.options.run import RunConfig
+from istbench.base.options.task_file import CodeName
+from istbench.base.options.texts import Message, Short, Text
 from istbench.results.metrics import Metric, metric_named
 
 SCHEMA = 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from istbench.base.errors import UserError, is_divergence
+from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
-from istbench.config.data_source import DataSource
-from istbench.errors import UserError, is_divergence
 from istbench.results.curves import Curve, Reached
 from istbench.results.events import Stall
 from istbench.results.header import Header

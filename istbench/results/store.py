@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from istbench.config.texts import message_of
-from istbench.door import decode_json, encode_own, read_bytes, regular_file
-from istbench.errors import UserError, printable, shown
-from istbench.files import append_line, require_no_link, writing_whole
+from istbench.base.decode import decode_json, encode_own, read_bytes, regular_file
+from istbench.base.errors import UserError, printable, shown
+from istbench.base.files import append_line, require_no_link, writing_whole
+from istbench.base.options.texts import message_of
 from istbench.results.events import Evaluation, Event, Fault, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 

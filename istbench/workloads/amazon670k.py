@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from istbench.config.numbers import Classes, Count, Seed, Units
-from istbench.errors import UserError, printable, unknown_name
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.options.numbers import Classes, Count, Seed, Units
 from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload, divided
 from istbench.workloads.extreme_data.cache import PointsSummary, open_split, open_summary
 from istbench.workloads.extreme_data.points import Points, SparseBatch
@@ -19,6 +18,7 @@ from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_met
 from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.models.extreme_parts import ExtremeSoftmax
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from istbench.config.data_source import DataSource
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
+from istbench.base.errors import UserError
+from istbench.base.options.data_source import DataSource
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.wide_softmax import WideSoftmax
 
 Batch = tuple[Any, Any]

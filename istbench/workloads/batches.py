@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from istbench.errors import UserError
-from istbench.seeds import derived_seed
+from istbench.base.errors import UserError
+from istbench.base.seeds import derived_seed
 
 
 class ShardedBatches:

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from istbench.door import utf8_path
-from istbench.errors import UserError
+from istbench.base.decode import utf8_path
+from istbench.base.errors import UserError
 
 
 def cache_directory() -> Path:

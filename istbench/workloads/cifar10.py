@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from istbench.config.numbers import Count, Seed, Units
-from istbench.errors import UserError, printable, unknown_name
-from istbench.subnets.groups import NeuronGroup
+from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.options.numbers import Count, Seed, Units
 from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
 from istbench.workloads.image_data.cache import open_classes
 from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
 from istbench.workloads.image_data.sources import DecodedImages, Images
 from istbench.workloads.images import ImageClassifier
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _SYNTHETIC_IMAGES = 10_000
 

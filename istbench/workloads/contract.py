@@ -10,11 +10,11 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.data_source import DataSource
-from istbench.config.numbers import Count, CountOrNone, Epochs, Levels
-from istbench.door import convert, path_text
-from istbench.error_lines import TASK_FILE, error_line
-from istbench.errors import UserError, shown
+from istbench.base.decode import convert, path_text
+from istbench.base.error_lines import TASK_FILE, error_line
+from istbench.base.errors import UserError, shown
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Count, CountOrNone, Epochs, Levels
 from istbench.results.header import Unit
 from istbench.results.metrics import Metric, falls_by_name, level_text
 from istbench.workloads.base import Batch, Workload

@@ -13,9 +13,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from istbench.config.data_source import DataSource
-from istbench.errors import UserError
-from istbench.seeds import derived_seed
+from istbench.base.errors import UserError
+from istbench.base.options.data_source import DataSource
+from istbench.base.seeds import derived_seed
 from istbench.workloads.base import Batch, Progress, Workload, opened
 
 _BATCH = 512

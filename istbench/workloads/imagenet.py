@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from istbench.config.numbers import Classes, Count, Resolution, Units
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Classes, Count, Resolution, Units
 from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
 from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
 from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
 from istbench.workloads.images import ImageClassifier
 from istbench.workloads.models.vgg import vgg12, vgg_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _SEED = 1
 _TEST_IMAGES = 16

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.config.numbers import Clips, Seed, Units
-from istbench.errors import unknown_name
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.structure import chain_groups
+from istbench.base.errors import unknown_name
+from istbench.base.options.numbers import Clips, Seed, Units
 from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided
 from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.structure import chain_groups
 from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split, open_summary
 from istbench.workloads.speech_data.features import FEATURES
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, CorpusSettings

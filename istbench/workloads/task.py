@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from istbench.config.data_source import DataSource
-from istbench.config.task_file import task_name
-from istbench.error_lines import TASK_FILE, during, error_line, reason_of
-from istbench.errors import UserError, lacks_memory, shown
-from istbench.plugin_code import users_code
-from istbench.subnets.discovery import Discovered, discover_groups
-from istbench.subnets.groups import NeuronGroup, Slot, misfit, named_tensors
-from istbench.subnets.proof import Proof, failing
+from istbench.base.error_lines import TASK_FILE, during, error_line, reason_of
+from istbench.base.errors import UserError, lacks_memory, shown
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.task_file import task_name
+from istbench.base.plugin_code import users_code
 from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.neuron_groups.discovery import Discovered, discover_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, misfit, named_tensors
+from istbench.workloads.neuron_groups.proof import Proof, failing
 from istbench.workloads.task_batches import Split, Stream, as_batch, kind_of, mapped, split_of
 from istbench.workloads.task_file import TaskFile
 from istbench.workloads.task_model import TaskModel

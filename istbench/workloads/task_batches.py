@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from istbench.config.numbers import Count
-from istbench.door import convert
-from istbench.error_lines import TASK_FILE, during
-from istbench.errors import UserError, shown
-from istbench.plugin_code import users_code
-from istbench.seeds import derived_seed
+from istbench.base.decode import convert
+from istbench.base.error_lines import TASK_FILE, during
+from istbench.base.errors import UserError, shown
+from istbench.base.options.numbers import Count
+from istbench.base.plugin_code import users_code
+from istbench.base.seeds import derived_seed
 from istbench.workloads.base import Batch
 from istbench.workloads.task_file import TaskFile
 

@@ -16,11 +16,11 @@ import numpy as np
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.config.numbers import Count, Epochs
-from istbench.door import convert
-from istbench.error_lines import TASK_FILE, during
-from istbench.errors import UserError, printable, shown
-from istbench.plugin_code import users_code
+from istbench.base.decode import convert
+from istbench.base.error_lines import TASK_FILE, during
+from istbench.base.errors import UserError, printable, shown
+from istbench.base.options.numbers import Count, Epochs
+from istbench.base.plugin_code import users_code
 from istbench.results.metrics import falls_by_name
 
 ARGUMENTS = {

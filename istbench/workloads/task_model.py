@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from istbench.error_lines import during
-from istbench.seeds import derived_seed
+from istbench.base.error_lines import during
+from istbench.base.seeds import derived_seed
 from istbench.workloads.initialise import with_storage
 from istbench.workloads.task_batches import RandomNumbers, kind_of
 from istbench.workloads.task_file import TaskFile

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.config.numbers import Layers, Percent, Share, Units
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Layers, Percent, Share, Units
 from istbench.workloads.base import (
     NARROW,
     WIDEN,
@@ -26,6 +25,7 @@ from istbench.workloads.base import (
 )
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Transformer, initializer, transformer_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.text_data.cache import (
     Symbols,
     TextSummary,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.config.numbers import Classes, Count, Layers, Units
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.structure import chain_groups
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Classes, Count, Layers, Units
 from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided, opened
 from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.structure import chain_groups
 
 _SEED = 1
 _SPREAD = 0.8  # standard deviation of a cluster, where the clusters' centres are standard normal

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.config.numbers import Classes, Count, Units
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Classes, Count, Units
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _SEED = 1
 _TEST_SENTENCES = 32

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from istbench.subnets.groups import NeuronGroup
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 OverNodes = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes two values over a node's own outputs: the logarithm of the sum of exponentials of every sample [b], and a

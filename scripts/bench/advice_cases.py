@@ -32,15 +32,15 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.advise.answer import Advice, Choice
-from istbench.advise.candidate import NO_TIME
-from istbench.advise.measure import LOG, read_checked
-from istbench.advise.reach import TOO_FEW
-from istbench.advise.saved import load_advice, save_advice
-from istbench.advise.truth import Checked, calibration, regret
-from istbench.door import decode_json
-from istbench.files import writing_whole
-from istbench.lab.network import check
+from istbench.base.decode import decode_json
+from istbench.base.files import writing_whole
+from istbench.launch.lab.network import check
+from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.candidate import NO_TIME
+from istbench.studies.advise.measure import LOG, read_checked
+from istbench.studies.advise.reach import TOO_FEW
+from istbench.studies.advise.saved import load_advice, save_advice
+from istbench.studies.advise.truth import Checked, calibration, regret
 
 ROOT = Path(__file__).parents[2]
 TASKS = {

@@ -8,8 +8,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from istbench.base.errors import UserError, is_divergence
 from istbench.cli import main
-from istbench.errors import UserError, is_divergence
 from istbench.report.phrases import checks_line, doubt_lines, unlike_lines
 from istbench.results.load import Run, load_runs
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text, parse_bandwidth
 from istbench.fabric import Fabric
-from istbench.lab.network import ShapedNetwork
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
 
 _COMPUTING = 0.7  # beside an all-gather, of the seconds of its bytes
 _COMPUTED_S = 5e-3

@@ -14,13 +14,13 @@ from typing import Any
 
 from collectives import TCP_PAYLOAD, Gloo
 
+from istbench.base.options.options import parse_pairs
 from istbench.cluster.profile import parse_bandwidth
-from istbench.config.options import parse_pairs
-from istbench.conformance.training import batches_of, open_workload, set_up
 from istbench.fabric import Fabric
-from istbench.lab.network import ShapedNetwork
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import batches_of, open_workload, set_up
 
 _TOY = {"features": 1024, "hidden": 1024, "layers": 4, "samples": 4096}
 _WIDE = {"hidden": 2048, "features": 256, "labels": 256, "points": 8_000}

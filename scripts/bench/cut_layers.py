@@ -6,10 +6,10 @@ of VGG12, `configs/light/cifar10-ist.toml` variants of ResNet18.
 
 from torch import nn
 
-from istbench.subnets.groups import NeuronGroup
 from istbench.workloads.cifar10 import Cifar10
 from istbench.workloads.imagenet import ImageNet
 from istbench.workloads.models.resnet import BasicBlock
+from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 
 class Alternate(ImageNet):

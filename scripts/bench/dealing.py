@@ -36,8 +36,8 @@ from dealing_rows import (
     rows_of,
 )
 
+from istbench.base.errors import UserError, is_divergence
 from istbench.cluster.profile import bandwidth_text, select_clusters
-from istbench.errors import UserError, is_divergence
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import Caution, count_nodes

@@ -9,13 +9,13 @@ from itertools import groupby
 from dealing_rows import BASELINES, SWEEP, Place, Row, accuracy_text, timed
 
 from istbench.cluster.profile import bandwidth_text
-from istbench.registry import load_workload
+from istbench.node.registry import load_workload
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.published import read_figures
 from istbench.report.row_time import ranges_overlap
-from istbench.reproduce.matching import has
-from istbench.reproduce.paper import PUBLISHED
 from istbench.results.load import Run
+from istbench.studies.reproduce.matching import has
+from istbench.studies.reproduce.paper import PUBLISHED
 
 WANTED = {2: 1.0, 4: 3.0}
 """By nodes: the points of accuracy behind `local_sgd` that are near enough."""

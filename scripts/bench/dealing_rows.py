@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from istbench.base.errors import UserError
+from istbench.base.options.options import option_text
 from istbench.cluster.trace_file import load_trace
-from istbench.config.options import option_text
-from istbench.errors import UserError
 from istbench.report.phrases import joined
 from istbench.report.row_time import replay_error
 from istbench.results.load import Run

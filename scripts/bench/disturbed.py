@@ -9,7 +9,7 @@ import sys
 
 from cells import run_cell
 
-from istbench.machine import cores
+from istbench.base.machine import cores
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 LOOP = [sys.executable, "-c", "while True: pass"]

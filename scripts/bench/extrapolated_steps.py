@@ -31,15 +31,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from istbench.advise.candidate import Candidate
-from istbench.advise.draws import Drawn, replay_error, seed_spread
-from istbench.advise.odds import first
-from istbench.advise.reach import Reach, reach_of
-from istbench.advise.seconds import BANDWIDTHS, Replayed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
 from istbench.results.events import Evaluation
 from istbench.results.metrics import Metric, metric_named
+from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.draws import Drawn, replay_error, seed_spread
+from istbench.studies.advise.odds import first
+from istbench.studies.advise.reach import Reach, reach_of
+from istbench.studies.advise.seconds import BANDWIDTHS, Replayed
 
 RESULTS = Path(__file__).parents[2] / "results"
 METRICS = {"extreme": ["precision@1"]}

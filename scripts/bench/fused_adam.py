@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from istbench.optimizer import OptimizerOptions
+from istbench.methods.optimizer import OptimizerOptions
 
 
 def main() -> None:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.options import option_text
+from istbench.base.options.run import RunRequest
 from istbench.cli.progress import Display
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.config.options import option_text
-from istbench.config.run import RunRequest
-from istbench.errors import RunFailed, UserError
-from istbench.lab import network
-from istbench.processes.local import preload
+from istbench.launch.lab import network
+from istbench.launch.processes.local import preload
 from istbench.report.output.formats import table_markdown
 from istbench.report.tables.numbers import plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.validation.measure import Validation
-from istbench.validation.measurement import ReplayError, summary_of
+from istbench.studies.validation.measure import Validation
+from istbench.studies.validation.measurement import ReplayError, summary_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from istbench.machine import cores
+from istbench.base.machine import cores
 from istbench.methods.base import materialise
-from istbench.registry import build_workload
+from istbench.node.registry import build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cache import cache_directory

@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from cells import run_cell
 
-from istbench.subnets.layout import layout_of, subnet_index
-from istbench.subnets.partition import home_partition, partition_units
+from istbench.workloads.neuron_groups.layout import layout_of, subnet_index
+from istbench.workloads.neuron_groups.partition import home_partition, partition_units
 from istbench.workloads.speech import Speech, SpeechOptions
 
 INPUTS, LABELS, BYTES = 4096, 35, 4

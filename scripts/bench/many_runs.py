@@ -24,10 +24,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from istbench.cells import resolve
-from istbench.cells.resolve import Cell
+from istbench.base.options.suite import read_suite
 from istbench.cluster.trace_file import load_trace, save_trace
-from istbench.config.suite import read_suite
+from istbench.launch.cells import resolve
+from istbench.launch.cells.resolve import Cell
 from istbench.results.events import Evaluation
 from istbench.results.load import Run, load_runs
 from istbench.results.store import RunDirectory
@@ -36,8 +36,8 @@ _POLL_S = 0.01
 _RESOLVE = """
 import sys
 from pathlib import Path
-from istbench.cells import resolve
-from istbench.config.suite import read_suite
+from istbench.launch.cells import resolve
+from istbench.base.options.suite import read_suite
 requests = read_suite(Path(sys.argv[1]))[0].requests()
 if hasattr(resolve, "prepare_cells"):
     resolve.prepare_cells(requests, lambda *_: None)

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from istbench.memory_order import make_narrow_norms_contiguous
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.layout import build_subnet
-from istbench.subnets.partition import GroupPartition, Partition, partition_units
+from istbench.base.memory_order import make_narrow_norms_contiguous
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.layout import build_subnet
+from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, partition_units
 
 NODES = (2, 4, 8)
 CLASSES = 10

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from istbench.cluster.profile import parse_bandwidth
-from istbench.conformance.training import set_up
 from istbench.fabric import Fabric, connect
 from istbench.fabric.connect import RUN_KEY
+from istbench.studies.conformance.training import set_up
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy, ToyOptions
 
@@ -143,10 +143,10 @@ def main() -> None:
         with closing(connect()) as fabric:
             rank, nodes, seconds = fabric.rank, fabric.world_size, measure(fabric, *what)
     else:
-        from istbench.lab.network import ShapedNetwork
-        from istbench.processes.local import LocalLauncher
-        from istbench.processes.on_nodes import on_nodes
-        from istbench.processes.place import ThisMachine
+        from istbench.launch.lab.network import ShapedNetwork
+        from istbench.launch.processes.local import LocalLauncher
+        from istbench.launch.processes.on_nodes import on_nodes
+        from istbench.launch.processes.place import ThisMachine
 
         rank, nodes = 0, arguments.nodes
         place = ShapedNetwork(nodes=nodes, bandwidth=arguments.bandwidth) if arguments.bandwidth else ThisMachine()

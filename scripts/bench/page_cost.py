@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunConfig
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.config.data_source import DataSource
-from istbench.config.interval import Interval
-from istbench.config.run import RunConfig
 from istbench.results.events import Evaluation, Start
 from istbench.results.header import SCHEMA, TIMING_RULE, Header, HostRecord, Result
 from istbench.results.store import RunDirectory

@@ -31,13 +31,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from istbench.conformance.of_tasks import opened_task
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.seeds import derived_seed
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.evaluate import statistics_layers
 from istbench.node.model_proof import prove_model
-from istbench.registry import load_method
-from istbench.seeds import derived_seed
+from istbench.node.registry import load_method
+from istbench.studies.conformance.of_tasks import opened_task
 from istbench.workloads.task_batches import RandomNumbers
 
 FOLDER = Path(__file__).with_suffix("")

@@ -33,20 +33,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from istbench.base.machine import cores
 from istbench.cli import main as istbench
 from istbench.cluster.profile import parse_bandwidth
 from istbench.cluster.script_record import ScriptRecord, load_script
 from istbench.cluster.speed import Speed
 from istbench.fabric import Fabric
-from istbench.lab.network import ShapedNetwork
-from istbench.machine import cores
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.carrying import measure_carrying
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.measure import MemoryArrays
 from istbench.node.trace_sample import measured, speeds_of
 from istbench.plan.script_trace import ChosenMethod, script_time, script_trace
-from istbench.processes.carrying import measure_carrying
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
-from istbench.validation.measure import lab_profile
+from istbench.studies.validation.measure import lab_profile
 
 _NODES = 2
 _FAST = 3e9  # bits/s of links on which the costs of messages are measured

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from istbench.machine import cores
-from istbench.slide.active import Labels
-from istbench.slide.common import common_rows, largest
-from istbench.slide.dwta import DWTA
-from istbench.slide.index import Index, IndexOptions, RebuildSchedule
-from istbench.slide.inversion import inverted
-from istbench.slide.kernels import backward, row_outputs
-from istbench.slide.optimizer import RowOptimizer, Rule
-from istbench.slide.shard import OutputShard
-from istbench.slide.simhash import SimHash
-from istbench.slide.softmax import normaliser, output_gradient
-from istbench.slide.threads import Threads
+from istbench.base.machine import cores
+from istbench.methods.slide.active import Labels
+from istbench.methods.slide.common import common_rows, largest
+from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
+from istbench.methods.slide.inversion import inverted
+from istbench.methods.slide.kernels import backward, row_outputs
+from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.shard import OutputShard
+from istbench.methods.slide.simhash import SimHash
+from istbench.methods.slide.softmax import normaliser, output_gradient
+from istbench.methods.slide.threads import Threads
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import LabelLayer
 

@@ -5,9 +5,9 @@
     python scripts/bench/smol_diloco.py RESULTS TARGET                           # to try it
 
 Reads the finished runs of `diloco` and `ddp` in RESULTS, and the rows of smol_diloco in
-istbench/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that shorter rounds
-need a smaller outer learning rate. The sentences on the claim follow from the losses: the best rate for each number
-of local steps, by its median over seeds.
+istbench/studies/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that
+shorter rounds need a smaller outer learning rate. The sentences on the claim follow from the losses: the best rate
+for each number of local steps, by its median over seeds.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from pathlib import Path
 
 from cells import counted_runs
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
 from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.reproduce.paper import PUBLISHED
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
+from istbench.studies.reproduce.paper import PUBLISHED
 
 PAPER = "smol_diloco"
 RULES = ("smol", "nesterov")

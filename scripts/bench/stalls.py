@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from istbench import activity
+from istbench.base import activity
 from istbench.fabric.recorder import Recorder
-from istbench.node.sinks import Sinks, read_step
+from istbench.node.destinations import Sinks, read_step
 
 _POLL_S = 0.02
 _LAB = "istbench-lab-"

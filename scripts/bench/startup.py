@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from istbench.node.sinks import read_step
+from istbench.node.destinations import read_step
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 

@@ -790,12 +790,12 @@ def warm_up() -> None:
 
     names = [f"istbench.cli.{path.stem}" for path in Path(istbench.cli.__file__).parent.glob("*_command.py")]
     for name in (
-        *names, "torch", "matplotlib.figure", "matplotlib.backends.backend_agg", "istbench.cells.execute",
+        *names, "torch", "matplotlib.figure", "matplotlib.backends.backend_agg", "istbench.launch.cells.execute",
         "istbench.report.page", "istbench.report.map", "istbench.plan.redeal", "istbench.report.output.html.write",
     ):  # fmt: skip
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    from istbench.processes.local import preload
+    from istbench.launch.processes.local import preload
 
     preload()
 

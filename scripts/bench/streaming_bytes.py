@@ -16,13 +16,13 @@ from itertools import pairwise, permutations
 import torch
 from torch import Tensor
 
-from istbench.subnets.dealing import selected_groups
-from istbench.subnets.exchange import Block, Repartition
-from istbench.subnets.layout import CutTensor, Layout, layout_of
-from istbench.subnets.partition import Deals, Partition, home_partition
-from istbench.subnets.streaming import Flights, Timetable, turns_of
+from istbench.methods.subnets.dealing import selected_groups
+from istbench.methods.subnets.exchange import Block, Repartition
+from istbench.methods.subnets.streaming import Flights, Timetable, turns_of
 from istbench.workloads.base import Workload
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
+from istbench.workloads.neuron_groups.layout import CutTensor, Layout, layout_of
+from istbench.workloads.neuron_groups.partition import Deals, Partition, home_partition
 from istbench.workloads.speech import Speech, SpeechOptions
 
 VALUE_BYTES = 4

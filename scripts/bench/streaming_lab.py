@@ -19,11 +19,11 @@ import torch
 from over_messages import OverMessages
 
 from istbench.cluster.profile import bandwidth_text, parse_bandwidth
-from istbench.conformance.training import assembled, batches_of, open_workload, set_up
 from istbench.fabric import Fabric
-from istbench.lab.network import ShapedNetwork
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, batches_of, open_workload, set_up
 
 _SIZES = {"features": 4096, "layers": 2, "classes": 35, "batch_norm": True, "samples": 2048}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {

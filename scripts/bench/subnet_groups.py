@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from istbench.subnets.discovery import Discovered, discover_groups
+from istbench.workloads.neuron_groups.discovery import Discovered, discover_groups
 
 FAMILIES = (
     "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t "

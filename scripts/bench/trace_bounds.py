@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from istbench.base.errors import UserError
 from istbench.cluster.trace import EVENT, MARK, POST, RECEIVE, SEND
 from istbench.cluster.trace_file import load_trace
-from istbench.errors import UserError
 
 
 def write(path: Path, megabytes: float) -> None:

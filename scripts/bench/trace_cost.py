@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from istbench.conformance.training import open_workload, set_up
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import Method
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import open_workload, set_up
 from istbench.workloads.base import Batch
 
 METHODS = ("ddp", "local_sgd", "ist", "parameter_server", "p3")

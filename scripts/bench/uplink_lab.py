@@ -17,10 +17,10 @@ from istbench.cluster.profile import MessageCosts, parse_bandwidth
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.fabric.fabric import Fabric
-from istbench.lab.network import ShapedNetwork
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
-from istbench.validation.measure import lab_profile
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.validation.measure import lab_profile
 
 NODES = 4
 FREE = MessageCosts(message_s=0.0, next_s=0.0, cpu_s_per_message=0.0, cpu_s_per_byte=0.0)

@@ -20,12 +20,12 @@ import torch
 from torch.nn import functional as F
 
 import istbench
+from istbench.base.errors import RunFailed, UserError
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.errors import RunFailed, UserError
 from istbench.plan.script_trace import ChosenMethod, alone_trace, script_time, script_trace
-from istbench.validation.measure import as_fast_as
+from istbench.studies.validation.measure import as_fast_as
 from istbench.workloads.models.transformer import Transformer
 
 PUBLISHED = {  # percent, at 50, 200, 1,000 and 5,000 Mbit/s: Adnan082/diloco-measured 07b7885, results/raw

@@ -19,8 +19,8 @@ from istbench.aws.local_files import LocalFiles, records
 from istbench.aws.session import Aws, connect
 from istbench.aws.spec import preset
 from istbench.aws.survey import survey
-from istbench.errors import RunFailed, UserError
-from istbench.hosts.names import parse_hosts
+from istbench.base.errors import RunFailed, UserError
+from istbench.launch.hosts.names import parse_hosts
 from istbench.results.events import Stop
 from istbench.results.store import RunDirectory
 

@@ -16,7 +16,7 @@ from istbench.aws.spec import preset
 from istbench.aws.stack import find_stack
 from istbench.aws.survey import survey
 from istbench.aws.template import template
-from istbench.errors import RunFailed
+from istbench.base.errors import RunFailed
 
 pytest.importorskip("moto.server")
 

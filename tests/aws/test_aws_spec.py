@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from istbench.aws.cost import cluster_cost, cost_lines
 from istbench.aws.spec import preset, presets, read_spec
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 
 SPEC = {
     "instance_type": "c7i.4xlarge", "count": 3, "name": "three", "region": "eu-west-1", "zone": "eu-west-1b",

@@ -10,7 +10,7 @@ from moto_aws import HERE, answer
 from istbench.aws import session
 from istbench.aws.stack import as_stack, delete_stack, find_stack, wait_until_complete
 from istbench.aws.template import TAG
-from istbench.errors import RunFailed
+from istbench.base.errors import RunFailed
 
 NAME = "2xm5-2xlarge"
 IDENTITY = f"arn:aws:cloudformation:us-east-1:1:stack/istbench-{NAME}/1"

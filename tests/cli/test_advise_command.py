@@ -6,13 +6,13 @@ import shlex
 import msgspec
 import pytest
 
-from istbench.advise.answer import Advice, advise
-from istbench.advise.measure import Measured, read_checked
-from istbench.advise.saved import load_advice
-from istbench.backends.here import Here
+from istbench.base.errors import RunFailed, UserError
 from istbench.cli import advise_command
-from istbench.errors import RunFailed, UserError
-from tests.advise.probes import ACCURACY, LINKS, candidate
+from istbench.launch.backends.here import Here
+from istbench.studies.advise.answer import Advice, advise
+from istbench.studies.advise.measure import Measured, read_checked
+from istbench.studies.advise.saved import load_advice
+from tests.studies.advise.probes import ACCURACY, LINKS, candidate
 
 ASKED = ("toy", "--nodes", 2, "--methods", "local_sgd", "--seeds", 1, "--target", 0.5, "--minutes", 0.6)
 
@@ -124,7 +124,7 @@ def test_the_advice_and_the_first_truth_survive_the_end_of_a_measurement(
 
     monkeypatch.setattr(advise_command, "_truth_backend", lambda *_: Here())
     monkeypatch.setattr(advise_command, "_advise", lambda *_: (None, made))
-    monkeypatch.setattr("istbench.advise.measure.measure", measure)
+    monkeypatch.setattr("istbench.studies.advise.measure.measure", measure)
     words = ("toy", "--nodes", 2, "--bandwidth", "1gbit", "--measure", "--out", tmp_path)
     ended, printed, _ = istbench("advise", *words, *(["--json"] if as_json else []))
     assert ended == status

@@ -8,7 +8,7 @@ import pytest
 from said import one_line
 
 from istbench.cluster.profile import MessageCosts
-from istbench.processes import carrying
+from istbench.launch.processes import carrying
 
 SUITE = """
 workload = "toy"

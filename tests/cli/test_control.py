@@ -7,12 +7,12 @@ import msgspec
 from fake_runs import header, ramp, write_run
 from read_tables import footer, table_of
 
-from istbench.backends.here import Here
-from istbench.cells.resolve import prepare_cell
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.base.options.suite import read_suite
 from istbench.cli.compare_command import _controls
-from istbench.config.run import RunRequest
-from istbench.config.suite import read_suite
-from istbench.errors import UserError
+from istbench.launch.backends.here import Here
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.load import load_runs
 
 SUITE = Path(__file__).parents[2] / "configs" / "paper" / "diloco.toml"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from istbench.backends.choose import backend_options
+from istbench.base.errors import UserError
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
-from istbench.errors import UserError
-from istbench.hosts.run import HostsRun
+from istbench.launch.backends.choose import backend_options
+from istbench.launch.hosts.run import HostsRun
 
 CELL = ["--method", "ist", "--workload", "toy"]
 OF_THIS_HOST = (*(option.name for option in backend_options()), "out", "cluster", "explain", "as_json")

@@ -6,9 +6,9 @@ import math
 import pytest
 from small_task import write_task
 
-from istbench.errors import UserError
-from istbench.lab import network
-from istbench.machine import cores
+from istbench.base.errors import UserError
+from istbench.base.machine import cores
+from istbench.launch.lab import network
 
 
 @pytest.fixture

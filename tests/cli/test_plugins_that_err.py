@@ -8,7 +8,7 @@ from said import one_line
 PLUGIN = """
 import torch
 from istbench.methods.local_sgd import LocalSGD
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.toy import Toy
 
 class Early(Toy):

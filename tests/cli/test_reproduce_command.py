@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from istbench.config.suite import Suite
-from istbench.reproduce import curves, papers
-from istbench.reproduce.clocks import Measured
-from istbench.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.base.options.suite import Suite
 from istbench.results.events import Resume
 from istbench.results.store import RunDirectory
+from istbench.studies.reproduce import curves, papers
+from istbench.studies.reproduce.clocks import Measured
+from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
 
 FIGURES = (
     "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"

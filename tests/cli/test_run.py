@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from said import one_line
 
-from istbench.config.interval import Interval
+from istbench.base.options.interval import Interval
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 

@@ -9,16 +9,16 @@ import pytest
 import ssh_hosts
 from small_task import write_task
 
-from istbench.cells.execute import execute
-from istbench.cells.resolve import prepare_cell
+from istbench.base.options.run import RunRequest
 from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.profile import MessageCosts, parse_profile
-from istbench.config.run import RunRequest
-from istbench.hosts.group import HostGroup
-from istbench.hosts.links import HostLink
-from istbench.hosts.names import Host
+from istbench.launch.cells.execute import execute
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.hosts.group import HostGroup
+from istbench.launch.hosts.links import HostLink
+from istbench.launch.hosts.names import Host
+from istbench.launch.processes.local import LocalLauncher
 from istbench.node.weights_file import saved_digest
-from istbench.processes.local import LocalLauncher
 from istbench.results.store import RunDirectory
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]

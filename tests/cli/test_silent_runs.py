@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from istbench.processes import local, stuck
+from istbench.launch.processes import local, stuck
 
 # Workers ON stand still at WHERE: in a loss of step 8, or in the second batch of an evaluation.
 STILL = """

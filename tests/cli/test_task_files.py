@@ -8,10 +8,10 @@ import pytest
 from said import one_line
 from small_task import write_task
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.config.task_file import task_name
-from istbench.conformance.of_tasks import opened_task
+from istbench.base.options.run import RunRequest
+from istbench.base.options.task_file import task_name
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.studies.conformance.of_tasks import opened_task
 
 TASK = """
 import random

@@ -11,9 +11,9 @@ from garbage import WORDS, one_line, quick
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from istbench.cells import execute
+from istbench.base.options.run import RUN_OPTIONS
 from istbench.cli import main
-from istbench.config.run import RUN_OPTIONS
+from istbench.launch.cells import execute
 
 FLAGS = [option.flag for option in RUN_OPTIONS]
 TOY = ["--method", "ist", "--workload", "toy"]

@@ -7,6 +7,7 @@ import pytest
 from garbage import as_json, damaged, one_line, quick
 from hypothesis import given
 
+from istbench.base.errors import UserError
 from istbench.cluster.checked import (
     Check,
     Measurement,
@@ -16,7 +17,6 @@ from istbench.cluster.checked import (
     read_measurements,
     replay_check,
 )
-from istbench.errors import UserError
 
 
 def measured(method="mine", error=0.0, *, bandwidth="1gbit", nodes=2, **changed):

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BANDWIDTH, cluster, random_trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.clock import cluster_time, dollars
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import STEP
 from istbench.cluster.trace_builder import TraceBuilder, merge
-from istbench.errors import UserError
 
 M5 = load_profile("m5.2xlarge")
 # No cost of a message but its bytes, and as fast as the recording machine.

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import Host, Rack, load_profile, names, parse_bandwidth, parse_profile, summaries
-from istbench.errors import UserError
 
 SOUND = """\
 # a cluster

@@ -9,8 +9,8 @@ from garbage import VALUES, WORDS, as_toml, damaged, nested, one_line, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile, load_profile, parse_bandwidth
-from istbench.errors import UserError
 
 PROFILE = {
     "summary": "two desks", "gflops": 100.0, "source": "measured", "memory_gib": 16.0, "bandwidth_out": "1gbit",

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from traces import cluster, same, trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.scale import Scale, scale
 from istbench.cluster.simulator import replay
 from istbench.cluster.speed import Speed, StepWork
-from istbench.errors import UserError
 
 # On the recording machine 1 s of products and 1 s of memory; on the cluster half a second and a quarter.
 WORK = StepWork(operations=100e9, bytes=10e9)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from script_records import script_record
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
 from istbench.cluster.script_record import load_script, save_script
-from istbench.errors import UserError
 from istbench.plan.script_plan import plan_script
 from istbench.plan.script_trace import ChosenMethod, script_time, script_trace
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import bandwidth_text, load_profile, select_clusters
-from istbench.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from traces import random_trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.trace import TRACE_VERSION, Trace
 from istbench.cluster.trace_file import load_trace, save_trace
-from istbench.errors import UserError
 
 
 @pytest.fixture

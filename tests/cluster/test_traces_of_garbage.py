@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import random_trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import EVENT, MOST_EVENTS
 from istbench.cluster.trace_file import load_trace, save_trace
-from istbench.errors import UserError
 
 M5 = load_profile("m5.2xlarge")
 SOUND = random_trace(np.random.default_rng(3), nodes=2, operations=3, rounds=2)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fake_runs import evaluation, header, write_run
 
-from istbench.conformance import check_method
-from istbench.node import sinks
+from istbench.node import destinations as sinks
+from istbench.studies.conformance import check_method
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from istbench.registry import build_workload
+from istbench.node.registry import build_workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-model.md"
 

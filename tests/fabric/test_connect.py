@@ -8,7 +8,7 @@ import torch
 from free_port import free_port
 from torch.distributed import TCPStore
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.fabric import FabricError, connect
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from istbench.conformance.training import open_workload, set_up, train
-from istbench.lab import namespaces
-from istbench.processes.local import LocalLauncher
-from istbench.processes.on_nodes import on_nodes
-from istbench.processes.place import ThisMachine
-from istbench.registry import registered
+from istbench.launch.lab import namespaces
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.launch.processes.place import ThisMachine
+from istbench.node.registry import registered
+from istbench.studies.conformance.training import open_workload, set_up, train
 
 NODES, STEPS = 3, 6
 SEND_ENOUGH = {

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from istbench.base.errors import RunFailed
 from istbench.cluster.trace import MARK, POST, WAIT
-from istbench.errors import RunFailed
 from istbench.fabric import Traffic
 from istbench.fabric.recorder import Recorder
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.processes.on_nodes import on_nodes
 
 
 def node_all(fabric):

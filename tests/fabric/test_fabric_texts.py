@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from istbench.activity import Activity
+from istbench.base.activity import Activity
 from istbench.fabric import FabricError
 from istbench.fabric.texts import Texts
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.processes.on_nodes import on_nodes
 
 STOPPED_S = 2.2
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from istbench.subnets.discovery import discover_groups
 from istbench.workloads.initialise import Initializer, initial_rows
+from istbench.workloads.neuron_groups.discovery import discover_groups
 from istbench.workloads.toy import Toy
 
 WIDTH, LENGTH = 8, 5

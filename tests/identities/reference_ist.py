@@ -14,13 +14,13 @@ from torch.func import functional_call
 
 from istbench.methods.base import materialise
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.subnets.dealing import selected_groups
 from istbench.methods.undealt import averaged_in_place
-from istbench.subnets.dealing import selected_groups
-from istbench.subnets.groups import dealt_to, expand_units, slot_length
-from istbench.subnets.layout import layout_of
-from istbench.subnets.partition import Deals
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.neuron_groups.groups import dealt_to, expand_units, slot_length
+from istbench.workloads.neuron_groups.layout import layout_of
+from istbench.workloads.neuron_groups.partition import Deals
 
 
 def reference_ist(

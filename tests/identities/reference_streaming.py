@@ -11,11 +11,11 @@ import torch
 from reference_ist import _Masked, factors_of
 
 from istbench.methods.base import materialise
-from istbench.subnets.groups import expand_units
-from istbench.subnets.layout import layout_of
-from istbench.subnets.partition import partition_units
-from istbench.subnets.streaming import Timetable, turns_of
+from istbench.methods.subnets.streaming import Timetable, turns_of
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.neuron_groups.groups import expand_units
+from istbench.workloads.neuron_groups.layout import layout_of
+from istbench.workloads.neuron_groups.partition import partition_units
 
 
 class StreamingReference:

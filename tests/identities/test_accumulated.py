@@ -8,7 +8,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from istbench.conformance.training import (
+from istbench.base.errors import UserError
+from istbench.base.seeds import derived_seed
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.data_parallel import DataParallel
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.training import (
     assembled,
     batches_of,
     largest_difference,
@@ -17,11 +22,6 @@ from istbench.conformance.training import (
     set_up,
     train,
 )
-from istbench.errors import UserError
-from istbench.methods.data_parallel import DataParallel
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
-from istbench.seeds import derived_seed
 from istbench.workloads.batches import ShardedBatches
 
 EXACT = 2e-5  # float32 sums in another order, over some steps

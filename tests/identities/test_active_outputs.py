@@ -4,7 +4,11 @@ from unittest.mock import patch
 
 import pytest
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.optimizer import OptimizerOptions
+from istbench.methods.slide.tables import Tables
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     open_workload,
@@ -13,10 +17,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.node.digest import weights_sha256
-from istbench.optimizer import OptimizerOptions
-from istbench.processes.on_nodes import on_nodes
-from istbench.slide.tables import Tables
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 STEPS = 6

@@ -7,7 +7,10 @@ from attention_network import TinySequences
 from image_networks import PIXELS, TinyImages
 from reference_ist import reference_ist
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.digest import weights_sha256
+from istbench.node.registry import build_method
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     plain_training,
@@ -15,9 +18,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method
 
 EXACT = 1e-8  # float64 sums in another order, through BatchNorm of six samples
 MOMENTUM = {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}

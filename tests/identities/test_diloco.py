@@ -5,7 +5,10 @@ import copy
 import pytest
 import torch
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.background_mean import message_bytes, part_lengths
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.training import (
     assembled,
     batches_of,
     largest_difference,
@@ -15,9 +18,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.methods.background_mean import message_bytes, part_lengths
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
 
 EXACT = 2e-6  # float32 sums in another order; the inner optimizers here do not magnify it
 NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}

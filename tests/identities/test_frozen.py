@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.training import assembled, set_up, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
-from istbench.processes.on_nodes import on_nodes
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.studies.conformance.training import assembled, set_up, train
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.toy import Toy, ToyOptions
 
 FEATURES, BACKBONE, HIDDEN = 64, 64, 4

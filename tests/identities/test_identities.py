@@ -6,7 +6,11 @@ import pytest
 import torch
 from reference_ist import reference_ist
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.data_parallel import DataParallel
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.training import (
     assembled,
     batches_of,
     largest_difference,
@@ -15,10 +19,6 @@ from istbench.conformance.training import (
     set_up,
     train,
 )
-from istbench.methods.data_parallel import DataParallel
-from istbench.methods.ist import IndependentSubnetTraining
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps
 PLAIN = {"hidden": 13, "layers": 2}

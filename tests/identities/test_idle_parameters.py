@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.training import assembled, largest_difference, plain_training, set_up, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, largest_difference, plain_training, set_up, train
 from istbench.workloads.toy import Toy, ToyOptions
 
 EXACT = 2e-5

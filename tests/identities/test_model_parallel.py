@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.footprint import PlannedNode
+from istbench.methods.optimizer import OptimizerOptions
+from istbench.node.computed import computed
+from istbench.node.digest import weights_sha256
+from istbench.node.registry import build_method
+from istbench.plan.step import step_cost
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     open_workload,
@@ -12,13 +19,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.footprint import PlannedNode
-from istbench.node.computed import computed
-from istbench.node.digest import weights_sha256
-from istbench.optimizer import OptimizerOptions
-from istbench.plan.step import step_cost
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 STEPS = 6

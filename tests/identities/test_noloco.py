@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.noloco import partner_of
+from istbench.studies.conformance.training import (
     assembled,
     batches_of,
     largest_difference,
@@ -13,8 +15,6 @@ from istbench.conformance.training import (
     set_up,
     train,
 )
-from istbench.methods.noloco import partner_of
-from istbench.processes.on_nodes import on_nodes
 
 EXACT = 2e-5  # float32 sums in another order
 LOCAL_STEPS, STEPS = 4, 14  # ends inside a round

@@ -9,14 +9,21 @@ from image_networks import TinyImages
 from reference_ist import reference_ist
 
 from istbench.cluster.profile import load_profile
-from istbench.conformance.of_methods import _read_in_blocks
-from istbench.conformance.training import assembled, largest_difference, open_workload, set_up, through_disk, train
 from istbench.fabric.recorder import Recorder
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.optimizer import started
 from istbench.node.digest import weights_sha256
-from istbench.optimizer import started
 from istbench.plan.planner import PlanRequest, make_plan
-from istbench.processes.on_nodes import on_nodes
-from istbench.subnets.layout import select, subnet_index
+from istbench.studies.conformance.of_methods import _read_in_blocks
+from istbench.studies.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    set_up,
+    through_disk,
+    train,
+)
+from istbench.workloads.neuron_groups.layout import select, subnet_index
 from istbench.workloads.toy import Toy, ToyOptions
 
 NODES = 3

@@ -5,10 +5,10 @@ import torch
 from reference_ist import reference_ist
 from torch import nn
 
-from istbench.conformance.training import assembled, largest_difference, set_up, through_disk, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
-from istbench.subnets.groups import NeuronGroup, Slot
+from istbench.studies.conformance.training import assembled, largest_difference, set_up, through_disk, train
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.toy import Toy, ToyOptions
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps

@@ -8,7 +8,12 @@ import pytest
 import torch
 from odd_model import OddToy, mean_gradient_training
 
-from istbench.conformance.training import (
+from istbench.base.errors import RunFailed
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.base import materialise
+from istbench.methods.served import ServedModel
+from istbench.methods.served.memory import DirectMemory, StagedMemory
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     open_workload,
@@ -16,11 +21,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.errors import RunFailed
-from istbench.methods.base import materialise
-from istbench.processes.on_nodes import on_nodes
-from istbench.served import ServedModel
-from istbench.served.memory import DirectMemory, StagedMemory
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps
 WIDE = {"hidden": 64, "layers": 3}  # 9,092 parameters, 4,096 in the largest tensor

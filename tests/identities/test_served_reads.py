@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from istbench.conformance.training import assembled, largest_difference, plain_training, set_up, train
-from istbench.errors import UserError
-from istbench.processes.on_nodes import on_nodes
+from istbench.base.errors import UserError
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, largest_difference, plain_training, set_up, train
 from istbench.workloads.toy import Toy
 
 EXACT = 2e-5  # float32 sums in another order, over some tens of steps

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.footprint import PlannedNode
+from istbench.methods.zero import dealt_out
+from istbench.node.digest import weights_sha256
+from istbench.node.registry import build_method
+from istbench.plan.step import step_cost
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     open_workload,
@@ -15,12 +21,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.footprint import PlannedNode
-from istbench.methods.zero import dealt_out
-from istbench.node.digest import weights_sha256
-from istbench.plan.step import step_cost
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method
 from istbench.workloads.toy import Toy
 
 EXACT = 2e-5  # float32 sums in another order, over some steps

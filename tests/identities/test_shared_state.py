@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from istbench.conformance.training import open_workload, set_up, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.checkpoint import Flat
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.published import Totals
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import open_workload, set_up, train
 
 TOY = {"hidden": 24, "layers": 2, "batch_norm": True}
 STEPS, ROUND = 4, 4

@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from istbench.conformance.training import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.chunks import Chunks
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.training import (
     assembled,
     batches_of,
     largest_difference,
@@ -13,9 +16,6 @@ from istbench.conformance.training import (
     set_up,
     train,
 )
-from istbench.methods.chunks import Chunks
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
 
 EXACT = 2e-5  # float32 sums in another order
 NODES = 3

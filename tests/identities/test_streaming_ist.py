@@ -7,12 +7,14 @@ import pytest
 from image_networks import PIXELS, TinyImages
 from reference_streaming import StreamingReference
 
-from istbench.conformance.of_methods import (
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.digest import weights_sha256
+from istbench.studies.conformance.of_methods import (
     _read_in_blocks,
     bytes_sent_are_bytes_received,
     rounds_have_the_declared_length,
 )
-from istbench.conformance.training import (
+from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
     open_workload,
@@ -21,8 +23,6 @@ from istbench.conformance.training import (
     through_disk,
     train,
 )
-from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
 from istbench.workloads.toy import Toy, ToyOptions
 
 EXACT = 2e-5  # float32 sums in another order

@@ -3,9 +3,16 @@
 import pytest
 from reference_ist import reference_ist
 
-from istbench.conformance.training import assembled, largest_difference, open_workload, set_up, through_disk, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import (
+    assembled,
+    largest_difference,
+    open_workload,
+    set_up,
+    through_disk,
+    train,
+)
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 MODEL = {"width": 16, "layers": 2, "heads": 4, "context": 8, "bias": True}

@@ -3,9 +3,9 @@
 import torch
 from tiny_images import TinyImages
 
-from istbench.conformance.training import assembled, largest_difference, set_up, through_disk, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.computed import computed
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, largest_difference, set_up, through_disk, train
 
 METHODS = {
     "ddp": {},

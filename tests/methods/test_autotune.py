@@ -2,13 +2,13 @@
 
 import pytest
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.p3 import P3, Setting
+from istbench.node.registry import build_method
 from istbench.node.setup import set_up, warm_up
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method
+from istbench.studies.conformance.training import open_workload
 
 
 @pytest.mark.parametrize(("given", "sizes"), [(50_000, 4), (777, 5)])

@@ -9,14 +9,14 @@ from ranks import on_ranks
 from torch import nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.dealt_groups import check_groups, compare_groups, dealt_groups
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingSubnetTraining
-from istbench.registry import build_method
-from istbench.subnets.discovery import discover_groups
-from istbench.subnets.groups import Slot
-from istbench.subnets.layout import layout_of
+from istbench.node.registry import build_method
+from istbench.workloads.neuron_groups.discovery import discover_groups
+from istbench.workloads.neuron_groups.groups import Slot
+from istbench.workloads.neuron_groups.layout import layout_of
 
 MODEL = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), nn.ReLU(), nn.Linear(2, 1))
 FOUND = discover_groups(MODEL, lambda model: model(torch.randn(4, 3))).groups

@@ -1,7 +1,7 @@
 """Options at their bounds: a method trains with them, if not well. Functions named `node_*` run on every node."""
 
-from istbench.conformance.training import assembled, open_workload, set_up, train
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 
 MOST = 2**40
 EXTREMES = [

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from istbench.base.errors import UserError
 from istbench.cluster.trace import POST, SEND
-from istbench.errors import UserError
-from istbench.footprint import PlannedNode, StepCost
 from istbench.methods.background_mean import CHUNK, decode, encode, message_bytes, part_lengths
 from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.methods.footprint import PlannedNode, StepCost
 from istbench.methods.fragments import balanced_runs, fragment_slices, layers_of
-from istbench.registry import build_method, build_workload
+from istbench.node.registry import build_method, build_workload
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5, 1, 1, 1), (1, 9, 1, 1, 4), (3, 3, 3, 3), (0, 0, 2)])

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
 from istbench.methods.subnet_share import SubnetShare, initial_rows, loaded_shards
-from istbench.registry import build_method, build_workload
-from istbench.subnets.layout import layout_of
-from istbench.subnets.partition import home_partition
-from istbench.subnets.structure import chain_groups
+from istbench.node.registry import build_method, build_workload
+from istbench.workloads.neuron_groups.layout import layout_of
+from istbench.workloads.neuron_groups.partition import home_partition
+from istbench.workloads.neuron_groups.structure import chain_groups
 
 
 def cut(*layers: nn.Module, nodes: int = 2) -> None:

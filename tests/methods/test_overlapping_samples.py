@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from istbench.cluster.trace import AFTER, EVENT, POST, RECEIVE, WAIT, WAIT_BEFORE, WORK
-from istbench.conformance.training import batches_of, open_workload, set_up
-from istbench.processes.on_nodes import on_nodes
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import batches_of, open_workload, set_up
 
 _OPTIONS = {
     "p3": {"slice_params": 1_000},

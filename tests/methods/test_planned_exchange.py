@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from istbench.cluster.trace import POST
-from istbench.conformance.training import set_up, train
 from istbench.fabric.recorder import Recorder
-from istbench.footprint import PlannedNode
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.compressed import BucketMessages
 from istbench.methods.data_parallel import DataParallel
+from istbench.methods.footprint import PlannedNode
+from istbench.node.registry import build_method, build_workload
 from istbench.plan.step import step_cost
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method, build_workload
+from istbench.studies.conformance.training import set_up, train
 from istbench.workloads.toy import Toy, ToyOptions
 
 WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte

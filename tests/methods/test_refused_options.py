@@ -2,11 +2,11 @@
 
 import pytest
 
-from istbench.cells.refusals import OF_OPTIMIZERS
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.errors import UserError
-from istbench.registry import build_method
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.refusals import OF_OPTIMIZERS
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.node.registry import build_method
 
 TASK = """
 import torch
@@ -41,7 +41,7 @@ def test_options_of_an_optimizer_are_none_of_a_task_with_its_own(tmp_path, optio
 
 @pytest.mark.parametrize("method", ["ist", "streaming_ist"])
 def test_a_subnet_that_torch_would_compile_on_the_clock(method, monkeypatch):
-    monkeypatch.setattr("istbench.cells.refusals._check_compiler", lambda device: None)
+    monkeypatch.setattr("istbench.launch.cells.refusals._check_compiler", lambda device: None)
     warm = {"method_options": {"warmup_rounds": 2}, "compile": True}
     with pytest.raises(UserError, match=f"^--compile: {method} trains another model after warmup_rounds.* leave"):
         prepare(method, nodes=2, **warm)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.fsdp import FullySharded
 from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
 from istbench.methods.zero import ZeroRedundancy, dealt_out

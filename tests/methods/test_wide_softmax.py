@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.cut_model import even_cut
-from istbench.registry import build_method, build_workload
+from istbench.node.registry import build_method, build_workload
 
 WIDE = ("model_parallel", "sampled_softmax", "dslide")
 

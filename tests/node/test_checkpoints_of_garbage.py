@@ -12,11 +12,11 @@ from garbage import damaged, nested, one_line, paths, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.conformance.training import assembled, open_workload, set_up, train
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import checkpoint
 from istbench.node.published import Broken, Totals, find, newest, newest_whole
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 
 TOTALS = Totals(step=7, train_s=1.5, wall_s=2.5, bytes_sent=4e9, bytes_received=0)
 PLAIN = {"step": 7, "train_s": 1.5, "wall_s": 2.5, "bytes_sent": 4e9, "bytes_received": 0}

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from istbench.conformance.training import open_workload
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.node.computed import compiling, computed
+from istbench.studies.conformance.training import open_workload
 from istbench.workloads.toy import Toy
 
 CPU = torch.device("cpu")

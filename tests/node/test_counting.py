@@ -3,15 +3,15 @@
 import pytest
 from ranks import StopsAt
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
-from istbench.node.sinks import Sinks
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.destinations import Sinks
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 STOPPED_AT = 4
 

@@ -10,8 +10,8 @@ import torch
 from garbage import one_line
 from ranks import on_ranks
 
-from istbench.errors import UserError
-from istbench.hosts.remote_files import how_far
+from istbench.base.errors import UserError
+from istbench.launch.hosts.remote_files import how_far
 from istbench.node import checkpoint
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.published import Totals, find, newest, newest_whole

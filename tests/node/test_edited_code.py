@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.node import worker
 
 WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from istbench.conformance.training import open_workload
 from istbench.methods.base import materialise
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, calibration_batches, evaluate
+from istbench.studies.conformance.training import open_workload
 
 TOY = open_workload("toy", {"batch_norm": True, "samples": 700, "classes": 7})  # a hundred points a cluster
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from istbench.config.interval import Interval
-from istbench.config.run import RunConfig
-from istbench.conformance.training import assembled, open_workload, set_up, train
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunConfig
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.digest import sha256_of, weights_sha256
 from istbench.node.evaluate import evaluate
 from istbench.node.full_model import Evaluator, full_model
 from istbench.node.weights_file import save_weights
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 
 OPTIONS = {"hidden": 11, "block": 16, "points": 1_500, "features": 61, "labels": 103}
 

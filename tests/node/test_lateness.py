@@ -4,15 +4,15 @@ import msgspec
 import pytest
 from test_stalls import Disturbing, Kept
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import lateness
 from istbench.node.lateness import Pace
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 
 def paced(pace, now, steps, step_s, first=0):

@@ -7,7 +7,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from istbench.errors import RunFailed
+from istbench.base.errors import RunFailed
 from istbench.node.losses import Losses
 
 

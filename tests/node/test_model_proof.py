@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from istbench.conformance.training import assembled, set_up, train
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.local_sgd import LocalSGD
 from istbench.methods.noloco import NoLoCo
 from istbench.node.model_proof import prove_model
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_workload
+from istbench.node.registry import build_workload
+from istbench.studies.conformance.training import assembled, set_up, train
 from istbench.workloads.batches import ShardedBatches
 
 FILE = """

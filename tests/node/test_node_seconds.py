@@ -6,18 +6,18 @@ import msgspec
 import pytest
 from ranks import StopsAt
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.machine import host_name
+from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
-from istbench.machine import host_name
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.destinations import Sinks
 from istbench.node.measure import node_seconds
-from istbench.node.sinks import Sinks
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.header import Result
 from istbench.results.nodes import straggler
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 STEPS, PAUSE_S = 12, 0.05
 CELLS = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from istbench.conformance.training import through_disk
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.node.checkpoint import random_state, set_random_state
 from istbench.node.measure import matmul_gflops
+from istbench.studies.conformance.training import through_disk
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.rehearsal import rehearse
-from istbench.processes.on_nodes import on_nodes
-from istbench.subnets.groups import NeuronGroup, Slot, validate_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, validate_groups
 from istbench.workloads.toy import Toy
 
 

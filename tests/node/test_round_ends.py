@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from istbench.config.interval import Interval
-from istbench.config.run import RunConfig
-from istbench.conformance.training import open_workload
-from istbench.node.sinks import Sinks
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunConfig
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.destinations import Sinks
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 METHODS = ["local_sgd", "ist"]
 BUDGET = 12

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.config.interval import Interval
+from istbench.base.options.interval import Interval
 from istbench.node.trainer import due_step, segment_end
 
 INTERVALS = st.one_of(

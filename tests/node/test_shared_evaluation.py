@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.conformance.training import open_workload, set_up, train
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.full_model import full_model
 from istbench.node.shared_evaluation import Sharing, can_be_shared, hand_out, share_of
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import open_workload, set_up, train
 
 
 @pytest.mark.parametrize(("size", "parts"), [(10, 1), (10, 3), (9, 4), (2, 5)])

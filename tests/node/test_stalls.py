@@ -9,18 +9,18 @@ import pytest
 import torch
 from ranks import StopsAt
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import stalls
-from istbench.node.sinks import Sinks
+from istbench.node.destinations import Sinks
 from istbench.node.stalls import Stalls, UsualSeconds
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation, Resume, Stall, Start
 from istbench.results.stalls import stalls_of
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 STEPS, HELD_UP_S, LATE_S = 12, 3.0, 1.2
 INSIDE, EXCHANGE = 1, 3  # kinds of steps

@@ -10,16 +10,16 @@ import pytest
 from ranks import StopsAt
 from torch.distributed import HashStore
 
-from istbench.config.interval import Interval
-from istbench.config.run import RunConfig
-from istbench.conformance.training import open_workload
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunConfig
 from istbench.fabric.texts import Texts
-from istbench.node.sinks import Sinks
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.destinations import Sinks
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 
 def steps_of(scratches, seed, round_steps, ask):

@@ -4,10 +4,10 @@ import pytest
 
 from istbench.cluster.speed import StepWork
 from istbench.cluster.trace_file import load_trace
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import measure, trace_sample
 from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
-from istbench.processes.on_nodes import on_nodes
 
 STEP = CountedStep(StepWork(operations=1e6, bytes=1e5), ((4, 64, 64),))
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.node.destinations import Sinks
 from istbench.node.setup import warm_up
-from istbench.node.sinks import Sinks
 from istbench.node.worker import train_rank
-from istbench.processes.on_nodes import on_nodes
 from istbench.results.store import RunDirectory
+from istbench.studies.conformance.training import open_workload
 
 
 def node_warmed(fabric, warmup_rounds):

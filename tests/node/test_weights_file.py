@@ -9,7 +9,7 @@ from garbage import one_line
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.node import digest
 from istbench.node.digest import blocks_of, sha256_of, weights_sha256
 from istbench.node.weights_file import check_directory, save_weights, saved_digest

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.local_sgd import LocalSGD
 from istbench.workloads.toy import Toy, ToyOptions
 

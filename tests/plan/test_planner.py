@@ -8,17 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from istbench.cells.resolve import prepare_cell
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import Rack, load_profile
-from istbench.config.run import RunRequest
-from istbench.conformance.training import open_workload, set_up, train
-from istbench.errors import UserError
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
 from istbench.plan.table import plan_table
-from istbench.processes.on_nodes import on_nodes
-from istbench.registry import build_method, build_workload
+from istbench.studies.conformance.training import open_workload, set_up, train
 
 METHODS = ("ddp", "zero", "fsdp", "local_sgd", "sparseloco", "noloco", "ist", "parameter_server", "p3")
 IN_ROUNDS = ("local_sgd", "sparseloco", "noloco", "ist")
@@ -351,7 +351,7 @@ def test_activations_that_cannot_be_counted_are_unknown():
 
 
 def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
-    monkeypatch.setattr("istbench.cells.refusals.memory_bytes", lambda: 2_000)
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2_000)
     request = {"workload": "toy", "method": "ddp", "nodes": 2}
     with pytest.raises(UserError, match=r"try --anyway \(a node: parameters 0.00, .*data"):
         prepare_cell(RunRequest(**request), lambda *_: None)
@@ -363,6 +363,6 @@ def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
 def test_activations_alone_can_be_too_much(monkeypatch):
     options = {"hidden": 64, "samples": 20_000}
     request = RunRequest(workload="toy", method="ddp", workload_options=options, batch_size=16_384)
-    monkeypatch.setattr("istbench.cells.refusals.memory_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 10_000_000)
     with pytest.raises(UserError, match=r"activations 0\.0[1-9]"):
         prepare_cell(request, lambda *_: None)

@@ -6,16 +6,16 @@ import functools
 import msgspec
 import pytest
 
-from istbench.cells.execute import execute
-from istbench.cells.resolve import prepare_cell
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.profile import load_profile
 from istbench.cluster.trace_file import load_trace
-from istbench.config.run import RunRequest
-from istbench.errors import UserError
+from istbench.launch.cells.execute import execute
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.local import LocalLauncher
 from istbench.plan.redeal import redeal
-from istbench.processes.local import LocalLauncher
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 

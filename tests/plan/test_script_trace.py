@@ -10,15 +10,15 @@ import torch
 from script_records import script_record
 
 import istbench
+from istbench.base.errors import UserError
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.profile import load_profile
 from istbench.cluster.script_record import load_script
 from istbench.cluster.trace import COMPUTE, EVENT, POST, WAIT_BEFORE, WORK
 from istbench.cluster.trace_builder import merge
-from istbench.conformance.training import batches_of, open_workload, set_up
-from istbench.errors import UserError
 from istbench.fabric.recorder import Recorder
+from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
 from istbench.plan.script_plan import plan_script
 from istbench.plan.script_report import script_report
@@ -30,7 +30,7 @@ from istbench.plan.script_trace import (
     script_time,
     script_trace,
 )
-from istbench.processes.on_nodes import on_nodes
+from istbench.studies.conformance.training import batches_of, open_workload, set_up
 
 SLOW = load_profile("home-100mbit")
 TOY = {"hidden": 768, "samples": 4096}

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from fake_runs import header
 
-from istbench.cells.resolve import prepare_cell
+from istbench.base.decode import decode_own
+from istbench.base.options.run import Lab, RunRequest, Uplink
 from istbench.cli.options import build_request, take_backend
 from istbench.cli.run_command import command
-from istbench.config.run import Lab, RunRequest, Uplink
-from istbench.door import decode_own
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.report.again import command_again
 from istbench.results.header import Header
 from istbench.workloads.toy import Toy

@@ -13,7 +13,7 @@ from garbage import quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.door import decode_own, encode_own
+from istbench.base.decode import decode_own, encode_own
 from istbench.report.baseline import pair
 from istbench.report.groups import group_runs
 from istbench.report.on_clusters import build_report_on_clusters

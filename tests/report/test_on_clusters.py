@@ -10,9 +10,9 @@ from fake_clusters import M5
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 from read_tables import footer
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import select_clusters
 from istbench.cluster.speed import StepWork
-from istbench.errors import UserError
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.pictures import draw_plots
 from istbench.results.load import load_runs

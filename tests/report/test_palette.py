@@ -1,6 +1,6 @@
 """What methods look like."""
 
-from istbench.registry import registered
+from istbench.node.registry import registered
 from istbench.report.output.html.vega_lite import SHAPES
 from istbench.report.palette import method_styles
 

@@ -3,7 +3,7 @@
 import msgspec
 from fake_runs import header
 
-from istbench.door import decode_own
+from istbench.base.decode import decode_own
 from istbench.results.events import Event, Part, Resume, Start
 from istbench.results.header import Git, Header, HostRecord
 from istbench.results.hosts import changes, parts

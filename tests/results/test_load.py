@@ -7,7 +7,7 @@ import shutil
 import pytest
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.results.events import Part, Resume
 from istbench.results.header import HostRecord
 from istbench.results.load import load_run, load_runs

@@ -10,9 +10,9 @@ from garbage import VALUES, as_json, damaged, nested, one_line, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.config.numbers import MOST_NODES
-from istbench.config.texts import LONGEST_MESSAGE
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import MOST_NODES
+from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.report.output.formats import report_json
 from istbench.report.report import build_report
 from istbench.results.events import Fault, Note, Resume, Start, Stop

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from fake_runs import RESULT, evaluation, header
 
-from istbench.door import decode_own
-from istbench.errors import UserError
+from istbench.base.decode import decode_own
+from istbench.base.errors import UserError
 from istbench.results import store
 from istbench.results.events import Fault, Note, Resume, Start, Stop, digest_with
 from istbench.results.header import Header

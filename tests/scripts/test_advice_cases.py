@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from istbench.advise.answer import advise
-from istbench.advise.candidate import NO_TIME
-from istbench.advise.saved import save_advice
-from tests.advise.probes import ACCURACY, LINKS, candidate, curve
+from istbench.studies.advise.answer import advise
+from istbench.studies.advise.candidate import NO_TIME
+from istbench.studies.advise.saved import save_advice
+from tests.studies.advise.probes import ACCURACY, LINKS, candidate, curve
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
 NEVER = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}

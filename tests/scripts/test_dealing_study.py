@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from fake_runs import averaging_trace, header, ramp, write_run
 
+from istbench.base.errors import diverged
 from istbench.cluster.speed import StepWork
-from istbench.errors import diverged
 
 LEVEL = 0.6
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"

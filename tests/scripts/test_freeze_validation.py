@@ -10,8 +10,8 @@ import freeze_validation as freeze  # noqa: E402
 
 from istbench.cluster.checked import checks_of, known_checks  # noqa: E402
 from istbench.cluster.profile import MessageCosts  # noqa: E402
-from istbench.validation.measurement import ReplayError  # noqa: E402
-from istbench.validation.record import ValidationFiles, read_errors  # noqa: E402
+from istbench.studies.validation.measurement import ReplayError  # noqa: E402
+from istbench.studies.validation.record import ValidationFiles, read_errors  # noqa: E402
 
 
 def error(method, replayed, environment=""):

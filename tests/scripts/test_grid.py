@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_runs import averaging_trace, header, ramp, write_run
 
-from istbench.errors import diverged
+from istbench.base.errors import diverged
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
 

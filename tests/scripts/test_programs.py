@@ -21,10 +21,10 @@ import ssh_hosts
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
 
-from istbench.errors import UserError
-from istbench.lab import network
-from istbench.subnets.layout import layout_of
+from istbench.base.errors import UserError
+from istbench.launch.lab import network
 from istbench.workloads.imagenet import ImageNetOptions
+from istbench.workloads.neuron_groups.layout import layout_of
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scripts").rglob("*.py"))

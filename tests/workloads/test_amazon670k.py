@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from istbench.conformance.of_workloads import CHECKS
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.base import materialise
+from istbench.studies.conformance.of_workloads import CHECKS
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.files import find_files

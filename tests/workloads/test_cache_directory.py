@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_files import batches, write_pickle
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10
 from istbench.workloads.image_data import cifar_batches

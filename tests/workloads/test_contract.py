@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.contract import (
     blank_model,
     check_attributes,

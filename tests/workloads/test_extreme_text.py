@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.extreme_data.read import RepositoryHeader, read_header, read_points
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

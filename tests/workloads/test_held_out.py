@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from istbench.cells.resolve import prepare_cell
-from istbench.config.run import RunRequest
-from istbench.errors import UserError
-from istbench.registry import build_workload
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.node.registry import build_workload
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.held_out import hold_out
 from istbench.workloads.speech import Speech
@@ -158,7 +158,7 @@ def test_speech_opens_no_test_clip(tmp_path: Path, no_progress: Progress) -> Non
         file.unlink()
     speech = Speech()
     speech.without_test = True
-    from istbench.config.data_source import DataSource
+    from istbench.base.options.data_source import DataSource
 
     speech.open(DataSource(kind="kind", path=str(path), fingerprint="0", train=10, test=10))
     assert speech.train_size == 10

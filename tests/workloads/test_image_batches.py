@@ -10,8 +10,8 @@ import pytest
 import torch
 from image_files import folders, pixels
 
-from istbench.conformance.of_workloads import CHECKS
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.studies.conformance.of_workloads import CHECKS
 from istbench.workloads.base import Progress
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options

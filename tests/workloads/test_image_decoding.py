@@ -11,7 +11,7 @@ from image_files import CLASSES, folders, pixels, save
 from PIL import Image
 from torchvision.datasets.folder import pil_loader
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data import cache, decode, scan

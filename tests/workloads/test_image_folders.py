@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from image_files import CLASSES, folders, pixels, save, tiny_imagenet
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.image_data.folders import find_image_files
 
 

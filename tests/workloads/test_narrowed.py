@@ -2,12 +2,12 @@
 
 import pytest
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.subnet_footprint import largest_subnet
-from istbench.registry import build_workload
-from istbench.subnets.groups import named_tensors
-from istbench.subnets.layout import layout_of
+from istbench.node.registry import build_workload
 from istbench.workloads.contract import blank_model
+from istbench.workloads.neuron_groups.groups import named_tensors
+from istbench.workloads.neuron_groups.layout import layout_of
 
 
 def sizes(name, options):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.prepared import directory as prepared_directory
 from istbench.workloads.speech import Speech, SpeechOptions

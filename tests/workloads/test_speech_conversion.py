@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data.clip import LOUDEST, read_clip

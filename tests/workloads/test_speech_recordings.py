@@ -8,7 +8,7 @@ import pytest
 import soundfile
 import torch
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.prepared import downloaded
 from istbench.workloads.speech import Speech

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data.split import BY_NAME_NOTE, split_clips

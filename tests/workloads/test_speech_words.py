@@ -10,7 +10,7 @@ import pytest
 import soundfile
 import torch
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import folders

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from istbench import plugin_code
-from istbench.error_lines import error_line
-from istbench.errors import UserError
+from istbench.base import plugin_code
+from istbench.base.error_lines import error_line
+from istbench.base.errors import UserError
 from istbench.methods.base import materialise
-from istbench.registry import build_method, build_workload, code_of, load_workload, plugin_names
-from istbench.subnets.layout import build_subnet, part_of_subnet
-from istbench.subnets.partition import partition_units
+from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.contract import checked_metrics
+from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
+from istbench.workloads.neuron_groups.partition import partition_units
 
 WHOLE = """
 import torch

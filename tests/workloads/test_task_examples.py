@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from istbench.registry import build_workload
+from istbench.node.registry import build_workload
 
 TASKS = Path(__file__).parents[2] / "configs" / "tasks"
 CHANCE = {"table": (0.0, 1.0), "characters": (5.0, 6.5), "images": (0.0, 1.0)}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, zeros
 
-from istbench.errors import UserError
-from istbench.registry import build_workload
+from istbench.base.errors import UserError
+from istbench.node.registry import build_workload
 from istbench.workloads.task_batches import Parts, guessed_samples
 
 

@@ -8,8 +8,8 @@ import torch
 
 from istbench.methods.local_sgd import LocalSGD
 from istbench.node.evaluate import calibrated, evaluate
+from istbench.node.registry import build_workload
 from istbench.node.rehearsal import rehearse
-from istbench.registry import build_workload
 
 FILE = """
 import itertools

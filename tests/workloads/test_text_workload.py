@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from istbench.conformance import of_workloads
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.methods.base import materialise
-from istbench.registry import build_method, build_workload
+from istbench.node.registry import build_method, build_workload
+from istbench.studies.conformance import of_workloads
 from istbench.workloads.contract import checked_source
 from istbench.workloads.text import Text, TextOptions
 from istbench.workloads.text_data.read import TextFiles, find_text

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from istbench.conformance.of_workloads import (
+from istbench.base.errors import UserError
+from istbench.studies.conformance.of_workloads import (
     batches_repeat,
     every_parameter_learns,
     rows_are_the_full_models_rows,
     the_metric_is_reported,
 )
-from istbench.errors import UserError
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
 from istbench.workloads.translation import Translation, TranslationOptions
 

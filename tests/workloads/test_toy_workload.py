@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.toy import Toy, ToyOptions
 

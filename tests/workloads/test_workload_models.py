@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.errors import UserError
-from istbench.registry import build_workload
-from istbench.subnets.groups import permute_units, validate_groups
+from istbench.base.errors import UserError
+from istbench.node.registry import build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.initialise import initial_rows, initializers
+from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.toy import Toy, ToyOptions
 

@@ -8,10 +8,10 @@ their connection. The connection holds `window` sends and never reorders them.
 
 import numpy as np
 
+from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit_part
 
 
 @jit_part

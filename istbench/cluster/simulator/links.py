@@ -11,9 +11,9 @@ peers in rank order queue behind each other, which gloo's concurrent connections
 
 import numpy as np
 
+from istbench.base.jit import jit_part
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit_part
 
 
 @jit_part

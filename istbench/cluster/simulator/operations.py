@@ -3,12 +3,12 @@
 `streams` collectives of a node run at once, started in posted order; `cluster.collectives` has their messages.
 """
 
+from istbench.base.jit import jit_part
 from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
 from istbench.cluster.simulator.processors import queue_work
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_COMPUTE, SPAN_IDLE, State
 from istbench.cluster.trace import SEND, WORK
-from istbench.jit import jit_part
 
 
 @jit_part

@@ -7,10 +7,10 @@ threads share the cores that messages leave. Work waits in a queue by priority; 
 
 import numpy as np
 
+from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit_part
 
 # Computing continues at any rate of messages.
 _LEAST_SHARE = 0.05

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.errors import UserError
 from istbench.cluster.collectives import COLLECTIVES, Backend, Schedule
 from istbench.cluster.trace import (
     AFTER,
@@ -25,7 +26,6 @@ from istbench.cluster.trace import (
     Trace,
     round_ends,
 )
-from istbench.errors import UserError
 
 Records: TypeAlias = Any
 """An array of records. Compiled functions read a field as an attribute, other code by its name."""

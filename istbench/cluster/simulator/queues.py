@@ -1,8 +1,8 @@
 """Queues by priority, as linked lists of slots."""
 
+from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import State
-from istbench.jit import jit_part
 
 
 @jit_part

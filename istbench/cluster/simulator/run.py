@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.errors import UserError
 from istbench.cluster.folding import fold, unfold
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale as scale_of
@@ -25,7 +26,6 @@ from istbench.cluster.trace import (
     Trace,
     round_ends,
 )
-from istbench.errors import UserError
 
 _Value = TypeVar("_Value")
 

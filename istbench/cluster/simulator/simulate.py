@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from istbench.base.jit import interpreted, is_compiled, jit, jit_part
 from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, latency_of, start_flow
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
@@ -22,7 +23,6 @@ from istbench.cluster.simulator.processors import carry_message, compute, next_w
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
-from istbench.jit import interpreted, is_compiled, jit, jit_part
 
 _MOST_INTERPRETED = 15_000  # events and messages of all replays of a process, which take Python some seconds
 _steps_so_far = 0

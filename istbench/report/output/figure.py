@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.errors import UserError
-from istbench.files import writing_whole
+from istbench.base.errors import UserError
+from istbench.base.files import writing_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, assert_never
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.report.output import Format
 from istbench.report.output.terminal import print_table
 from istbench.report.report import Report

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.report.output.figure import write_figures
 from istbench.report.plots.plot import BANDWIDTH_LABEL
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap

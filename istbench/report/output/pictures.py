@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.report.output.figure import write_figures
 from istbench.report.plots.plot import BAND_FROM, Panel, Plot, Series
 

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.report.phrases import Caution, Lead
 from istbench.report.tables.table import Table
 

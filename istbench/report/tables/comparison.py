@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.clock import dollars
-from istbench.config.defaults import BASELINE
 from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import ROUGH

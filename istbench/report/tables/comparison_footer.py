@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
-from istbench.config.options import option_text
 from istbench.report.baseline import baseline_rows, pair, typed_differences
 from istbench.report.groups import Contender, Group, differing_trials, split_label
 from istbench.report.phrases import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import bandwidth_text
-from istbench.config.defaults import BASELINE
 from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import Lead, checks_line, close_targets_line, data_line, guide_line, metric_line
 from istbench.report.tables.numbers import plain

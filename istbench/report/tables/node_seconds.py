@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from istbench.config.defaults import BASELINE
+from istbench.base.options.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from istbench.base.options.defaults import BASELINE
 from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
-from istbench.config.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.numbers import rounded

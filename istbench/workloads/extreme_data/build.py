@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from istbench.config.data_source import DataSource
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
+from istbench.base.options.data_source import DataSource
 from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.cache import DataSetFacts, PointsWriter, Propensity, open_split, prepared
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from istbench.config.numbers import Units
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Units
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.points import Points, Rows

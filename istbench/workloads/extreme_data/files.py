@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 from istbench.workloads.extreme_data.points import Points
 from istbench.workloads.extreme_data.read import RepositoryHeader, read_header, read_points
 from istbench.workloads.prepared import SPLITS, files_digest, listed, named_errors, visible

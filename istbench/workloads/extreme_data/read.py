@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from istbench.errors import UserError, printable, shown
+from istbench.base.errors import UserError, printable, shown
 from istbench.workloads.extreme_data.points import Points, Rows
 from istbench.workloads.extreme_data.scan import POWERS, ScanFault, scan_lines
 from istbench.workloads.prepared import named_errors, require_regular

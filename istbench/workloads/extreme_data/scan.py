@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from istbench.jit import jit
+from istbench.base.jit import jit
 
 POWERS = np.array([float(f"1e{exponent}") for exponent in range(-308, 309)])
 """Powers of ten from 1e-308 to 1e308, each the nearest double."""

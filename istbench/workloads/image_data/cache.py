@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from istbench.config.numbers import Natural
-from istbench.errors import UserError
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Natural
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import Progress
 from istbench.workloads.image_data.folders import MOST_CLASSES

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from istbench.door import read_bytes
-from istbench.errors import UserError, printable
+from istbench.base.decode import read_bytes
+from istbench.base.errors import UserError, printable
 from istbench.workloads.base import Progress
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
 from istbench.workloads.prepared import download, named_errors

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.workloads.prepared import require_regular
 
 T = TypeVar("T")

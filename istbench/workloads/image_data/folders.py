@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from istbench.door import read_text
-from istbench.errors import UserError, printable
+from istbench.base.decode import read_text
+from istbench.base.errors import UserError, printable
 from istbench.workloads.prepared import files_digest, listed, named_errors, utf8_name, visible
 
 MOST_CLASSES = 30_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from istbench.errors import UserError, printable
-from istbench.machine import cores
+from istbench.base.errors import UserError, printable
+from istbench.base.machine import cores
 from istbench.workloads.base import Progress
 from istbench.workloads.image_data.decode import BrokenImage, Pixels, in_order, read_file
 from istbench.workloads.image_data.folders import ImageFiles

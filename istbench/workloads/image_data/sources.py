@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 from istbench.workloads.base import Batch, opened
 from istbench.workloads.image_data.cache import ListedSplit, open_decoded, open_listed
 from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file

@@ -5,9 +5,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork, LabelLayer
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.wide_softmax import OverNodes, TrueOutputs, WideSoftmax
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.structure import chain_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.structure import chain_groups
 
 _STAGES = 4
 _BLOCKS = 2  # per stage

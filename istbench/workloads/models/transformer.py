@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.subnets.groups import NeuronGroup, Slot
 from istbench.workloads.initialise import Initializer
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 
 _DEVIATION = 0.02  # standard deviation of initial weights
 _HIDDEN = 4  # hidden units of a perceptron, as a multiple of the width

@@ -5,9 +5,9 @@ from typing import Literal
 
 from torch import nn
 
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup
-from istbench.subnets.structure import chain_groups
+from istbench.base.errors import UserError
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.neuron_groups.structure import chain_groups
 
 _STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # channels of each convolution, divided by the width
 _HIDDEN = (64, 64)  # units of each hidden fully connected layer, divided by the width

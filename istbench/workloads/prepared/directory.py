@@ -18,11 +18,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from istbench.config.data_source import DataSource
-from istbench.config.numbers import Count, Natural
-from istbench.door import decode_json, read_bytes
-from istbench.errors import UserError, printable
-from istbench.files import sync
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError, printable
+from istbench.base.files import sync
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Count, Natural
 from istbench.workloads.base import Progress
 
 SPLITS = ("train", "test")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.prepared.directory import locked
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 
 
 def files_digest(root: Path, paths: Sequence[Path], marks: np.ndarray, what: str) -> str:

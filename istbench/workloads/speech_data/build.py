@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from istbench.errors import UserError
-from istbench.machine import cores
+from istbench.base.errors import UserError
+from istbench.base.machine import cores
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.prepared import source_of
 from istbench.workloads.speech_data import espeak, synthetic

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 from istbench.workloads.prepared import require_regular
 from istbench.workloads.speech_data.words import CLIP_RATE, CLIP_SAMPLES
 

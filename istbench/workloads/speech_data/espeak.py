@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 
 SAMPLE_RATE = 22_050  # of eSpeak NG's formant synthesizer, in Hz
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 from istbench.workloads.prepared import listed, utf8_name, visible
 from istbench.workloads.speech_data.split import DIVIDER
 from istbench.workloads.speech_data.words import MOST_WORDS, WORDS

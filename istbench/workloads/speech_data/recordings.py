@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.workloads import prepared
 from istbench.workloads.base import Progress
 from istbench.workloads.prepared import files_digest, listed, named_errors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from istbench.errors import UserError, printable
+from istbench.base.errors import UserError, printable
 
 DIVIDER = "_nohash_"
 """Follows the speaker in the name of an official clip: SPEAKER_nohash_N.wav."""

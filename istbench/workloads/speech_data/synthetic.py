@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.workloads.speech_data import espeak
 from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from istbench.config.data_source import DataSource
-from istbench.config.numbers import Count, Natural
-from istbench.errors import UserError
-from istbench.files import sync
+from istbench.base.errors import UserError
+from istbench.base.files import sync
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Count, Natural
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import Progress
 from istbench.workloads.prepared import SPLITS, damaged, map_array

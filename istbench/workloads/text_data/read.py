@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from istbench.door import read_bytes
-from istbench.errors import UserError, printable
+from istbench.base.decode import read_bytes
+from istbench.base.errors import UserError, printable
 from istbench.workloads.prepared import files_digest, named_errors, visible
 
 LARGEST_FILE = 2**32

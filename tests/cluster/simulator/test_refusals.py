@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from traces import blocking, cluster, same, trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import KINDS, POST
-from istbench.errors import UserError
 
 
 def test_nodes_that_wait_in_a_circle_are_named():

@@ -8,7 +8,7 @@ import pytest
 from fake_runs import header, ramp, write_plausible, write_run
 from read_tables import printed
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.report import build_report
 from istbench.report.tables.table import Column, Entry, Table

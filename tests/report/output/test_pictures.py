@@ -7,7 +7,7 @@ import pytest
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
 from read_tables import group_of
 
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.over_time import metric_over
 from istbench.report.report import build_report

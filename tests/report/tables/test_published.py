@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import istbench
-from istbench.errors import UserError
+from istbench.base.errors import UserError
 from istbench.report.published import Figure, read_figures
 from istbench.report.report import build_report
 
-SHIPPED = Path(istbench.__file__).parent / "reproduce" / "published" / "figures.csv"
+SHIPPED = Path(istbench.__file__).parent / "studies" / "reproduce" / "published" / "figures.csv"
 COLUMNS = "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"
 
 

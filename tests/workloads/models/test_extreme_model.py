@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from istbench.subnets.groups import permute_units
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork
+from istbench.workloads.neuron_groups.groups import permute_units
 
 FEATURES, HIDDEN, LABELS = 12, 6, 23
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.errors import UserError
-from istbench.subnets.groups import NeuronGroup, Slot, permute_units, validate_groups
+from istbench.base.errors import UserError
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
+from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, permute_units, validate_groups
 
 
 def parameters(model: nn.Module) -> int:

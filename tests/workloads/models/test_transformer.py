@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.subnets.groups import permute_units, unindexed, validate_groups
-from istbench.subnets.layout import build_subnet, layout_of, subnet_values
-from istbench.subnets.partition import partition_units
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Attention, Transformer, initializer, transformer_groups
+from istbench.workloads.neuron_groups.groups import permute_units, unindexed, validate_groups
+from istbench.workloads.neuron_groups.layout import build_subnet, layout_of, subnet_values
+from istbench.workloads.neuron_groups.partition import partition_units
 
 SIZES = {"width": 24, "layers": 2, "heads": 4, "context": 10}
 FORMS = [{}, {"bias": True, "tied": False}, {"heads": 1}, {"heads": 24, "bias": True}]

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from istbench.errors import printable
+from istbench.base.errors import printable
 
 _LONGEST = 300
 

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from istbench.errors import UserError
-from istbench.files import writing_whole
+from istbench.base.errors import UserError
+from istbench.base.files import writing_whole
 from istbench.report.output.html.text import clipped, script_json
 from istbench.report.output.html.vega_lite import (
     DASHES,

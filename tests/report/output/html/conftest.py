@@ -7,7 +7,7 @@ from istbench.cluster.profile import load_profile
 from istbench.report.output.html.write import write_page
 from istbench.report.page import build_page
 from istbench.report.report import build_report
-from istbench.timeline.chart import round_charts
+from istbench.report.timeline.chart import round_charts
 
 
 def page_of(results):

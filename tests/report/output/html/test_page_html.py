@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
-from istbench.door import decode_own
-from istbench.errors import UserError
+from istbench.base.decode import decode_own
+from istbench.base.errors import UserError
 from istbench.report import page as page_module
 from istbench.report.groups import group_runs
 from istbench.report.output.html.write import page_html, write_page

@@ -1,0 +1,23 @@
+"""The door: reads all data from outside, checks its bounds and decodes it into a type, once."""
+
+from istbench.base.decode.decode import convert, decode_json, decode_own, encode_own
+from istbench.base.decode.explain import literal_choices, type_at
+from istbench.base.decode.files import read_bytes, read_text, regular_file, utf8_path
+from istbench.base.decode.toml import Locate, parse_toml, path_text, toml_lines
+
+__all__ = [
+    "Locate",
+    "convert",
+    "decode_json",
+    "decode_own",
+    "encode_own",
+    "literal_choices",
+    "parse_toml",
+    "path_text",
+    "read_bytes",
+    "read_text",
+    "regular_file",
+    "toml_lines",
+    "type_at",
+    "utf8_path",
+]

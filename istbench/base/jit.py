@@ -1,0 +1,145 @@
+"""Functions that numba compiles, cached on disk."""
+
+import functools
+import hashlib
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from istbench.base.errors import UserError, printable
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class NumbaImportError(UserError, ImportError):
+    """numba does not load. An `ImportError`, because the fork server ignores those in its early imports."""
+
+
+def jit(function: _Function, *, allocates: bool = True, **options: Any) -> _Function:
+    """Compile `function` on its first call, with numba's `options`, and cache it on disk.
+
+    It may use compiled functions and constants of its own package of istbench only: a change in that package
+    compiles it again.
+
+    allocates: it makes arrays. A function that only changes its caller's arrays is some ten times faster without.
+
+    Raises:
+        NumbaImportError: if numba does not load, for example because it needs another version of numpy.
+    """
+    numba = _numba()
+    if not allocates:
+        options |= _uncounted(numba)
+    with _cache_of(package_of(function.__module__), numba.config):
+        # Without a cache, if neither the package's folder nor a home is writable.
+        try:
+            compiled: _Function = numba.njit(cache=True, error_model="numpy", **options)(function)
+        except RuntimeError:
+            compiled = numba.njit(error_model="numpy", **options)(function)
+    return compiled
+
+
+def jit_part(function: _Function) -> _Function:
+    """Compile `function` as a part of functions under `jit`, which only compiled functions call.
+
+    It needs no entry from Python and no cache of its own, which are a third of the time of compiling. It makes no
+    arrays. Its callers contain its code: a call would copy the fields of all its arrays.
+
+    Raises:
+        NumbaImportError: as `jit` does.
+    """
+    numba = _numba()
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True, **_uncounted(numba)}
+    compiled: _Function = numba.njit(error_model="numpy", **options)(function)
+    return compiled
+
+
+def _uncounted(numba: Any) -> dict[str, Any]:
+    """Options of a function that makes no arrays: numba then counts no references to those that it uses."""
+    # Not documented, so that a later numba may lack it.
+    return {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
+
+
+def interpreted(compiled: _Function) -> _Function:
+    """The Python form of `compiled` and of all compiled functions that it calls, with the same results.
+
+    Python interprets it some hundred times more slowly, but at once.
+    """
+    return cast(_Function, _interpreted(compiled, {}))
+
+
+def _interpreted(compiled: Any, known: dict[Any, types.FunctionType]) -> types.FunctionType:
+    if compiled not in known:
+        plain = compiled.py_func
+        names = dict(plain.__globals__)
+        known[compiled] = types.FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
+        for name in plain.__code__.co_names:
+            if hasattr(names.get(name), "py_func"):
+                names[name] = _interpreted(names[name], known)
+    return known[compiled]
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether `function`, which `jit` made, needs no compiling: this process or the cache has it."""
+    if getattr(function, "signatures", ()):
+        return True
+    with suppress(OSError, AttributeError):
+        cached = Path(function._cache.cache_path)  # type: ignore[attr-defined]
+        return any(cached.glob(f"*.{function.__name__}-*.nbc"))
+    return False
+
+
+def _numba() -> Any:
+    try:
+        import numba  # takes a third of a second, and few commands need it
+    except ImportError as error:
+        raise NumbaImportError(
+            f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
+        ) from None
+    return numba
+
+
+@contextmanager
+def _cache_of(package: str, config: Any) -> Iterator[None]:
+    """Inside, numba caches in a folder with a digest of the sources of `package` in its name.
+
+    By default, numba compiles a function again after a change of its own file, but not of files that it calls.
+    """
+    # Not numba's own setting: it may come from a file of the working directory, which may be a results folder.
+    before = os.environ.get("NUMBA_CACHE_DIR", "")
+    folder = f"compiled-{package}-{sources_digest(package)}"
+    config.CACHE_DIR = str((Path(before) if before else _cache()) / folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+def _cache() -> Path:
+    """The cache folder: beside the sources of a checkout, else in the user's cache.
+
+    Not beside an installed package: pip would leave the folder, and it would hide a checkout installed later.
+    """
+    beside = Path(__file__).parents[1] / "__pycache__"
+    users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(beside.parts)
+    writable = os.access(beside if beside.exists() else beside.parent, os.W_OK)
+    return beside if writable and not installed else users / "istbench"
+
+
+def package_of(module: str) -> str:
+    """The package of istbench with `module`, for example "cluster"."""
+    return module.split(".")[1]
+
+
+@functools.cache
+def sources_digest(package: str) -> str:
+    """A short digest of all sources of `package`."""
+    here = Path(__file__).parents[1] / package
+    digest = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,434 @@
+"""Options of a run. Each is one row: type, bounds, default, help and flags. All lists of options follow from it."""
+
+import hashlib
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from istbench.base.decode import convert, encode_own
+from istbench.base.errors import UserError
+from istbench.base.options.interval import Interval
+from istbench.base.options.numbers import (
+    Count,
+    Duration,
+    Epochs,
+    Level,
+    Natural,
+    Nodes,
+    Part,
+    Seconds,
+    Seed,
+    Threads,
+)
+from istbench.base.options.options import OptionValues, option_text
+from istbench.base.options.task_file import CodeName, named_with_file
+from istbench.base.options.texts import Short, Text, Texts
+
+_LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
+"""By method: options that configurations leave out at these values; workloads may have other defaults."""
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Flags of a field of `RunConfig`.
+
+    Attributes:
+        defines_cell: another value is another cell.
+        newer: recorded results lack the field, so the cell's name leaves it out at its default.
+        tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
+            the other fields.
+        tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
+            a comparison should have the same value.
+        computing: it changes the arithmetic or the speed of a step. Rows are compared where these are equal.
+        may_differ_by_host: the hosts of one run may have different values.
+    """
+
+    defines_cell: bool = True
+    newer: bool = False
+    tells_rows_apart: bool = True
+    tells_methods_apart: bool = False
+    computing: bool = False
+    may_differ_by_host: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described(Recorded):
+    """Flags of an option, beside its type, bounds and default.
+
+    Attributes:
+        flag: on the command line; by default it follows from the name. metavar: the name of its value in help.
+        after: help lists it after this option. show_default: whether help shows the default.
+        in_suites: `[suite.run]` may set it.
+        of_machine: the command line may set it beside a suite, since it belongs to the machine.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    after: str = ""
+    show_default: bool = False
+    in_suites: bool = True
+    of_machine: bool = False
+
+
+class Uplink(msgspec.Struct, frozen=True, kw_only=True):
+    """A shaped link of each rack of a lab: its nodes, and its bandwidth in each direction, bits/s."""
+
+    nodes: Count
+    bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
+
+
+class Lab(msgspec.Struct, frozen=True, kw_only=True):
+    """A shaped network inside one machine, as a run records it.
+
+    Attributes:
+        summary: one line for readers.
+        bandwidth: of every link, in each direction, bits/s. burst_bytes: bytes on the wire that an idle link
+            carries at once.
+        latency_s: added to each message between two nodes, seconds. fabric_latency_s: the part of it that the
+            fabric adds by sleeping.
+        dilation: everything runs this many times slower than requested; clocks are divided by it.
+        uplink: of racks; a lab without racks has none, as all labs of earlier versions.
+        recorded_steps: local steps that a trace has at least; by default those of a sample.
+    """
+
+    summary: Text
+    bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
+    burst_bytes: Natural = 0
+    latency_s: Duration = 0.0
+    fabric_latency_s: Duration = 0.0
+    dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+    uplink: Uplink | msgspec.UnsetType = msgspec.UNSET
+    recorded_steps: Count | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a request that a run records. None leaves the value to the workload or to the machine."""
+
+    workload: Annotated[Text, Recorded(tells_rows_apart=False)]
+    method: Annotated[Text, Recorded(tells_rows_apart=False)]
+    workload_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+        default_factory=dict
+    )
+    method_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+        default_factory=dict
+    )
+    nodes: Annotated[
+        Nodes, Described(help="Worker processes.", show_default=True, in_suites=False, tells_rows_apart=False)
+    ] = 1
+    seed: Annotated[
+        Seed,
+        Described(
+            help="Seed of weights, data order and partitions.",
+            show_default=True,
+            in_suites=False,
+            tells_rows_apart=False,
+        ),
+    ] = 0
+    batch_size: Annotated[
+        Count | None, Described(help="Samples in the minibatch of one node.", tells_rows_apart=False)
+    ] = None
+    steps: Annotated[Count | None, Described(help="Train for this many local steps on each node.")] = None
+    max_seconds: Annotated[
+        Seconds | None,
+        Described(help="Stop at the first evaluation after this many train seconds.", tells_rows_apart=False),
+    ] = None
+    target: Annotated[
+        Level | None,
+        Described(
+            help="Stop when the metric is at this level or better: accuracy 0.77, or loss 1.9.",
+            tells_rows_apart=False,
+        ),
+    ] = None
+    eval_every: Annotated[
+        Interval | None,
+        Described(
+            help="Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
+            metavar="N|Ns",
+            tells_methods_apart=True,
+        ),
+    ] = None
+    device: Annotated[
+        Device,
+        Described(help="auto, cpu or cuda.", show_default=True, of_machine=True, tells_rows_apart=False),
+    ] = "auto"
+    amp: Annotated[
+        Precision | None,
+        Described(
+            help="Mixed precision: the type of the forward pass. Default: float32.", newer=True, computing=True
+        ),
+    ] = None
+    channels_last: Annotated[
+        bool,
+        Described(
+            help="Store images and convolution filters with the channels last in memory.",
+            newer=True,
+            computing=True,
+        ),
+    ] = False
+    compile: Annotated[
+        bool,
+        Described(
+            help="Compile the model's forward pass. The train clock does not count compiling.",
+            newer=True,
+            computing=True,
+        ),
+    ] = False
+    held_out: Annotated[
+        Part | None,
+        Described(
+            help="Hold this share of the training data out and evaluate on it. The test split stays unread.",
+            metavar="SHARE",
+            newer=True,
+            tells_rows_apart=False,
+        ),
+    ] = None
+    tuned: Annotated[
+        Count | None,
+        Described(
+            help="Record that this many trials chose the method's options; suites of `istbench tune` set it.",
+            metavar="TRIALS",
+            newer=True,
+            defines_cell=False,
+        ),
+    ] = None
+    threads: Annotated[
+        Threads | None,
+        Described(
+            help="Intra-op threads of each node. Default: cores divided by nodes, at least 1.",
+            of_machine=True,
+            computing=True,
+            tells_methods_apart=True,
+            may_differ_by_host=True,
+        ),
+    ] = None
+    timeout_s: Annotated[
+        Seconds,
+        Described(
+            help="End the run when a node sends nothing, or stays in one step, for this many seconds.",
+            flag="--timeout",
+            show_default=True,
+            defines_cell=False,
+            of_machine=True,
+        ),
+    ] = 300.0
+    checkpoint_every_s: Annotated[
+        Duration,
+        Described(
+            help="Minimum seconds between two checkpoints. A checkpoint follows an evaluation.",
+            flag="--checkpoint-every",
+            show_default=True,
+            defines_cell=False,
+            of_machine=True,
+        ),
+    ] = 60.0
+    plugins: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    # Tables describe the lab in words.
+    lab: Annotated[Lab | None, Recorded(newer=True, computing=True, tells_rows_apart=False)] = None
+
+
+class RunRequest(_Options, frozen=True, kw_only=True):
+    """One cell as the user requests it. A workload that is a file becomes its name, and a plug-in file.
+
+    Raises:
+        UserError: for a value out of bounds, or options that exclude each other.
+    """
+
+    epochs: Annotated[
+        Epochs | None,
+        Described(help="Train for this many passes over the training data, by all nodes together.", after="steps"),
+    ] = None
+    data: Annotated[
+        Path | None,
+        Described(
+            help="Directory of the real data; the workload's documentation describes its layout. Default: data "
+            "from `istbench data`, else synthetic data.",
+            metavar="DIR",
+            after="eval_every",
+            of_machine=True,
+        ),
+    ] = None
+    anyway: Annotated[
+        bool,
+        Described(help="Start even if this machine has too little memory.", defines_cell=False, of_machine=True),
+    ] = False
+    save: Annotated[
+        Path | None,
+        Described(
+            help="Save the final weights in this directory: safetensors, in several files with an index where they "
+            "are large.",
+            metavar="DIR",
+            defines_cell=False,
+            in_suites=False,
+            may_differ_by_host=True,
+        ),
+    ] = None
+
+    sinks: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+
+    def __post_init__(self) -> None:
+        name, plugins = named_with_file(self.workload, self.plugins)
+        msgspec.structs.force_setattr(self, "workload", name)
+        msgspec.structs.force_setattr(self, "plugins", plugins)
+        for option in RUN_OPTIONS:
+            value = option.decode(getattr(self, option.name), option.name)
+            msgspec.structs.force_setattr(self, option.name, value)
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("give --steps or --epochs, not both")
+
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments after `istbench` that request this cell, outside a lab."""
+        given = ["run", f"--workload={self.workload}", f"--method={self.method}"]
+        for flag, options in (("--workload-set", self.workload_options), ("--set", self.method_options)):
+            given += [f"{flag}={name}={option_text(value)}" for name, value in options.items()]
+        for option in RUN_OPTIONS:
+            value = getattr(self, option.name)
+            if value != option.default:
+                given.append(option.flag if value is True else f"{option.flag}={value}")
+        return (*given, *(f"--plugin={path}" for path in self.plugins), *(f"--sink={sink}" for sink in self.sinks))
+
+
+class RunConfig(_Options, frozen=True, kw_only=True):
+    """One cell, fully resolved: everything that defines the model, the training and its length.
+
+    Attributes:
+        steps: local steps of a node, at most. save: directory for the final weights. plugins: plug-in files.
+            A record of them is for readers: `plugins_of` gives the files to import.
+        sinks: other places for the evaluations, NAME or NAME=WHERE; a run without them records none.
+        code: a digest of the plug-ins' code, where the method or the workload is not istbench's own; else empty.
+    """
+
+    workload: CodeName
+    method: CodeName
+    workload_options: OptionValues
+    method_options: OptionValues
+    nodes: Nodes
+    seed: Seed
+    batch_size: Count
+    steps: Count
+    eval_every: Interval
+    device: Device
+    threads: Threads
+    save: Text | None = None
+    sinks: Annotated[Texts | msgspec.UnsetType, Recorded(defines_cell=False, may_differ_by_host=True)] = (
+        msgspec.UNSET
+    )
+    code: Annotated[Short, Recorded(newer=True)] = ""
+    # Unset is left out of headers, so that they equal those of earlier versions.
+    held_out: Part | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
+    tuned: Count | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, request: RunRequest, **resolved: Any) -> "RunConfig":
+        """`request` with `resolved` in place of the values that it leaves to the workload and to the machine."""
+        given = {name: getattr(request, name) for name in cls.__struct_fields__ if hasattr(request, name)}
+        return cls(**{**given, **resolved})
+
+    def request(self, **changed: Any) -> RunRequest:
+        """The request for this cell, with `changed` fields. It names no data, no lab and no directory for weights.
+
+        Raises:
+            UserError: for options that are no valid request.
+        """
+        given = {
+            name: value
+            for name in RunRequest.__struct_fields__
+            if (value := getattr(self, name, msgspec.UNSET)) is not msgspec.UNSET and name not in ("lab", "save")
+        }
+        for name in ("workload_options", "method_options"):  # None cannot be typed, and is the default
+            given[name] = {option: value for option, value in given[name].items() if value is not None}
+        given["method_options"] = _LEFT_OUT.get(self.method, {}) | given["method_options"]
+        return RunRequest(**{**given, **changed})
+
+    def cell(self, fingerprint: str) -> str:
+        """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint."""
+        values = msgspec.to_builtins(self, enc_hook=encode_own)
+        defining = {
+            name: value
+            for name, value in values.items()
+            if _FLAGS[name].defines_cell and (value or not _FLAGS[name].newer)
+        }
+        text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOption(Described):
+    """An option: its name in `RunRequest`, suites and headers, its type with bounds, and its default."""
+
+    name: str
+    kind: Any
+    default: Any
+
+    def decode(self, value: Any, where: str, *, text: bool = False) -> Any:
+        """`value` as the option's type. With `text`, a text may stand for a number.
+
+        Raises:
+            UserError: for a value of another type or out of bounds; the message begins with `where`.
+        """
+        return (
+            value if isinstance(value, Interval | Path) else convert(value, self.kind, lambda _: where, text=text)
+        )
+
+
+def _flags(kinds: Mapping[str, Any]) -> dict[str, Recorded]:
+    annotations = {name: getattr(kind, "__metadata__", ()) for name, kind in kinds.items()}
+    return {
+        name: next((part for part in parts if isinstance(part, Recorded)), Recorded())
+        for name, parts in annotations.items()
+    }
+
+
+def _table() -> tuple[RunOption, ...]:
+    kinds = typing.get_type_hints(RunRequest, include_extras=True)
+    flags, rows = _flags(kinds), dict[str, RunOption]()
+    for field in msgspec.structs.fields(RunRequest):
+        described = flags[field.name]
+        if isinstance(described, Described):
+            given = {**vars(described), "flag": described.flag or f"--{field.name.replace('_', '-')}"}
+            rows[field.name] = RunOption(name=field.name, kind=kinds[field.name], default=field.default, **given)
+    ordered = [row for row in rows.values() if not row.after]
+    for row in rows.values():
+        if row.after:
+            ordered.insert(ordered.index(rows[row.after]) + 1, row)
+    return tuple(ordered)
+
+
+def _fields(chosen: Callable[[Recorded], bool]) -> tuple[str, ...]:
+    return tuple(name for name in RunConfig.__struct_fields__ if chosen(_FLAGS[name]))
+
+
+RUN_OPTIONS = _table()
+# A narrower type in RunConfig leaves the flags to the request.
+_FLAGS = {
+    **_flags(typing.get_type_hints(RunConfig, include_extras=True)),
+    **_flags(typing.get_type_hints(RunRequest, include_extras=True)),
+}
+
+OF_MACHINE = tuple(option.name for option in RUN_OPTIONS if option.of_machine)
+"""Options that the command line may set beside a suite."""
+
+LABELLED = tuple(option.name for option in RUN_OPTIONS if option.computing and not option.of_machine)
+"""Options of computing that belong to a method's label, and that `--json` prints."""
+
+COMPUTING = _fields(lambda flags: flags.computing)
+"""Fields of `RunConfig` that are equal in rows that are compared."""
+
+TELLING_APART = _fields(lambda flags: flags.defines_cell and flags.tells_rows_apart)
+"""Fields of `RunConfig` that tell the rows of a table apart, beside the method's and the workload's options."""
+
+TELLING_METHODS_APART = _fields(lambda flags: flags.tells_methods_apart)
+"""Those of them that also tell rows of several methods apart."""
+
+MAY_DIFFER_BY_HOST = _fields(lambda flags: flags.may_differ_by_host)
+"""Fields of `RunConfig` in which the hosts of one run may differ."""

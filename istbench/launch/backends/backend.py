@@ -1,0 +1,159 @@
+"""The seam between commands and the places where cells run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.run import RunRequest
+from istbench.results.header import Header
+from istbench.results.store import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one cell ended.
+
+    Attributes:
+        cell: the cell's name, or a description if its name is unknown.
+        run: the run directory on this machine; None if the cell never had one.
+        fresh: False if the cell was done before.
+        failure: the error that ended the cell; None if it is done.
+        running: whether the cell goes on after this command has ended.
+        source: the data of this command, where this machine knows it.
+    """
+
+    cell: str
+    run: RunDirectory | None = None
+    fresh: bool = True
+    failure: UserError | RunFailed | None = None
+    source: DataSource | None = None
+    running: bool = False
+
+    @property
+    def ended(self) -> str:
+        """How the cell ended, in a word or two."""
+        if self.failure is not None:
+            return "failed"
+        if self.running:
+            return "runs on"
+        return "done" if self.fresh else "done before"
+
+    def finished(self) -> RunDirectory:
+        """The run directory of a cell that is done.
+
+        Raises:
+            UserError, RunFailed: the failure of the cell.
+        """
+        if self.failure is not None:
+            raise self.failure
+        assert self.run is not None
+        return self.run
+
+
+class Screen(Protocol):
+    """The lines and bars that a user sees on standard error while cells run."""
+
+    def note(self, text: str) -> None:
+        """Print one line; nothing for an empty text."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much of the data `what` is ready."""
+
+    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
+        """Show the progress of `run` inside the block, which gets an empty scratch directory."""
+
+
+class OncePerLine(Screen):
+    """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen, self._told = screen, set[str]()
+
+    def note(self, text: str) -> None:
+        """Print one line, the first time."""
+        if text not in self._told:
+            self._told.add(text)
+            self._screen.note(text)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much of the data `what` is ready."""
+        self._screen.preparing(what, done, total)
+
+    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
+        """Show the progress of `run` inside the block."""
+        return self._screen.training(header, run)
+
+
+class Backend(ABC):
+    """A place where cells run."""
+
+    chosen_by: ClassVar[str]
+    """The option or command that chooses this backend, for messages."""
+
+    @property
+    def nodes(self) -> int | None:
+        """Nodes of a cell if the user gives no number; None for the default of the option."""
+        return None
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether this process prints the results of the cells."""
+        return True
+
+    def fit(self, request: RunRequest) -> RunRequest:
+        """`request` as this backend runs it.
+
+        Raises:
+            UserError: if this backend cannot run it.
+        """
+        return request
+
+    def begin(self, cells: Sequence[RunRequest]) -> None:
+        """Start slow imports in the background, for `cells` that `run` will get."""
+        return
+
+    @abstractmethod
+    def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
+        """Run `cells`, in any order, into results directory `out`; yield the outcome of each as it ends.
+
+        A cell that is done is not run, unless `again`. A cell that fails does not stop the others.
+
+        Raises:
+            UserError, RunFailed: if no cell can run, before the first outcome.
+            KeyboardInterrupt: after a signal.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOption:
+    """An option on the command line by which a user chooses or adjusts a backend.
+
+    Attributes:
+        name: its key in the values that `Kind.make` gets. kind: how one value is read.
+        multiple: whether it may be repeated; its value is then a tuple.
+    """
+
+    flag: str
+    name: str
+    help: str
+    metavar: str | None = None
+    kind: type[str] | type[Path] | type[bool] = str
+    multiple: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of backend.
+
+    Attributes:
+        options: its options on the command line.
+        make: makes the backend of the options' values, by name; None if the user did not choose this kind.
+    """
+
+    options: tuple[BackendOption, ...] = ()
+    make: Callable[[Mapping[str, Any]], Backend | None]

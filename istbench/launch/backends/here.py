@@ -1,0 +1,66 @@
+"""Cells on this machine, one after another: on its loopback interface, or in a lab."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.backends.backend import Backend, Outcome, Screen
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.results.store import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here(Backend):
+    """This machine. Its workers talk over the loopback interface, or over the shaped links of `lab`."""
+
+    chosen_by: ClassVar[str] = "a lab"
+    lab: ShapedNetwork | None = None
+
+    @property
+    def nodes(self) -> int | None:
+        """The nodes of the lab."""
+        return None if self.lab is None else self.lab.nodes
+
+    def fit(self, request: RunRequest) -> RunRequest:
+        """`request` in the lab; see `Backend.fit`."""
+        if self.lab is None:
+            return request
+        if request.nodes != self.lab.nodes:
+            raise UserError(
+                f"the lab has {self.lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}"
+            )
+        return msgspec.structs.replace(request, lab=self.lab.lab)
+
+    def begin(self, cells: Sequence[RunRequest]) -> None:
+        """Start importing torch in the fork server, while this process imports it too."""
+        from istbench.launch.processes.local import preload
+
+        preload(cells)
+
+    def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
+        """Resolve all cells, then train one after another; see `Backend.run`."""
+        self.begin(cells)
+        from istbench.launch.cells.execute import execute
+        from istbench.launch.cells.resolve import prepare_cells
+        from istbench.launch.processes.local import LocalLauncher
+        from istbench.launch.processes.place import ThisMachine
+
+        # A wrong name in the last cell is found before the first one trains.
+        resolved = prepare_cells(cells, screen.preparing)
+        for note in sorted({cell.header.data_source.note for cell in resolved}):
+            screen.note(note)
+        launcher = LocalLauncher(place=self.lab or ThisMachine())
+        for cell in resolved:
+            run, source = RunDirectory.of(out, cell.name), cell.header.data_source
+            try:
+                with screen.training(cell.header, run) as scratch:
+                    fresh = execute(cell, run, scratch, launcher, again=again)
+            except (UserError, RunFailed) as error:
+                yield Outcome(cell=cell.name, run=run, failure=error, source=source)
+            else:
+                yield Outcome(cell=cell.name, run=run, fresh=fresh, source=source)

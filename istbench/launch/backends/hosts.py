@@ -1,0 +1,244 @@
+"""Cells on other hosts, which this machine reaches over ssh: `--hosts`."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from istbench.base.decode import read_bytes
+from istbench.base.errors import RunFailed, UserError, printable
+from istbench.base.options.run import RunRequest
+from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
+from istbench.launch.hosts.names import Host, first_of, parse_hosts
+from istbench.results.store import RunDirectory
+
+# Hosts run these modules: they read the words of a command as the command itself does.
+_FINDS_NAMES, _WORKS_DETACHED = "istbench.cli.cell_names", "istbench.cli.detached_job"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts(Backend):
+    """Hosts with a node for each slot. Each cell runs on the first hosts that have enough slots for it.
+
+    Attributes:
+        python: the Python on the hosts; None for the default.
+        ssh_config: the file that ssh reads instead of the user's own; None for that one.
+        install: install istbench on hosts that lack it. detach: leave the cells to the first host.
+        stop: end the cells that an earlier command left there.
+    """
+
+    chosen_by: ClassVar[str] = "--hosts"
+    hosts: tuple[Host, ...]
+    python: str | None = None
+    ssh_config: Path | None = None
+    install: bool = False
+    detach: bool = False
+    stop: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """The slots of all hosts."""
+        return sum(host.slots for host in self.hosts)
+
+    def fit(self, request: RunRequest) -> RunRequest:
+        """`request`, for which there are hosts; see `Backend.fit`."""
+        first_of(self.hosts, request.nodes)
+        return request
+
+    def installed(self, say: Say) -> "Hosts":
+        """These hosts, all with istbench where the user wants it installed.
+
+        Raises:
+            UserError, RunFailed: if a host cannot get it, after a line for each other problem.
+        """
+        if not self.install:
+            return self
+        from istbench.launch.hosts.install import install
+
+        with _explaining(say):
+            install(self.hosts, self.python, self.ssh_config, say)
+        return dataclasses.replace(self, install=False, python=None)
+
+    def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
+        """Run the cells one after another; see `Backend.run`."""
+
+        def say(text: str) -> None:
+            screen.note(printable(text))
+
+        yield from self.installed(say)._run(cells, out, again, say)
+
+    def _run(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> Iterator[Outcome]:
+        if self.stop:
+            self._stop(cells, out, say)
+        left = []
+        for request, done in zip(cells, self._finished(cells, out, again, say), strict=True):
+            if done is not None:
+                say(done.header().data_source.note)
+                yield Outcome(cell=done.path.name, run=done, fresh=False)
+            elif self.detach:
+                left.append(request)
+            else:
+                yield self._trained(request, out, again, say)
+        if left:
+            self._detach(left, out, again, say)
+        for request in left:
+            yield Outcome(cell=_named(request), running=True)
+
+    def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
+        """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
+        from istbench.launch.hosts.detach import follow
+        from istbench.launch.hosts.run import HostsRun, run_on_hosts
+
+        hosts, run = first_of(self.hosts, request.nodes), HostsRun(request=request, out=out, again=again)
+        names: list[str] = []
+        try:
+            with _explaining(say):
+                found = follow(
+                    hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop, started=names.append
+                )
+                if found is None and self.stop:
+                    raise UserError(
+                        f"nothing of it runs detached on {hosts[0].name}; the same command without --stop trains it"
+                    )
+                directory = found or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config, names.append)
+        except (RunFailed, UserError) as error:
+            here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
+            known = here if here is not None and here.exists() else None
+            return Outcome(cell=_named(request), run=known, failure=error)
+        return Outcome(cell=directory.path.name, run=directory)
+
+    def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
+        from istbench.launch.hosts.detach import detach
+        from istbench.launch.hosts.run import HostsRun
+
+        chosen = [
+            (HostsRun(request=request, out=out, again=again), first_of(self.hosts, request.nodes))
+            for request in cells
+        ]
+        with _explaining(say):
+            detach(chosen, self._pythons, self.ssh_config, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
+
+    def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
+        from istbench.launch.hosts.detach import stop
+        from istbench.launch.hosts.run import HostsRun
+
+        runs = [HostsRun(request=request, out=out) for request in cells]
+        with _explaining(say):
+            stop(self.hosts, self._pythons, runs, self.ssh_config)
+
+    def _finished(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> list[RunDirectory | None]:
+        """The run directories, here, of cells that are done; None for others, and where hosts cannot tell."""
+        unknown: list[RunDirectory | None] = [None] * len(cells)
+        if again:
+            return unknown
+        from istbench.launch.hosts.finished import finished
+        from istbench.launch.hosts.group import Unfit
+        from istbench.launch.hosts.run import HostsRun
+
+        asked = [(HostsRun(request=request, out=out), first_of(self.hosts, request.nodes)) for request in cells]
+        try:
+            return finished(asked, self._pythons, self.ssh_config, say, by=_FINDS_NAMES)
+        except Unfit:  # the run that follows reports it
+            return unknown
+
+    @property
+    def _pythons(self) -> Sequence[str]:
+        from istbench.launch.hosts.connection import pythons
+
+        return pythons(self.python)
+
+
+def _named(request: RunRequest) -> str:
+    return f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
+
+
+@contextlib.contextmanager
+def _explaining(say: Say) -> Iterator[None]:
+    """Print a line for each problem of a host, the last one as a `UserError`."""
+    from istbench.launch.hosts.group import Unfit
+
+    try:
+        yield
+    except Unfit as unfit:
+        *others, last = unfit.problems
+        for problem in others:
+            say(f"istbench: {problem}")
+        raise UserError(last) from None
+
+
+def chosen(given: Mapping[str, Any]) -> Hosts | None:
+    """The hosts that the values of the options below name, None if they name none.
+
+    Raises:
+        UserError: if a value is wrong, or an option needs hosts that are not named.
+    """
+    text, python, config = given.get("hosts"), given.get("hosts_python"), given.get("ssh_config")
+    if text is None:
+        for option in KIND.options:
+            if given.get(option.name) not in (None, False):
+                raise UserError(
+                    f"{option.flag} is for the hosts of --hosts; give --hosts as well, or leave {option.flag} out"
+                )
+        return None
+    hosts = parse_hosts(text)
+    if python is not None and (not python.strip() or python.startswith("-") or not python.isprintable()):
+        raise UserError("--hosts-python must be the path of a Python")
+    if config is not None:
+        read_bytes(config, "an ssh configuration file, such as ~/.ssh/config")
+    detach, stop = bool(given.get("detach")), bool(given.get("stop"))
+    if detach and stop:
+        raise UserError("--detach starts cells and --stop ends them; give one of the two")
+    install = bool(given.get("install"))
+    return Hosts(hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop)
+
+
+REACHING = (
+    BackendOption(
+        flag="--hosts",
+        name="hosts",
+        metavar="FILE|a,b,c",
+        help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
+    ),
+    BackendOption(
+        flag="--hosts-python",
+        name="hosts_python",
+        metavar="PATH",
+        help="Python on the hosts. Default: the same path as here, else python3.",
+    ),
+    BackendOption(
+        flag="--ssh-config",
+        name="ssh_config",
+        metavar="FILE",
+        kind=Path,
+        help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+    ),
+    BackendOption(
+        flag="--install",
+        name="install",
+        kind=bool,
+        help="Install this istbench on hosts without it, in its own environment under ~/.cache/istbench.",
+    ),
+)
+"""The options that name hosts and the way to them."""
+
+KIND = Kind(
+    options=(
+        *REACHING,
+        BackendOption(
+            flag="--detach",
+            name="detach",
+            kind=bool,
+            help="Leave the cells to the first host and return; the same command without it follows them.",
+        ),
+        BackendOption(
+            flag="--stop",
+            name="stop",
+            kind=bool,
+            help="End the cells of --detach, and copy their checkpoint here.",
+        ),
+    ),
+    make=chosen,
+)

@@ -1,0 +1,102 @@
+"""Controls: cells that show how much of a gain comes from something else than the method."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.node.registry import build_method, build_workload, load_method
+from istbench.report.phrases import count_nodes
+
+_WHOLE_MODEL = ("ddp", "local_sgd")
+_ACCUMULATING = "ddp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A control: its cell, and its purpose in words."""
+
+    request: RunRequest
+    purpose: str
+
+
+def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
+    """The controls of methods on few nodes, such as `diloco` on one: how much of a gain needs no exchange."""
+    found = []
+    for request in requests:
+        nodes = load_method(request.method, request.plugins).control_nodes
+        if nodes is not None:
+            control = replace(request, nodes=nodes, tuned=None)
+            found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
+    return found
+
+
+def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[str]]:
+    """The controls at a subnet's width and of accumulation, for the methods among `requests`.
+
+    - At a subnet's width: where a method cuts the model, `ddp` and `local_sgd` train one as wide as its subnets.
+    - Of accumulation: where a method averages the model at the end of a round, `ddp` accumulates the minibatches of
+      a round, and so sends as many bytes. A `ddp` that compresses its gradients sends fewer, and
+      has no such control.
+
+    Each control copies a request of the method that it trains, with its seed, so pairs by seed exist. Nobody tuned
+    the options for a control. A request that cannot be built has no control.
+
+    Returns:
+        The controls, and a line for each workload without a narrower model.
+    """
+    found, lacking = list[Control](), dict[str, None]()
+    beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
+    for request in requests:
+        beside[_alike(request)].append(request)
+    for request in requests:
+        try:
+            workload = build_workload(request.workload, request.workload_options, request.plugins)
+            method = build_method(
+                request.method, request.method_options, workload=workload, plugins=request.plugins
+            )
+        except UserError:  # the cell of the request says so
+            continue
+        others = beside[_alike(request)]
+        found += _accumulating(request, method.accumulation(), others)
+        try:
+            times = method.narrowing(request.nodes)
+            found += _narrow(request, workload.narrowed(times) if times > 1 else {}, others)
+        except UserError as error:
+            lacking[f"no control at the width of a subnet of {request.method}: {error}"] = None
+    return found, list(lacking)
+
+
+def _alike(request: RunRequest) -> tuple[object, ...]:
+    """Requests with equal values of this are compared seed by seed."""
+    return request.workload, request.nodes, request.seed, repr(sorted(request.workload_options.items()))
+
+
+def _accumulating(request: RunRequest, steps: int, others: Sequence[RunRequest]) -> Iterator[Control]:
+    for other in others if steps > 1 and request.nodes > 1 else ():
+        if other.method == _ACCUMULATING and _sends_whole_gradients(other.method_options):
+            options = {**other.method_options, "accumulate": steps}
+            purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
+            yield Control(request=replace(other, method_options=options, tuned=None), purpose=purpose)
+
+
+def _sends_whole_gradients(options: Mapping[str, Any]) -> bool:
+    """Whether `ddp` with these options, as typed, sends the gradient of every minibatch as it is."""
+    return str(options.get("accumulate", 1)) == "1" and options.get("compress", "none") == "none"
+
+
+def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[RunRequest]) -> Iterator[Control]:
+    words = ", ".join(f"{name}={value}" for name, value in narrowed.items())
+    for other in others if narrowed else ():
+        if other.method in _WHOLE_MODEL:
+            options = {**other.workload_options, **narrowed}
+            purpose = f"{_on_nodes(other)} with {words}: the width of a subnet of {request.method}"
+            yield Control(request=replace(other, workload_options=options, tuned=None), purpose=purpose)
+
+
+def _on_nodes(request: RunRequest) -> str:
+    return f"{request.method} on {count_nodes(request.nodes)}"

@@ -1,0 +1,182 @@
+"""Train one cell to its end, and record in its run directory how it ended."""
+
+import contextlib
+import shutil
+from functools import reduce
+from pathlib import Path
+
+import msgspec
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.launch.cells.resolve import Cell
+from istbench.launch.processes.failures import WorkerLost, same_command
+from istbench.launch.processes.launcher import Job, Launcher, launch
+from istbench.node.destinations import place_of
+from istbench.node.published import Totals, newest
+from istbench.node.stopping import StopRequest
+from istbench.node.weights_file import require_saved
+from istbench.node.worker import train_cell
+from istbench.results.curves import Curve
+from istbench.results.events import Part, Resume, Start, digest_with
+from istbench.results.metrics import Metric
+from istbench.results.store import RunDirectory, time_now
+
+_FROM_BEGINNING = "--again starts it from the beginning"
+
+
+def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
+    """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
+
+    Args:
+        scratch: an empty directory for the output and progress of the workers. A run that fails keeps the output.
+        launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
+
+    Raises:
+        UserError: for bad input that showed during training, or a run directory that cannot be written.
+        RunFailed: if a worker died; the run is marked failed.
+        KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again. If training had
+            already ended, the run is marked done; if it failed by itself, failed, and the failure is the cause.
+    """
+    if again or not _is_done(run):
+        with run.locked():
+            for sink in cell.config.sinks or ():
+                place_of(sink, run)
+            if again:
+                _clear(run)
+            if not _is_done(run):
+                _execute(cell, run, scratch, launcher)
+                return True
+    if cell.config.save is not None:
+        require_saved(run, Path(cell.config.save))
+    _note_tuned(cell, run)
+    return False
+
+
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
+    job = Job(
+        target=train_cell,
+        args=(str(run.path), str(scratch), cell.header),
+        nodes=cell.config.nodes,
+        threads=cell.config.threads,
+        logs=scratch / "logs",
+        timeout_s=cell.config.timeout_s,
+        stop=StopRequest(scratch),
+    )
+    _open(cell, run)
+    run.reserve()
+    try:
+        launch(launcher, job)
+    except KeyboardInterrupt as interrupt:
+        failure = interrupt.__cause__
+        if isinstance(failure, UserError | RunFailed):
+            run.end("failed", str(failure))
+            _keep_logs(job.logs, run.logs)
+        elif _has_result(run):  # the signal came after the training
+            _finish(run)
+        else:
+            run.end("interrupted", None)
+        raise
+    except (UserError, RunFailed) as error:
+        if isinstance(error, WorkerLost):
+            error = error.with_way_out(same_command(_checkpointed(run)))
+        run.end("failed", str(error))
+        _keep_logs(job.logs, run.logs)
+        raise error from None
+    _finish(run)
+
+
+def _finish(run: RunDirectory) -> None:
+    """Record that `run` is done, and delete its checkpoint."""
+    run.end("done", None)
+    shutil.rmtree(run.checkpoint, ignore_errors=True)
+
+
+def _has_result(run: RunDirectory) -> bool:
+    """Whether rank 0 recorded the result, after training and after saving the weights. `_open` clears it."""
+    try:
+        return run.header().result is not None
+    except UserError:
+        return False
+
+
+def _is_done(run: RunDirectory) -> bool:
+    return run.exists() and run.own_header().status == "done"
+
+
+def _note_tuned(cell: Cell, run: RunDirectory) -> None:
+    """Record the trials that chose the options, if the cell was trained before a tuning chose them too."""
+    config, trials = run.header().config, cell.config.tuned
+    if trials and trials != config.tuned:
+        with run.locked():
+            run.update(config=msgspec.structs.replace(config, tuned=trials))
+
+
+def _clear(run: RunDirectory) -> None:
+    """Delete the files in `run`. The checkpoint and the header go first: the rest alone cannot look done."""
+    order = {run.checkpoint: 0, run.run_json: 1}
+    try:
+        for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        what = error.filename or run.path
+        raise UserError(
+            f"cannot delete {what} to run the cell again: {error.strerror}; choose another --out"
+        ) from None
+
+
+def _open(cell: Cell, run: RunDirectory) -> None:
+    now = time_now()
+    part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
+    step = newest(run.checkpoint)
+    if not run.exists():
+        if step is not None:
+            raise UserError(f"{run.path} has a checkpoint, and no {run.run_json.name}; {_FROM_BEGINNING}")
+        run.create(msgspec.structs.replace(cell.header, started_at=now))
+        run.append(Start(time=now, part=part))
+        return
+    before = run.own_header()
+    if step is not None:
+        if before.timing_rule != cell.header.timing_rule:
+            raise UserError(
+                f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench uses rule "
+                f"{cell.header.timing_rule}; {_FROM_BEGINNING}"
+            )
+        _require_evaluations(run, before.own_metric, step.totals)
+    run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
+    # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
+    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
+
+
+def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:
+    """Check that the events of `run` hold the evaluations up to its checkpoint; later ones are made again.
+
+    Raises:
+        UserError: with the number of evaluations that are there.
+    """
+    found = [event for event in Curve.from_events(run.events(), metric).evaluations if event.step <= saved.step]
+    digest = reduce(digest_with, found, "")
+    if (len(found), digest) != (saved.evaluations, saved.evaluations_sha256):
+        count = f"{len(found)} evaluations, not {saved.evaluations},"
+        held = count if len(found) != saved.evaluations else "other evaluations than the run made"
+        raise UserError(
+            f"{run.events_jsonl} holds {held} up to the checkpoint of step {saved.step}; put the file back, or "
+            f"{_FROM_BEGINNING}"
+        )
+
+
+def _checkpointed(run: RunDirectory) -> int:
+    """The step of the last checkpoint of `run`, 0 if there is none."""
+    try:
+        step = newest(run.checkpoint)
+    except UserError:
+        return 0
+    return step.totals.step if step else 0
+
+
+def _keep_logs(logs: Path, kept: Path) -> None:
+    shutil.rmtree(kept, ignore_errors=True)
+    with contextlib.suppress(OSError, shutil.Error):
+        shutil.copytree(logs, kept)

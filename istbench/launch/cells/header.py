@@ -1,0 +1,116 @@
+"""The first header of a run directory: the cell, its labels in tables, and the machine and versions that run it."""
+
+import dataclasses
+import functools
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import istbench
+from istbench.base.errors import UserError
+from istbench.base.machine import cores
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.options import build_options, option_text
+from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
+from istbench.launch.cells.refusals import Candidate
+from istbench.node.registry import suited_defaults
+from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
+from istbench.workloads.base import Workload
+
+
+def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targets: tuple[float, ...]) -> Header:
+    """The header of the run of `config` on the data of `source`, before it starts."""
+    request, workload, method = candidate.request, candidate.workload, candidate.method
+    suited = suited_defaults(type(method), workload, request.method, {})
+    defaults = build_options(type(method.options), {}, "", suited)
+    labelled = {name: value for name in LABELLED if (value := getattr(request, name))}
+    return Header(
+        schema=SCHEMA,
+        timing_rule=TIMING_RULE,
+        cell=config.cell(source.fingerprint),
+        status="running",
+        workload=request.workload,
+        workload_label=_label(request.workload, _changed(workload.Options(), workload.options)),
+        method=request.method,
+        method_label=_label(request.method, {**_changed(defaults, method.options), **labelled}),
+        nodes=request.nodes,
+        seed=request.seed,
+        control_nodes=method.control_nodes,
+        method_defaults={
+            name: value
+            for name, value in dataclasses.asdict(method.options).items()
+            if name not in config.method_options
+        },
+        narrowed=_narrowed(candidate),
+        batch_size=config.batch_size,
+        metric=workload.metric,
+        lower_is_better=workload.lower_is_better,
+        unit=workload.unit,
+        targets=targets,
+        parameters=sum(parameter.numel() for parameter in candidate.model.parameters()),
+        data=source.kind,
+        typed_data="" if request.data is None else str(request.data),
+        data_source=source,
+        config=config,
+        budget=_budget_text(request, workload, config.steps),
+        versions={
+            "istbench": istbench.__version__,
+            "torch": str(torch.__version__),
+            "python": sys.version.split()[0],
+        },
+        host=_host(request.lab),
+        git=_git_state(),
+    )
+
+
+def _changed(defaults: Any, options: Any) -> dict[str, Any]:
+    before = dataclasses.asdict(defaults)
+    return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
+
+
+def _narrowed(candidate: Candidate) -> dict[str, Any]:
+    times = candidate.method.narrowing(candidate.request.nodes)
+    try:
+        return candidate.workload.narrowed(times) if times > 1 else {}
+    except UserError:
+        return {}
+
+
+def _label(name: str, changed: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
+
+
+def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
+    parts = [f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"]
+    if request.max_seconds is not None:
+        parts.append(f"at most {request.max_seconds:g} s of training")
+    if request.target is not None:
+        parts.append(f"stop at {workload.metric} {request.target:g}")
+    return ", ".join(parts)
+
+
+def _host(lab: Lab | None) -> HostRecord:
+    machine = platform.machine()
+    return HostRecord(
+        name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary
+    )
+
+
+@functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
+def _git_state() -> Git | None:
+    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
+    where = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(where), "log", "-1", "--format=%H"]
+        commit = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        asked = ["git", "-C", str(where), "status", "--porcelain", "--untracked-files=no"]
+        changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Git(commit=commit, dirty=bool(changes)) if commit else None

@@ -1,0 +1,283 @@
+"""Refusals: checks that a cell can work, before any process starts and before its data is prepared."""
+
+import importlib.util
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from istbench.base.error_lines import during
+from istbench.base.errors import UserError
+from istbench.base.machine import cores, memory_bytes
+from istbench.base.options.run import Device, RunRequest
+from istbench.methods.base import Method
+from istbench.methods.footprint import batch_tensors, tensor_bytes
+from istbench.methods.optimizer import OptimizerOptions
+from istbench.node.computed import HALF
+from istbench.node.registry import load_sink
+from istbench.node.weights_file import check_directory
+from istbench.plan.memory import node_memory
+from istbench.plan.step import step_cost, unknown_cost
+from istbench.workloads.base import Workload
+
+_GIB = 2**30
+# Upper bounds: no known model has more bytes of activations than this many times its weights and its minibatch.
+# A ResNet has 400 times an image.
+_MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
+# An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
+_MOST_OF_STEPPED = 8
+OF_OPTIMIZERS = (
+    "optimizer", "lr", "momentum", "weight_decay", "nesterov", "beta1", "beta2", "weight_decay_of",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A cell that the refusals still have to check.
+
+    Attributes:
+        model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch.
+        threads: intra-op threads of one node.
+    """
+
+    request: RunRequest
+    workload: Workload
+    method: Method
+    model: nn.Module
+    device: Device
+    threads: int
+    batch_size: int
+    here: int
+
+
+def refuse(candidate: Candidate) -> None:
+    """Check `candidate` against every refusal.
+
+    Raises:
+        UserError: naming the first thing that cannot work, and the way out.
+    """
+    for check in REFUSALS:
+        check(candidate)
+
+
+def _sinks(candidate: Candidate) -> None:
+    """The packages of the requested sinks are installed."""
+    for text in candidate.request.sinks:
+        load_sink(text)
+
+
+def _threads(candidate: Candidate) -> None:
+    """This machine has a core for every thread of a node."""
+    if candidate.threads > cores():
+        raise UserError(f"--threads {candidate.threads} is more than this machine's cores; use at most {cores()}")
+
+
+def _schedule(candidate: Candidate) -> None:
+    """The method supports the learning-rate schedule of its options."""
+    method, options = candidate.method, candidate.method.options
+    if method.scheduled or not isinstance(options, OptimizerOptions):
+        return
+    given = "schedule=constant" if options.schedule != "constant" else "warmup=0" if options.warmup else ""
+    if given:
+        raise UserError(f"method {method.name!r} has a constant learning rate; use --set {given}")
+
+
+def _own_optimizer(candidate: Candidate) -> None:
+    """The method can step the workload's own optimizer, if it has one, and no option of another is set."""
+    workload, method, request = candidate.workload, candidate.method, candidate.request
+    if not workload.has_optimizer:
+        return
+    if method.own_updates:
+        raise UserError(
+            f"{method.name} {method.own_updates}, so it cannot step the optimizer of {workload.name}; delete its "
+            "function optimizer and use --set optimizer=adamw, or use ddp or local_sgd"
+        )
+    given = [name for name in OF_OPTIMIZERS if name in request.method_options]
+    if given:
+        raise UserError(f"--set {given[0]}: {workload.name} has an optimizer of its own; set it there")
+    if getattr(method.options, "average_optimizer", False):
+        raise UserError(
+            f"--set average_optimizer: {method.name} does not know the state of the optimizer of "
+            f"{workload.name}; leave it out"
+        )
+
+
+def _own_batches(candidate: Candidate) -> None:
+    """Data that makes batches of its own size keeps that size."""
+    workload, batch_size = candidate.workload, candidate.batch_size
+    if workload.in_turn and batch_size != workload.batch_size:
+        raise UserError(
+            f"--batch-size {batch_size}: the data of {workload.name} yields batches of {workload.batch_size} "
+            "samples itself; change it there, or return a Dataset"
+        )
+
+
+def _save(candidate: Candidate) -> None:
+    """The weights can be written to the directory of `--save`."""
+    if candidate.request.save is not None:
+        check_directory(candidate.request.save)
+
+
+def _own_kernels(candidate: Candidate) -> None:
+    """A method with its own kernels computes in float32 on CPUs."""
+    request, method, device = candidate.request, candidate.method, candidate.device
+    if method.own_kernels and device == "cuda":
+        raise UserError(f"--device cuda: {request.method} runs on CPUs only; use --device cpu")
+    if method.own_kernels and request.amp:
+        raise UserError(f"--amp: {request.method} computes in float32 only; leave it out")
+
+
+def _half_precision(candidate: Candidate) -> None:
+    """The device computes in the half precision of `--amp`."""
+    request, device = candidate.request, candidate.device
+    if request.amp and not _computes(HALF[request.amp], device):
+        there = "this GPU" if device == "cuda" else "torch on this machine's cores"
+        other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
+        raise UserError(f"--amp {request.amp}: {there} does not support {HALF[request.amp]}; use {other}")
+
+
+def _channels_last(candidate: Candidate) -> None:
+    """`--channels-last` needs a model with filters of images."""
+    request, model = candidate.request, candidate.model
+    if request.channels_last and not any(parameter.dim() == 4 for parameter in model.parameters()):
+        raise UserError(f"--channels-last: {request.workload} has no filters of images; leave it out")
+
+
+def _compiled(candidate: Candidate) -> None:
+    """`--compile` needs a compiler, and a method that leaves the forward pass whole and keeps its model."""
+    request, method, device = candidate.request, candidate.method, candidate.device
+    if request.compile and not method.compilable:
+        raise UserError(
+            f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
+        )
+    warms_up = bool(getattr(method.options, "warmup_rounds", None)) and request.nodes > 1
+    if request.compile and method.cuts_units and warms_up:
+        raise UserError(
+            f"--compile: {request.method} trains another model after warmup_rounds, and torch would compile "
+            "that one on the clock; leave --compile or warmup_rounds out"
+        )
+    if request.compile:
+        _check_compiler(device)
+
+
+def _by_method(candidate: Candidate) -> None:
+    """The method accepts the model, the workload and the number of nodes."""
+    method = candidate.method
+    method.check(method.options, candidate.model, candidate.workload, candidate.request.nodes)
+
+
+def _memory(candidate: Candidate) -> None:
+    """This machine has enough memory for all known parts of training and data."""
+    request, workload, method, here = candidate.request, candidate.workload, candidate.method, candidate.here
+    if candidate.device != "cpu" or request.anyway:
+        return
+    model, nodes, batch_size = candidate.model, request.nodes, candidate.batch_size
+    activations = not (request.amp or request.compile)
+    footprint = method.footprint(model, workload, nodes, batch_size)
+    there = memory_bytes()
+    data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
+    if footprint is None:
+        memory, needed = None, data
+    else:
+        memory = node_memory(footprint, unknown_cost(footprint.model), stepping=False)
+        needed = here * memory.total + data
+        largest = max((tensor_bytes([tensor]) for tensor in footprint.stepped), default=0)
+        most = needed + here * _MOST_OF_STEPPED * largest
+        if most > there:
+            memory = node_memory(footprint, unknown_cost(footprint.model))
+            needed = here * memory.total + data
+        if needed <= there and activations and _may_matter(workload, here, batch_size, most, there):
+            cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+            memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
+            needed = here * memory.total + data
+    if needed > there:
+        on = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes == here else f"{here} of {nodes} nodes"
+        parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
+        raise UserError(
+            f"{workload.name} by {method.name} on {on} needs at least {needed / _GIB:,.1f} GiB, but this machine "
+            f"has {there / _GIB:,.1f}; use fewer nodes or smaller workload options, or try --anyway "
+            f"({'; '.join(filter(None, parts))})"
+        )
+
+
+def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, there: int) -> bool:
+    """Whether activations could need too much memory. Computing them exactly takes seconds, on the meta device."""
+    with torch.device("meta"):
+        batch = workload.meta_batch(batch_size)
+    if batch is None:
+        return False
+    with during("counting the bytes of a batch", workload.place("data")):
+        size = tensor_bytes(batch_tensors(batch))
+    return _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * size > there
+
+
+def _batch(candidate: Candidate) -> None:
+    """BatchNorm gets at least two samples in every part of a minibatch."""
+    method, model, batch_size = candidate.method, candidate.model, candidate.batch_size
+    least = method.least_batch(batch_size)
+    if least > 1:
+        return
+    layer = next((name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm1d)), None)
+    if layer is not None:
+        raise UserError(
+            f"batch size {batch_size} gives BatchNorm ({layer}) a single sample to normalise; "
+            "use at least 2 samples for every part of a minibatch"
+        )
+
+
+def _computes(dtype: torch.dtype, device: str) -> bool:
+    """Whether a convolution and a linear layer train in `dtype` on `device`."""
+    if device == "cuda":
+        return dtype is torch.float16 or torch.cuda.is_bf16_supported(including_emulation=False)
+    weight = torch.ones(1, 1, 1, 1, requires_grad=True)
+    try:
+        with torch.autocast(device, dtype=dtype):
+            image = F.conv2d(torch.ones(2, 1, 2, 2), weight)
+            F.linear(image.flatten(1), torch.ones(2, 4)).float().sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_compiler(device: str) -> None:
+    """Check that torch.compile finds a compiler and its other requirements.
+
+    Raises:
+        UserError: naming the missing requirement.
+    """
+    names = ("CC", "gcc", "cc", "clang") if device == "cuda" else ("CXX", "g++")
+    variable, *usual = names
+    given = os.environ.get(variable)
+    if not any(shutil.which(name) for name in ([given] if given else usual)):
+        kind = "C" if device == "cuda" else "C++"
+        raise UserError(
+            f"--compile needs a {kind} compiler, but {given or usual[0]} is missing; install one, name it in "
+            f"{variable}, or leave --compile out"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise UserError("--compile needs Python's headers; install them (python3-dev), or leave --compile out")
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UserError("--compile on a GPU needs triton; install it, or leave --compile out")
+
+
+REFUSALS: tuple[Callable[[Candidate], None], ...] = (
+    _sinks,
+    _threads,
+    _schedule,
+    _own_optimizer,
+    _own_batches,
+    _save,
+    _own_kernels,
+    _half_precision,
+    _channels_last,
+    _compiled,
+    _by_method,
+    _memory,
+    _batch,
+)

@@ -1,0 +1,247 @@
+"""From a request to a cell: resolve names, check refusals, prepare data, fill in options."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import nn
+
+from istbench.base.error_lines import during
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.machine import cores
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.interval import Interval
+from istbench.base.options.options import written_options
+from istbench.base.options.run import Device, RunConfig, RunRequest
+from istbench.launch.cells.header import header_of
+from istbench.launch.cells.refusals import Candidate, refuse
+from istbench.methods.base import Method
+from istbench.node.registry import build_method, build_workload, code_of_cell
+from istbench.results.header import Header
+from istbench.results.store import MOST_EVALUATIONS
+from istbench.workloads.base import Progress, Workload
+from istbench.workloads.cache import cache_directory
+from istbench.workloads.contract import (
+    blank_model,
+    check_attributes,
+    check_target,
+    checked_source,
+    checked_targets,
+)
+from istbench.workloads.held_out import hold_out, whole
+from istbench.workloads.task import Task
+
+# Fewer cells take less than a second.
+_MANY = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell that is ready to run: its name, its configuration, and the first header of its run directory."""
+
+    name: str
+    config: RunConfig
+    header: Header
+
+
+def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Cell:
+    """Resolve `request`, check that it can run, and prepare its data.
+
+    Args:
+        progress: called during the preparation of the data, which may take long.
+        here: nodes on this machine, by default all.
+
+    Raises:
+        UserError: for any name, value, combination or data that cannot work.
+        RunFailed: if the method or the workload would end this program.
+    """
+    return _Resolver(progress).cell(request, request.nodes if here is None else here)
+
+
+def prepare_cells(requests: Sequence[RunRequest], progress: Progress) -> list[Cell]:
+    """The cells of `requests`, as `prepare_cell` resolves each. Many cells also show their own `progress`.
+
+    Raises:
+        UserError, RunFailed: as `prepare_cell` does, for the first request that cannot run.
+    """
+    resolver, total, cells = _Resolver(progress), len(requests), list[Cell]()
+    for done, request in enumerate(requests, start=1):
+        cells.append(resolver.cell(request, request.nodes))
+        if total >= _MANY:
+            progress("cells resolved", done, total)
+    return cells
+
+
+@dataclass(kw_only=True)
+class _Built:
+    """A workload and its model on the meta device; its data and the model for them, once they are ready."""
+
+    workload: Workload
+    model: nn.Module
+    source: DataSource | None = None
+    sized: nn.Module | None = None
+
+
+class _Resolver:
+    """Resolves the cells of one command. They share equal workloads, and seeds alone change few fields."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._built: dict[str, _Built] = {}
+        self._cells: dict[str, Cell] = {}
+
+    def cell(self, request: RunRequest, here: int) -> Cell:
+        """The cell of `request`, `here` of whose nodes are on this machine."""
+        others = (name for name in request.__struct_fields__ if name != "seed" or request.held_out)
+        alike = repr([here, *(getattr(request, name) for name in others)])
+        if alike not in self._cells:
+            self._cells[alike] = self._resolve(request, here)
+        return _of_seed(self._cells[alike], request.seed)
+
+    def _resolve(self, request: RunRequest, here: int) -> Cell:
+        try:
+            built = self._workload(request)
+            place = built.workload.place("model")
+            with during(f"checking {request.method}", place, of_libraries=True):
+                return self._checked(request, built, here)
+        except SystemExit as end:
+            raise RunFailed(
+                f"{request.workload} by {request.method} called exit({end.code}) before training"
+            ) from None
+
+    def _checked(self, request: RunRequest, built: _Built, here: int) -> Cell:
+        candidate = _candidate(request, built, here)
+        refuse(candidate)
+        if built.source is None or built.sized is None:
+            workload = built.workload
+            found = workload.prepare(request.data, cache_directory(), self._progress)
+            built.source = checked_source(workload, found)
+            built.sized = blank_model(workload, data_known=True)
+        # The model may have as many outputs as the data has classes.
+        sized = dataclasses.replace(candidate, model=built.sized)
+        if _shapes(sized.model) != _shapes(candidate.model):
+            refuse(sized)
+        return _resolved(sized, built.source)
+
+    def _workload(self, request: RunRequest) -> _Built:
+        seed = request.seed if request.held_out else None
+        given = request.workload, request.workload_options, request.plugins, request.held_out, seed, request.data
+        alike = repr(given)
+        if alike not in self._built:
+            workload = build_workload(request.workload, request.workload_options, request.plugins)
+            check_attributes(workload)
+            workload = hold_out(workload, request.held_out, request.seed)
+            if request.data is not None and workload.sized_by_data:
+                workload.expect(request.data, request.workload_options)
+            self._built[alike] = _Built(workload=workload, model=blank_model(workload, data_known=False))
+        return self._built[alike]
+
+
+def _candidate(request: RunRequest, built: _Built, here: int) -> Candidate:
+    workload = built.workload
+    method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
+    return Candidate(
+        request=request,
+        workload=workload,
+        method=method,
+        model=built.model,
+        device="cpu" if method.own_kernels and request.device == "auto" else _device(request.device),
+        threads=request.threads or max(1, cores() // here),
+        batch_size=request.batch_size or workload.batch_size,
+        here=here,
+    )
+
+
+def _of_seed(cell: Cell, seed: int) -> Cell:
+    """`cell` with another seed, which no other field of the header depends on."""
+    if cell.config.seed == seed:
+        return cell
+    config = msgspec.structs.replace(cell.config, seed=seed)
+    name = config.cell(cell.header.data_source.fingerprint)
+    header = msgspec.structs.replace(cell.header, cell=name, seed=seed, config=config)
+    return Cell(name=name, config=config, header=header)
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def _resolved(candidate: Candidate, source: DataSource) -> Cell:
+    request, workload, method = candidate.request, candidate.workload, candidate.method
+    targets = checked_targets(workload)
+    if request.target is not None and not source.learnable:
+        raise UserError(
+            f"{request.workload} without --data trains on noise, which no model can learn: "
+            "leave out --target, or give real data with --data DIR"
+        )
+    if request.target is not None:
+        check_target(workload, request.target)
+    steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)
+    config = RunConfig.of(
+        request,
+        workload_options=written_options(workload.options),
+        method_options=written_options(method.options),
+        batch_size=candidate.batch_size,
+        steps=steps,
+        eval_every=eval_every,
+        device=candidate.device,
+        threads=candidate.threads,
+        save=None if request.save is None else str(request.save.resolve()),
+        plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
+        sinks=request.sinks or msgspec.UNSET,
+        held_out=request.held_out or msgspec.UNSET,
+        tuned=request.tuned or msgspec.UNSET,
+        code=code_of_cell(request.workload, request.method, request.plugins),
+    )
+    header = header_of(candidate, config, _with_notes(candidate, source), targets)
+    return Cell(name=header.cell, config=config, header=header)
+
+
+def _with_notes(candidate: Candidate, source: DataSource) -> DataSource:
+    """`source`, whose note also has the remark of the method, and for a task file the size of a minibatch."""
+    workload, method, nodes = candidate.workload, candidate.method, candidate.request.nodes
+    notes = [source.note]
+    if isinstance(whole(workload), Task):
+        size = candidate.batch_size
+        shards = 1 if method.batches == "replicated" else nodes
+        notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")
+    notes.append(method.remark(candidate.model, workload, nodes))
+    return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
+
+
+def _device(asked: Device) -> Device:
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: torch sees no GPU here; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+
+
+def _budget(
+    request: RunRequest, workload: Workload, method: Method, source: DataSource, batch_size: int
+) -> tuple[int, Interval]:
+    """Local steps of a node, and local steps between evaluations; by default one pass over the data."""
+    shards = 1 if method.batches == "replicated" else request.nodes
+    steps_per_epoch = source.train // (batch_size * shards)
+    if steps_per_epoch == 0:
+        most = source.train // shards
+        raise UserError(
+            f"batch size {batch_size} is larger than a node's data: {source.train} training samples over "
+            f"{shards} node{'s' if shards > 1 else ''}; use "
+            + (f"a batch size of at most {most}" if most else f"at most {source.train} nodes")
+        )
+    if request.steps is not None:
+        steps = request.steps
+    else:
+        steps = max(1, round((request.epochs or workload.epochs) * steps_per_epoch))
+    every = request.eval_every or Interval(steps=steps_per_epoch)
+    if every.steps is None:
+        return steps, every
+    planned = steps // max(every.steps, method.round_steps)
+    if planned > MOST_EVALUATIONS and request.max_seconds is None and request.target is None:
+        raise UserError(
+            f"{steps:,} local steps with --eval-every {every} are {planned:,} evaluations, more than the "
+            f"{MOST_EVALUATIONS:,} of a run; use --eval-every {-(-steps // MOST_EVALUATIONS)} or more"
+        )
+    return steps, Interval(steps=min(every.steps, steps))

@@ -1,0 +1,316 @@
+"""Copies of a run directory: from the host that writes it to this machine, and back to resume it."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from istbench.base.decode import convert, path_text, read_bytes
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.files import require_no_link, sync, writing_whole
+from istbench.launch.hosts.connection import Connection, Refused
+from istbench.launch.hosts.group import Say
+from istbench.launch.hosts.remote_files import (
+    CHECKPOINT,
+    PART,
+    beside,
+    clear,
+    how_far,
+    list_files,
+    put,
+    safe,
+    stamps,
+)
+from istbench.launch.hosts.trees import LISTS_S
+from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
+from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
+
+Pace = Callable[[float, int, int], None]
+"""Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
+_EVENTS, _HEADER = "events.jsonl", "run.json"
+_TRIES = 5
+
+
+def at_once(_seconds: float, _size: int, _left: int) -> None:
+    """A pace without rests."""
+
+
+class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A published step there."""
+
+    step: int
+    manifest: str
+    pointer: str
+
+    def size(self, directory: Path) -> int:
+        """Bytes that `directory` lacks of it; 0 if unknown."""
+        with suppress(Broken):
+            if not self.whole(directory):
+                files = step_of(directory, self.step, self.manifest.encode()).files
+                return sum(listed.bytes for listed in files.values())
+        return 0
+
+    def whole(self, directory: Path) -> bool:
+        """Whether `directory` has this step, published and whole."""
+        with suppress(Broken, OfAnotherCell):
+            for found in find(directory):
+                if isinstance(found, Step) and found.manifest.decode() == self.manifest:
+                    found.check_sizes()
+                    return True
+        return False
+
+
+class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `offer` of `remote_files`."""
+
+    files: list[tuple[str, int, int]]
+    steps: list[_OfferedStep]
+    damaged: bool
+
+
+def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> None:
+    """Copy the run directory `theirs` of host `first` to `here`, even while the run writes it.
+
+    Copies the newest published step of the checkpoint and verifies it by its manifest; if it is damaged, the one
+    before. If the run deletes a step during the copy, copies the next step without rests. Copies only differences,
+    beside `here`, and then moves them to their place. So `here` always has one whole checkpoint, the old or the new
+    one, and events at least as new.
+
+    Raises:
+        Lost, Refused: if the host fails. RunFailed: if a file cannot be written here.
+        UserError: as `RunDirectory.require_no_links`.
+    """
+    RunDirectory(here).require_no_links()
+    try:
+        for attempt in range(_TRIES):
+            try:
+                return _fetch(first, theirs, here, pace)
+            except Refused:
+                if attempt == _TRIES - 1:
+                    raise
+            pace = _without_rests(pace)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write {error.filename or here}: {error.strerror}; the run is on {first.name}, in {theirs}; "
+            "the same command with another --out brings it"
+        ) from None
+    finally:
+        clear(here)
+
+
+def _without_rests(pace: Pace) -> Pace:
+    return lambda _seconds, size, left: pace(0.0, size, left)
+
+
+class _PartReader:
+    """Reads files of the run `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
+
+    def __init__(self, first: Connection, theirs: str, pace: Pace, left: int) -> None:
+        self._first, self._theirs, self._pace, self._left = first, theirs, pace, left
+
+    def part(self, name: str, offset: int) -> bytes:
+        """A part of file `name` from `offset`."""
+        began = time.monotonic()
+        content: bytes = self._first.do("read", path=self._theirs, name=name, offset=offset)
+        self._left = max(0, self._left - len(content))
+        self._pace(time.monotonic() - began, len(content), self._left)
+        return content
+
+
+def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
+    offer = convert(first.do("offer", path=theirs), _RunListing, lambda path: f"{first.name}: {path_text(path)}")
+    names = [name for name, *_ in offer.files]
+    if _HEADER not in names:
+        return
+    clear(here)
+    have = set(stamps(here))
+    new = [stamp for stamp in offer.files if stamp not in have]
+    sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in offer.steps[:1])
+    reader = _PartReader(first, theirs, pace, sizes)
+    step = _bring_step(reader, here, offer)
+    for stamp in new:
+        if not safe(stamp[0]):
+            raise RunFailed(f"{first.name} names a file {stamp[0]!r}, outside of the run directory")
+        _bring_file(reader, here, stamp)
+    _settle(here, [name for name, *_ in new], step)
+    _delete_others(here, names, offer)
+
+
+def _bring_step(reader: _PartReader, here: Path, offer: _RunListing) -> _OfferedStep | None:
+    """Copy the newest whole step beside `here`; None if it is here already, or no step is whole."""
+    for step in offer.steps:
+        if step.whole(here / CHECKPOINT):
+            return None
+        with suppress(Broken):
+            whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode())
+            for name in whole.names():
+                whole.require(name, _bring_part(reader, here, f"{CHECKPOINT}/{step.step}/{name}"))
+            put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
+            put(here, f"{CHECKPOINT}/{LATEST}", 0, step.pointer.encode())
+            return step
+        shutil.rmtree(beside(here) / CHECKPOINT, ignore_errors=True)
+    return None
+
+
+def _bring_part(reader: _PartReader, here: Path, name: str) -> str:
+    """Copy file `name` of a checkpoint beside `here`; returns the SHA-256 of the copy."""
+    digest, offset = hashlib.sha256(), 0
+    while True:
+        content = reader.part(name, offset)
+        put(here, name, offset, content)
+        digest.update(content)
+        offset += len(content)
+        if len(content) < PART:
+            return digest.hexdigest()
+
+
+def _bring_file(reader: _PartReader, here: Path, stamp: tuple[str, int, int]) -> None:
+    """Copy file `stamp` beside `here`; of events, only new lines."""
+    name, size, changed = stamp
+
+    start, before, last = 0, b"", b""
+    if name == _EVENTS:
+        before, last = _lines(here / name)
+        start = len(before)
+    content = reader.part(name, start) if size else b""
+    if not content.startswith(last):  # lines of another run
+        start, before, content = 0, b"", reader.part(name, 0)
+    put(here, name, 0, before + content, changed)
+    for offset in range(start + PART, size, PART):
+        put(here, name, offset, reader.part(name, offset), changed)
+
+
+def _lines(path: Path) -> tuple[bytes, bytes]:
+    """The lines of file `path` before its last whole line, and that line; nothing if no run wrote such a file."""
+    content = b""
+    with suppress(UserError):  # missing, a pipe, or longer than a run's
+        content = read_bytes(path, "", MOST_EVENTS_BYTES)
+    end = content.rfind(b"\n") + 1
+    start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
+    return content[:start], content[start:end]
+
+
+def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
+    """Move the `new` files and the new `step` from beside `here` to their places, `latest.json` last."""
+    files = [*new] if step is None else [*new, f"{CHECKPOINT}/{LATEST}"]
+    for path in beside(here).rglob("*"):
+        sync(path)
+    if step is not None:
+        target = here / CHECKPOINT / str(step.step)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # damaged, or another run's
+            target.rename(beside(here) / "replaced")
+        (beside(here) / CHECKPOINT / str(step.step)).replace(target)
+        sync(target.parent)
+    order = {_HEADER: 1, f"{CHECKPOINT}/{LATEST}": 2}
+    for name in sorted(files, key=lambda name: order.get(name, 0)):
+        for folder in Path(name).parents:
+            require_no_link(here / folder, "choose another --out")
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (beside(here) / name).replace(here / name)
+        sync((here / name).parent)
+
+
+def _delete_others(here: Path, names: list[str], offer: _RunListing) -> None:
+    """Delete files other than `names`, and steps of the checkpoint that are not published there."""
+    kept = {f"{CHECKPOINT}/{step.step}/" for step in offer.steps if step.whole(here / CHECKPOINT)}
+    lost = (offer.steps or offer.damaged) and not kept  # what is here may be all that is left
+    for name, _ in list_files(here):
+        in_step = any(name.startswith(folder) for folder in kept) or (kept and name == f"{CHECKPOINT}/{LATEST}")
+        if name not in names and not in_step and not (lost and name.startswith(f"{CHECKPOINT}/")):
+            (here / name).unlink()
+    for folder in sorted((path for path in here.rglob("*") if path.is_dir()), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()  # where it is empty
+
+
+def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once, *, again: bool = False) -> None:
+    """`fetch`, unless the run here is further than that of the host; always if it trains `again`."""
+    if again or _how_far_there(first, theirs) >= how_far(here):
+        fetch(first, theirs, here, pace)
+
+
+def _how_far_there(first: Connection, theirs: str) -> list[int]:
+    found: list[int] | str = first.do("how_far", path=theirs)
+    if isinstance(found, str):
+        raise UserError(f"{first.name}: {found}")
+    return found
+
+
+def bring(first: Connection, here: Path, theirs: str) -> bool:
+    """Copy the run at `here` to `theirs` on host `first`, if it is further than the run there.
+
+    Copies the newest whole step of its checkpoint. Returns whether the run was further.
+
+    Raises:
+        UserError: if no step of the local checkpoint is whole, or a run is of another cell.
+        Lost, Refused: if the host fails.
+    """
+    if how_far(here) <= _how_far_there(first, theirs):
+        return False
+    step = newest_whole(here / CHECKPOINT)
+    sent = (f"{CHECKPOINT}/{LATEST}", f"{CHECKPOINT}/{step.totals.step}/") if step else ()
+    first.do("clear", path=theirs)
+    for name, size, changed in stamps(here):
+        if name.startswith(f"{CHECKPOINT}/") and not name.startswith(sent):
+            continue
+        with (here / name).open("rb") as file:
+            for offset in range(0, max(1, size), PART):
+                first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
+    first.do("place", path=theirs)
+    return True
+
+
+def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory, say: Say) -> None:
+    """Move the weights in directory `theirs` of host `first` to directory `here`, as the header of `run` says then.
+
+    Each file arrives under a temporary name; its SHA-256 is that of the host's file before it takes its place.
+
+    Raises:
+        Lost, Refused: if the host fails. RunFailed: if a file is damaged or cannot be written here.
+    """
+    from istbench.node.weights_file import replace_saved
+
+    started = time.monotonic()
+    listed = convert(
+        first.answer(first.ask("list_there", path=theirs), LISTS_S),
+        list[tuple[FileName, int, int, str]],
+        lambda path: f"{first.name}: {path_text(path)}",
+    )
+    try:
+        here.mkdir(parents=True, exist_ok=True)
+        try:
+            for name, _, _, sha256 in listed:
+                if _copy_whole(first, theirs, name, here / f"{name}.tmp") != sha256:
+                    raise RunFailed(
+                        f"{first.name}: {theirs}/{name} arrived damaged; run the same command again to copy it"
+                    )
+            replace_saved(here, [name for name, *_ in listed])
+        finally:
+            for name, *_ in listed:
+                (here / f"{name}.tmp").unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write {error.filename or here}: {error.strerror}; the weights are on {first.name}, in "
+            f"{theirs}; copy them yourself"
+        ) from None
+    config = msgspec.structs.replace(run.header().config, save=str(here.resolve()))
+    run.update(config=config)
+    first.do("delete_tree", path=theirs)
+    size = sum(size for _, size, *_ in listed)
+    say(f"copied the weights to {here}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
+
+
+def _copy_whole(first: Connection, theirs: str, name: str, target: Path) -> str:
+    """Write file `name` of directory `theirs` to `target`; returns the SHA-256 of what came."""
+    digest, offset = hashlib.sha256(), 0
+    with writing_whole(target) as file:
+        while content := first.do("read", path=theirs, name=name, offset=offset):
+            file.write(content)
+            digest.update(content)
+            offset += len(content)
+    return digest.hexdigest()

@@ -1,0 +1,135 @@
+"""Find finished cells in the local results directory before torchrun starts on hosts."""
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from pathlib import Path
+
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, each
+from istbench.launch.hosts.group import Needs, Say, survey
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.push import push
+from istbench.launch.hosts.run import HostsRun
+from istbench.launch.processes.launcher import Signals
+from istbench.results.header import CellName
+from istbench.results.store import RunDirectory
+
+# Data that is not prepared yet takes longer: the run prepares it and shows its progress.
+_NAMES_WITHIN_S, _ANSWERS_WITHIN_S = 60.0, 90.0
+# A header has the device that the host chose, and an interval bounded by the steps.
+_CHOSEN_THERE = {"device": "auto"}
+_BOUNDED = "eval_every"
+
+
+def finished(
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
+    pythons: Sequence[str],
+    config: Path | None,
+    say: Say,
+    by: str,
+) -> list[RunDirectory | None]:
+    """The local run directories of those `cells` that are done; None for others, and if hosts cannot tell.
+
+    Asks no host if no local run could be one of the cells. Otherwise the first host computes the names of the cells
+    as a run does: by its own code, with the plug-ins and data of a run, and as many threads as all hosts have cores
+    for. A cell with `--save` is done if its weights are here too.
+
+    Args:
+        cells: each with the hosts that it would run on. by: the module that computes names.
+
+    Raises:
+        Unfit: with a line for each problem of a host. KeyboardInterrupt: after a signal.
+    """
+    done = [runs_alike(run.request, run.out) for run, _ in cells]
+    possible = [number for number, names in enumerate(done) if names]
+    found: list[RunDirectory | None] = [None] * len(cells)
+    if not possible:
+        return found
+    names = _names([cells[number] for number in possible], pythons, config, say, by)
+    for number, name in zip(possible, names, strict=False):
+        run, _ = cells[number]
+        if name in done[number] and _saved(run.request, RunDirectory.of(run.out, name)):
+            found[number] = RunDirectory.of(run.out, name)
+    return found
+
+
+def _saved(request: RunRequest, run: RunDirectory) -> bool:
+    """Whether the weights of `run` are where `request` wants them."""
+    if request.save is None:
+        return True
+    from istbench.node.weights_file import has_weights
+
+    return has_weights(request.save, run.header().result)
+
+
+def runs_alike(request: RunRequest, out: Path, *, done: bool = True) -> set[str]:
+    """Names of the runs under `out`, done or not, that may be of `request` by the options that a header repeats."""
+    start = f"{request.workload}-{request.method}-n{request.nodes}-s{request.seed}-"
+    found = set()
+    for path in (out / "runs").glob(f"{escape(start)}*"):
+        try:
+            header = RunDirectory(path).header()
+        except UserError:
+            continue
+        if (header.status == "done") == done and header.cell == path.name and _alike(request, header.config):
+            found.add(path.name)
+    return found
+
+
+def _alike(request: RunRequest, config: RunConfig) -> bool:
+    given = {option.name: getattr(request, option.name) for option in RUN_OPTIONS if option.defines_cell}
+    return all(
+        name == _BOUNDED or value in (None, _CHOSEN_THERE.get(name)) or value == getattr(config, name, value)
+        for name, value in given.items()
+    )
+
+
+def _names(
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
+    pythons: Sequence[str],
+    config: Path | None,
+    say: Say,
+    by: str,
+) -> list[CellName | None]:
+    """The names of `cells`, none if hosts do not tell."""
+    hosts = max((own for _, own in cells), key=len)
+    runs = [run for run, _ in cells]
+    with Signals() as signals, connected(hosts, pythons, config) as (connections, _), signals.raised():
+        absent = dict.fromkeys(path for run in runs for path in run.absent)
+        survey(connections, Needs(paths=tuple(absent), out=runs[0].out, marks=False))
+        first = connections[0]
+        paths = dict.fromkeys(path for run in runs for path in run.paths)
+        there = push([first], tuple(paths), say)[first.name]
+        return name_cells_there(connections, cells, there, by)
+
+
+def name_cells_there(
+    connections: Sequence[Connection],
+    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
+    there: Mapping[str, str],
+    by: str,
+) -> list[CellName | None]:
+    """The names of `cells` by the module `by` on the first host, with its paths `there`; none if hosts fail."""
+    futures = {host.name: host.ask("usable_cores") for host in connections}
+    answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
+    if problems:
+        return []
+    cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
+    questions = [
+        {
+            "words": run.words(there, None),
+            "nodes": run.request.nodes,
+            "here": own[0].slots,
+            "threads": min(max(1, cores[host.name] // host.slots) for host in own),
+        }
+        for run, own in cells
+    ]
+    first = connections[0]
+    try:
+        future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
+        names = first.answer(future, _ANSWERS_WITHIN_S)
+        return convert(names, list[CellName | None], lambda _: f"{first.name}: names of cells")
+    except (Lost, Refused, UserError):
+        return []

@@ -1,0 +1,204 @@
+"""A group of hosts: their facts, the addresses by which they reach one another, and reasons to refuse them."""
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import istbench
+from istbench.base.decode import convert
+from istbench.base.errors import UserError
+from istbench.launch.hosts.check import (
+    HostClock,
+    HostFacts,
+    choose_address,
+    clock_of,
+    problems,
+    unreachable,
+    unreached_pairs,
+)
+from istbench.launch.hosts.connection import Connection, Lost, Refused, each
+
+_CLOCK_READINGS = 3
+
+
+class Unfit(Exception):  # noqa: N818
+    """Hosts cannot train together; a line for each reason."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+Say = Callable[[str], None]
+"""Prints a line for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """Needs of a command on every host.
+
+    Attributes:
+        paths: files and directories that must exist there. out: the results directory.
+        marks: whether to find out if that is the same directory on the hosts as here.
+    """
+
+    paths: tuple[str, ...]
+    out: Path
+    marks: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostGroup:
+    """Hosts that can train together.
+
+    Attributes:
+        facts, clocks: by host. addresses: by host, the address by which the others reach it.
+        port: a free port of the first host that the others reached.
+    """
+
+    facts: dict[str, HostFacts]
+    clocks: dict[str, HostClock]
+    addresses: dict[str, str]
+    port: int
+
+
+def gather(connections: Sequence[Connection], needs: Needs) -> HostGroup:
+    """Collect the facts of all hosts, and test whether they reach one another.
+
+    Raises:
+        Unfit: with a line for every host that does not answer, or does not fit.
+    """
+    facts, clocks = survey(connections, needs)
+    addresses, port = _reached(connections, facts)
+    return HostGroup(facts=facts, clocks=clocks, addresses=addresses, port=port)
+
+
+def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], dict[str, HostClock]]:
+    """The facts and clocks of all hosts, by name.
+
+    Raises:
+        Unfit: as `gather`.
+    """
+    _, lost = each(connections, Connection.greet)
+    silent = {problem.partition(": ")[0] for problem in lost}
+    answering = [connection for connection in connections if connection.name not in silent]
+    facts, found = _facts(answering, needs)
+    clocks, more = _clocks(answering)
+    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(needs.out))]
+    if found:
+        raise Unfit(found)
+    return facts, clocks
+
+
+def own_versions() -> dict[str, str]:
+    """Versions here, without importing torch."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        torch = "none"
+    return {"istbench": istbench.__version__, "torch": torch, "Python": sys.version.split()[0]}
+
+
+def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], list[str]]:
+    marker = needs.out / f".istbench-{secrets.token_hex(8)}"
+    try:
+        if needs.marks:
+            needs.out.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+    except OSError as error:
+        raise UserError(f"cannot write {needs.out}: {error.strerror}; choose another --out") from None
+    try:
+        question: dict[str, Any] = {
+            "folder": str(Path.cwd()),
+            "paths": needs.paths,
+            "out": str(needs.out),
+            "marker": marker.name,
+        }
+        futures = {connection.name: connection.ask("facts", **question) for connection in connections}
+        answers, found = each(connections, lambda connection: connection.answer(futures[connection.name]))
+    finally:
+        marker.unlink(missing_ok=True)
+    facts = {}
+    for connection, answer in zip(connections, answers, strict=True):
+        if answer is not None:
+            facts[connection.name] = convert(answer, HostFacts, lambda path, of=connection.name: f"{of}: {path}")  # type: ignore[misc]
+    return facts, found
+
+
+def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], list[str]]:
+    def read(connection: Connection) -> HostClock:
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            before = time.time()
+            there = float(connection.do("clock"))
+            readings.append((before, there, time.time()))
+        return clock_of(readings)
+
+    clocks, found = each(connections, read)
+    named = zip(connections, clocks, strict=True)
+    return {connection.name: clock for connection, clock in named if clock is not None}, found
+
+
+def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> tuple[dict[str, str], int]:
+    """The address by which all others reach each host, and a port of the first host that they reached.
+
+    Raises:
+        Unfit: with a line for hosts that do not reach one another.
+    """
+    first, others = connections[0], connections[1:]
+    token = secrets.token_hex(32)
+    try:
+        port = int(first.do("listen", address="", token=token))
+        if not others:
+            return {first.name: "127.0.0.1"}, port
+        candidates = facts[first.name].addresses
+        places = [(address, port) for address in candidates]
+        reached = _answers(others, {c.name: c.ask("reach", places=places, token=token) for c in others})
+        chosen = choose_address(candidates, reached)
+        if chosen is None:
+            raise Unfit(unreachable(first.name, candidates, port, reached))
+        number = candidates.index(chosen)
+        addresses = {first.name: chosen, **{name: of[number][0] for name, of in reached.items()}}
+        _check_pairs(connections, addresses, token)
+        return addresses, port
+    except (Lost, Refused) as error:
+        raise Unfit([f"{first.name}: {error}"]) from None
+    finally:
+        each(connections, lambda connection: connection.do("stop_listening"))
+
+
+def listening(
+    connections: Sequence[Connection], addresses: Mapping[str, str], token: str
+) -> dict[str, tuple[str, int]]:
+    """Make every host listen at its address for callers with `token`; returns address and port by host."""
+    asked = {c.name: c.ask("listen", address=addresses[c.name], token=token) for c in connections}
+    ports = _answers(connections, asked)
+    return {name: (addresses[name], int(port)) for name, port in ports.items()}
+
+
+def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], token: str) -> None:
+    places = listening(connections, addresses, token)
+    names = [connection.name for connection in connections]
+    asked = {
+        name: connection.ask("reach", places=[places[other] for other in names if other != name], token=token)
+        for name, connection in zip(names, connections, strict=True)
+    }
+    answers = _answers(connections, asked)
+    tried = {
+        name: dict(zip([other for other in names if other != name], answers[name], strict=True)) for name in names
+    }
+    found = unreached_pairs(names, tried, places)
+    if found:
+        raise Unfit(found)
+
+
+def _answers(connections: Sequence[Connection], asked: dict[str, Any]) -> dict[str, Any]:
+    answers, found = each(connections, lambda connection: connection.answer(asked[connection.name]))
+    if found:
+        raise Unfit(found)
+    return {connection.name: answer for connection, answer in zip(connections, answers, strict=True)}

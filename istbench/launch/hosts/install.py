@@ -1,0 +1,69 @@
+"""istbench installed on hosts that lack it: a wheel of this checkout, in a virtual environment of its own."""
+
+import contextlib
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from istbench.base.scratch import scratch_folder
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, each, pythons
+from istbench.launch.hosts.group import Say, Unfit, own_versions
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.wheel import build_wheel, source_key
+from istbench.launch.processes.launcher import Signals
+
+_INSTALLS_S = 3600.0
+_VENV: tuple[str, ...] = ()
+"""Options of `python -m venv` on the hosts."""
+
+
+def install(hosts: Sequence[Host], python: str | None, config: Path | None, say: Say) -> None:
+    """Install this istbench on those of `hosts` whose istbench has other code, or which have none.
+
+    The Python of the host makes the environment, `python` or one of this version; the configuration of pip there
+    decides where packages come from. `pythons` then finds the environment first.
+
+    Raises:
+        Unfit: with a line for each host that cannot install it. UserError: if no wheel can be built here.
+    """
+    same = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    names = [python] if python else [*pythons(None)[:2], same, "python3"]
+    with Signals() as signals, connected(hosts, names, config) as (connections, _), signals.raised():
+        _, problems = each(connections, Connection.greet)
+        if problems:
+            raise Unfit(problems)
+        lacking = [connection for connection in connections if not _has_this(connection)]
+        if not lacking:
+            return
+        say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")
+        started = time.monotonic()
+        with scratch_folder() as scratch:
+            wheel = build_wheel(scratch)
+            name, content = wheel.name, wheel.read_bytes()
+        torch = own_versions()["torch"].partition("+")[0]
+        also = [f"torch=={torch}"] if torch != "none" else []
+        futures = {
+            host.name: host.ask(
+                "install",
+                content=content,
+                name=name,
+                key=source_key(),
+                venv=list(_VENV),
+                extras=["speech"] if importlib.util.find_spec("espeakng_loader") else [],
+                also=also,
+            )
+            for host in lacking
+        }
+        _, problems = each(lacking, lambda host: host.answer(futures[host.name], _INSTALLS_S))
+        if problems:
+            raise Unfit(problems)
+        say(f"installed istbench on {len(lacking)} hosts in {time.monotonic() - started:.1f} s")
+
+
+def _has_this(connection: Connection) -> bool:
+    """Whether the Python that answers has this istbench."""
+    with contextlib.suppress(Refused, Lost):
+        return bool(connection.do("source_key") == source_key())
+    return False

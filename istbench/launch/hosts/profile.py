@@ -1,0 +1,90 @@
+"""A file of a cluster profile from measurements of hosts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
+from istbench.launch.hosts.links import HostLink
+from istbench.launch.hosts.shared import shared_link
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredNode:
+    """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process.
+
+    memory_gb_per_s, gather_gb_per_s: as in a cluster profile; None if unknown.
+    """
+
+    gflops: float
+    memory: float
+    cores: float | None
+    memory_gb_per_s: float | None = None
+    gather_gb_per_s: float | None = None
+
+
+def profile_toml(
+    nodes: Mapping[str, MeasuredNode],
+    slots: Mapping[str, int],
+    links: Sequence[HostLink],
+    together: Sequence[HostLink],
+    carrying: MessageCosts,
+    date: str,
+) -> str:
+    """The file of a cluster of equal nodes, each as slow as the slowest one, for which synchronous steps wait.
+
+    Args:
+        nodes, slots: by host, measurements of a process, and the number of processes that share its links.
+        links, together: measured alone, and while all hosts send at once.
+    """
+    shared = shared_link(links, together) if len(set(slots.values())) == 1 else None
+    # What a shared link explains is no property of the hosts' own links.
+    counted = links if shared is not None else (*links, *together)
+    out = min(link.bandwidth / slots[link.source] for link in counted)
+    into = min(link.bandwidth / slots[link.target] for link in counted)
+    latency = max(link.latency_s for link in links) + max(0.0, carrying.message_s - carrying.next_s)
+    slowest = min(nodes, key=lambda name: nodes[name].gflops)
+    rate, at_once = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, together))
+    assumed = "" if shared is None else f"; assumed: {shared.words}"
+    cores = [node.cores for node in nodes.values() if node.cores is not None]
+    values: dict[str, Any] = {
+        "summary": f"{len(nodes)} hosts measured over ssh: {', '.join(nodes)}",
+        "gflops": _rounded(nodes[slowest].gflops),
+        "source": (
+            f"measured by istbench doctor: a process of {slowest}, the slowest; the slowest of {len(links)} links, "
+            f"{rate} by one TCP connection alone, {at_once} while all hosts send at once{assumed}; "
+            "a message's cost by all-reduces on the first host"
+        ),
+        "memory_gib": _rounded(min(node.memory for node in nodes.values()) / 2**30),
+        "bandwidth_out": _rounded(out),
+        "bandwidth_in": _rounded(into),
+        "latency_s": _rounded(latency),
+        "overhead_s": _rounded(carrying.next_s),
+        # What links that send or receive lose by it is in the bandwidth.
+        "full_duplex": True,
+        "price_per_hour": 0.0,
+        "price_date": date,
+        "price_source": "own machines, no rent",
+    }
+    for name in ("memory_gb_per_s", "gather_gb_per_s"):
+        rates = [rate for node in nodes.values() if (rate := getattr(node, name)) is not None]
+        if len(rates) == len(nodes):
+            values[name] = _rounded(min(rates))
+    if len(cores) == len(nodes):
+        values["cores"] = _rounded(min(cores))
+        values["cpu_s_per_byte"] = _rounded(carrying.cpu_s_per_byte)
+        values["cpu_s_per_message"] = _rounded(carrying.cpu_s_per_message)
+    if shared is not None and shared.rack is None:
+        values["backplane"] = _rounded(shared.bandwidth)
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    if shared is not None and shared.rack is not None:
+        # Processes of a host count as hosts here, each with its share of the host's link.
+        hosts = shared.rack * next(iter(slots.values()))
+        text += f"\n[rack]\nhosts = {hosts}\nuplink = {_rounded(shared.bandwidth)}\n"
+    parse_profile(text, name="measured", where="what was measured")
+    return text
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,51 @@
+"""The actions of `agent_program` on a host that has istbench, by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.detached import report_detached, start_detached, stop_detached, take_detached
+from istbench.launch.hosts.remote_cells import name_cells, source_key_there, usable_cores
+from istbench.launch.hosts.remote_files import clear_away, how_far_there, offer, place_there, read, write
+from istbench.launch.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
+from istbench.launch.hosts.remote_run import end, go, start
+from istbench.launch.hosts.remote_speed import speed
+from istbench.launch.hosts.trees import (
+    delete_tree,
+    digest_there,
+    expect_tree,
+    finish_tree,
+    list_there,
+    write_pieces,
+)
+
+ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
+    "listen": listen,
+    "stop_listening": stop_listening,
+    "reach": reach,
+    "latency": latency,
+    "bandwidth": bandwidth,
+    "speed": speed,
+    "source_key": source_key_there,
+    "usable_cores": usable_cores,
+    "name_cells": name_cells,
+    "start": start,
+    "go": go,
+    "end": end,
+    "how_far": how_far_there,
+    "offer": offer,
+    "read": read,
+    "clear": clear_away,
+    "write": write,
+    "place": place_there,
+    "start_detached": start_detached,
+    "report_detached": report_detached,
+    "stop_detached": stop_detached,
+    "take_detached": take_detached,
+    "digest_there": digest_there,
+    "list_there": list_there,
+    "expect_tree": expect_tree,
+    "write_pieces": write_pieces,
+    "finish_tree": finish_tree,
+    "delete_tree": delete_tree,
+}

@@ -1,0 +1,185 @@
+"""On a host: the files of a run directory, read and written in parts."""
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from istbench.base.errors import UserError
+from istbench.base.files import require_no_link
+from istbench.launch.hosts.agent_program import Agent
+from istbench.node.published import Step, find, newest
+from istbench.results.store import OfAnotherCell, RunDirectory
+
+PART = 1 << 20
+CHECKPOINT = "checkpoint"
+_NEW, _OLD = ".new", ".old"
+
+
+def how_far(path: Path) -> list[int]:
+    """Progress of the run in `path`: whether it exists, whether it is done, the step of its checkpoint.
+
+    Raises:
+        OfAnotherCell: its header or its checkpoint is of another cell, so that no copy may replace it.
+    """
+    run = RunDirectory(path)
+    find(path / CHECKPOINT)
+    if not run.exists():
+        return [0, 0, 0]
+    try:
+        done = run.own_header().status == "done"
+    except OfAnotherCell:
+        raise
+    except UserError:
+        done = False
+    return [1, int(done), published(path)]
+
+
+def published(path: Path) -> int:
+    """The newest step that the run in `path` can resume from, judged by sizes; 0 if there is none."""
+    with contextlib.suppress(UserError):
+        step = newest(path / CHECKPOINT)
+        return step.totals.step if step else 0
+    return 0
+
+
+def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int] | str:
+    """On a host: `how_far` the run in `path` is, or the error of a run of another cell."""
+    try:
+        return how_far(Path(question["path"]))
+    except OfAnotherCell as error:
+        return str(error)
+
+
+def list_files(path: Path) -> list[tuple[str, int]]:
+    """Names and sizes of the plain files under `path`."""
+    return [(name, size) for name, size, _ in stamps(path)]
+
+
+def stamps(path: Path) -> list[tuple[str, int, int]]:
+    """The plain files under `path`: name, size, time of last change in nanoseconds since 1970."""
+    return [
+        (str(found.relative_to(path)), status.st_size, status.st_mtime_ns)
+        for found in sorted(path.rglob("*"))
+        if (status := _regular(found)) is not None
+    ]
+
+
+def _regular(path: Path) -> os.stat_result | None:
+    """The status of the plain file `path`; None for anything else, or if it is gone."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def offer(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of the run in `path` that can be copied.
+
+    Returns:
+        files: `stamps` of whole files outside the checkpoint.
+        steps: the published ones, newest first: number, manifest, and its `latest.json`.
+        damaged: whether there are published steps that cannot be read.
+    """
+    path = Path(question["path"])
+    found = find(path / CHECKPOINT)
+    steps = [step for step in found if isinstance(step, Step)]
+    return {
+        "files": [stamp for stamp in stamps(path) if _counts(stamp[0])],
+        "steps": [
+            {
+                "step": step.totals.step,
+                "manifest": step.manifest.decode(),
+                "pointer": step.pointer.decode(),
+            }
+            for step in steps
+        ],
+        "damaged": len(steps) < len(found),
+    }
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith(f"{CHECKPOINT}/") and not name.endswith(".tmp")
+
+
+def read(_agent: Agent, question: Mapping[str, Any]) -> bytes:
+    """A part of file `name` of the run in `path`, from `offset`."""
+    with (Path(question["path"]) / question["name"]).open("rb") as file:
+        file.seek(question["offset"])
+        return file.read(PART)
+
+
+def clear_away(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Delete the rest of an earlier, incomplete copy to `path`."""
+    clear(Path(question["path"]))
+
+
+def write(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Write a part of file `name`, with time `changed`, of the copy that `place` moves to `path`."""
+    put(Path(question["path"]), question["name"], question["offset"], question["content"], question["changed"])
+
+
+def place_there(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Move the finished copy to `path`."""
+    place(Path(question["path"]))
+
+
+def put(path: Path, name: str, offset: int, content: bytes, changed: int | None = None) -> None:
+    """Write `content` at `offset` of file `name` of the copy that `place` moves to `path`.
+
+    changed: the time of last change to set, in nanoseconds since 1970; None for now.
+    """
+    where = beside(path, _NEW) / name
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with where.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(content)
+    if changed is not None:
+        os.utime(where, ns=(changed, changed))
+
+
+def place(path: Path) -> None:
+    """Replace `path` by the finished copy, at once."""
+    new, old = beside(path, _NEW), beside(path, _OLD)
+    shutil.rmtree(old, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        new.parent.rmdir()
+
+
+def beside(path: Path, what: str = _NEW) -> Path:
+    """The directory in which the copy to `path` grows; reports ignore it."""
+    return path.parent.parent / "fetched" / (path.name + what)
+
+
+def clear(path: Path) -> None:
+    """Delete the rest of an earlier, incomplete copy to `path`.
+
+    Raises:
+        UserError: the directory of copies, or that of runs, is a link.
+    """
+    new = beside(path)
+    for folder in (new.parent, path.parent):
+        require_no_link(folder, "choose another --out")
+    if new.is_symlink():
+        new.unlink()
+    _remove(new)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+def safe(name: str) -> bool:
+    """Whether `name` stays inside its directory."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts and "\0" not in name

@@ -1,0 +1,57 @@
+"""On a host: measure how fast a node computes, its memory, and what a message costs, in a process of its own.
+
+`python -m istbench.launch.hosts.remote_speed THREADS [carrying]` prints it as JSON.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from istbench.launch.hosts.agent_program import Agent
+
+_LIMIT_S = 240.0
+
+
+def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+    """`gflops`, `memory_gb_per_s` and `gather_gb_per_s` of a node with `threads` threads, `memory` in bytes, and on
+    request the cost of `carrying`.
+    """
+    words = [str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "istbench.launch.hosts.remote_speed", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        agent.undo.append(process.kill)
+        out, error = process.communicate(timeout=_LIMIT_S)
+    if process.returncode:
+        raise OSError((error.strip().splitlines() or ["it ended without a word"])[-1])
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def _main() -> None:
+    import msgspec
+    import torch
+
+    from istbench.base.machine import memory_bytes
+    from istbench.node.measure import speed_here
+
+    torch.set_num_threads(int(sys.argv[1]))
+    gpu = torch.cuda.is_available()
+    memory = torch.cuda.get_device_properties(0).total_memory if gpu else memory_bytes()
+    speed = speed_here(torch.device("cuda" if gpu else "cpu"))
+    found: dict[str, Any] = {**msgspec.to_builtins(speed), "memory": memory, "gpu": gpu}
+    if "carrying" in sys.argv:
+        from istbench.launch.processes.carrying import measure_carrying
+
+        found["carrying"] = msgspec.to_builtins(measure_carrying().all_reduce)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main()

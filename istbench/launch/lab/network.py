@@ -1,0 +1,235 @@
+"""The lab: nodes in network namespaces of this machine, with links that `tc` shapes (Linux, root).
+
+Every node has a namespace with one interface, `eth0`. A bridge in another namespace connects them, apart from the
+machine's own network. Token buckets shape both ends of every link. With racks, each rack has a bridge of its own,
+and a shaped link from there to the common bridge: its uplink.
+
+Every node has cores of its own, as machines have: on shared cores, the communication of one node slowed down the
+computation of another. Short time slices let a node's communication threads start at once, as on a machine with a
+spare core. If there are more nodes than cores, each node gets a share of a core. Then computation and links are
+dilated by the same factor, and clocks are divided by it (Gupta et al., "To infinity and beyond: time-warped network
+emulation", NSDI 2006).
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from istbench.base.errors import UserError
+from istbench.base.machine import cores, keep_to_share
+from istbench.base.options.run import Lab, Uplink
+from istbench.cluster.profile import bandwidth_text
+from istbench.launch.lab import control_groups, namespaces
+from istbench.launch.lab.time_slices import use_short_time_slices
+
+_HUB = f"{namespaces.PREFIX}hub"
+_SUBNET = "10.77.0"
+MOST_NODES = 250
+_QUEUE_MS = 100
+# The nodes' part of the cores if they share them. The kernel forwards all packets on the rest.
+_NODES_SHARE = 0.8
+# A bucket must hold the largest segment of the kernel (64 KiB and headers), and the bytes that arrive while a busy
+# machine polls late. An idle link sends a full bucket at once; replays count that.
+_LEAST_BURST, _BURST_S = 256_000, 2e-3
+# Parameters under /proc/sys/net/ipv4. BBR, the default of some systems, almost stops for 200 ms every ten seconds
+# to measure. CUBIC leaves slow start too early if data flows both ways. Evaluations are long pauses off the clock;
+# the next exchange must not start slowly.
+_TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
+# Bytes of one socket in its node's send queue. Acknowledgements wait behind them, as in a network card's queue: it
+# is short for that reason. With 4 MB in it, one of two directions at 100 Mbit/s took 196 ms in place of 152 ms.
+_LEAST_UNSENT = 262_144
+_MOST_UNSENT = 2**31 - 1  # of the kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapedNetwork:
+    """A place for n nodes: one network namespace each, with shaped links between them.
+
+    Attributes:
+        bandwidth: of every link, each way, in bit/s. latency_s: added one way between two nodes, in seconds.
+        racks: number of switches, each with as many nodes, the last perhaps with fewer. uplink: bandwidth of a
+            rack's link to the others, each way, in bit/s; None with one rack.
+        recorded_steps: local steps that traces have at least; 0 for a sample of them.
+    """
+
+    nodes: int
+    bandwidth: float
+    latency_s: float = 0.0
+    racks: int = 1
+    uplink: float | None = None
+    recorded_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.nodes <= MOST_NODES:
+            raise UserError(f"a lab has 2 to {MOST_NODES} nodes, not {self.nodes}; use --nodes")
+        if self.latency_s < 0:
+            raise UserError(f"latency must not be negative, not {self.latency_s:g} s")
+        if (self.racks > 1) != (self.uplink is not None):
+            raise UserError("racks and an uplink belong together: give lab --racks 2 --uplink 100mbit")
+        if (self.racks - 1) * self._rack_nodes >= self.nodes:
+            raise UserError(f"{self.nodes} nodes leave one of {self.racks} racks empty; give fewer --racks")
+
+    @cached_property
+    def lab(self) -> Lab:
+        """The record for run headers. Workers get the launcher's copy, which counts all cores."""
+        crowd = self.nodes / cores()
+        dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
+        by = "netem" if self._by_netem else "waiting in the fabric"
+        latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
+        racks = (
+            f", racks of {self._rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}"
+            if self.uplink
+            else ""
+        )
+        return Lab(
+            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{racks}{latency}",
+            bandwidth=self.bandwidth,
+            burst_bytes=max(_LEAST_BURST, round(self.bandwidth / dilation / 8 * _BURST_S)),
+            latency_s=self.latency_s,
+            fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
+            dilation=dilation,
+            uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else msgspec.UNSET,
+            recorded_steps=self.recorded_steps or msgspec.UNSET,
+        )
+
+    @property
+    def _rack_nodes(self) -> int:
+        return -(-self.nodes // self.racks)
+
+    @cached_property
+    def _by_netem(self) -> bool:
+        """Whether netem adds the latency. If the kernel has no netem, the fabric waits instead."""
+        return self.latency_s > 0 and has_netem()
+
+    @property
+    def address(self) -> str:
+        """Address of the hub, where the launcher listens."""
+        return f"{_SUBNET}.254"
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Inside, the calling thread is in the hub's namespace."""
+        return namespaces.inside(_HUB)
+
+    def enter(self, rank: int) -> None:
+        """Move the calling process to the namespace of node `rank`, and to its cores or its share of a core."""
+        namespaces.enter(_name(rank))
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+        if self.lab.dilation > 1:
+            control_groups.join(_name(rank))
+        else:
+            keep_to_share(rank, self.nodes)
+            use_short_time_slices()
+
+    @contextlib.contextmanager
+    def built(self) -> Iterator[None]:
+        """Build the network; remove it on exit, or when this process dies.
+
+        Raises:
+            UserError: if this machine does not support a lab, or another one is running.
+        """
+        check()
+        if self.lab.dilation > 1:
+            control_groups.check()
+        with namespaces.exclusive():
+            namespaces.ip(self._network())
+            for rank in range(self.nodes):
+                for name, value in self._tcp().items():
+                    namespaces.set_parameter(_name(rank), f"net/ipv4/{name}", value)
+            self._shape()
+            if self.lab.dilation > 1:
+                for rank in range(self.nodes):
+                    control_groups.limit(_name(rank), 1 / self.lab.dilation)
+            yield
+
+    def _network(self) -> list[str]:
+        """The `ip` commands that build the network."""
+        commands = [
+            f"netns add {_HUB}",
+            f"-n {_HUB} link add switch type bridge",
+            f"-n {_HUB} addr add {self.address}/24 dev switch",
+            f"-n {_HUB} link set switch up",
+            f"-n {_HUB} link set lo up",
+        ]
+        for rack in range(self.racks) if self.uplink else ():
+            commands += [
+                f"-n {_HUB} link add rack{rack} type bridge",
+                f"-n {_HUB} link set rack{rack} up",
+                f"-n {_HUB} link add up{rack} type veth peer name down{rack}",
+                f"-n {_HUB} link set up{rack} master rack{rack} up",
+                f"-n {_HUB} link set down{rack} master switch up",
+            ]
+        for rank in range(self.nodes):
+            node, port = _name(rank), f"port{rank}"
+            switch = f"rack{rank // self._rack_nodes}" if self.uplink else "switch"
+            commands += [
+                f"netns add {node}",
+                f"link add {port} netns {_HUB} type veth peer name eth0 netns {node}",
+                f"-n {_HUB} link set {port} master {switch} up",
+                f"-n {node} addr add {_SUBNET}.{rank + 1}/24 dev eth0",
+                f"-n {node} link set eth0 up",
+                f"-n {node} link set lo up",
+            ]
+        return commands
+
+    def _tcp(self) -> dict[str, str]:
+        # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
+        unsent = min(max(_LEAST_UNSENT, self.lab.burst_bytes), _MOST_UNSENT)
+        return {**_TCP, "tcp_limit_output_bytes": str(unsent)}
+
+    def _shape(self) -> None:
+        bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
+        for rank in range(self.nodes):
+            namespaces.run(["tc", "-n", _name(rank), *add, "eth0", "root", "handle", "1:", *bucket])
+            namespaces.run(["tc", "-n", _HUB, *add, f"port{rank}", "root", *bucket])
+            if self._by_netem:
+                delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"
+                netem = ["parent", "1:", "netem", "delay", delay, "limit", "100000"]
+                namespaces.run(["tc", "-n", _name(rank), *add, "eth0", *netem])
+        if self.uplink is not None:
+            uplinks = [f"{end}{rack}" for rack in range(self.racks) for end in ("up", "down")]
+            for end in uplinks:
+                namespaces.run(["tc", "-n", _HUB, *add, end, "root", *self._bucket(self.uplink)])
+
+    def _bucket(self, bandwidth: float) -> list[str]:
+        rate, burst = bandwidth / self.lab.dilation, self.lab.burst_bytes
+        return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}", "latency", f"{_QUEUE_MS}ms"]
+
+
+def check() -> None:
+    """Check that this machine supports a lab.
+
+    Raises:
+        UserError: naming the missing requirement.
+    """
+    if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
+        raise UserError("a lab needs Linux with network namespaces; `istbench replay` works everywhere")
+    if os.geteuid() != 0:
+        raise UserError("a lab needs root, for network namespaces; use sudo, or `istbench replay` without root")
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            raise UserError(f"a lab needs `{program}`; install iproute2")
+
+
+def has_netem() -> bool:
+    """Whether this kernel can delay packets. Call it only after `check`."""
+    name = f"{namespaces.PREFIX}probe"
+    try:
+        namespaces.ip([f"netns add {name}"])
+        namespaces.run(["tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+    except UserError:
+        return False
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return True
+
+
+def _name(rank: int) -> str:
+    return f"{namespaces.PREFIX}{rank}"

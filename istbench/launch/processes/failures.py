@@ -1,0 +1,151 @@
+"""Failed workers: their reports, and the one error message that names the first cause."""
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from istbench.base.activity import read_activity
+from istbench.base.errors import RunFailed, UserError
+
+FORK_SERVER = "the fork server, the parent process of all workers,"
+_LAST_LINES = 5
+_LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
+
+
+class WorkerLost(RunFailed):
+    """A worker was killed, lost or stuck. The run itself may be sound: the same command may continue it.
+
+    `what` is one line; `lines` is the last output of the worker.
+    """
+
+    def __init__(self, what: str, lines: str = "") -> None:
+        super().__init__(what + lines)
+        self.what, self.lines = what, lines
+
+    def with_way_out(self, way_out: str) -> "WorkerLost":
+        """The same error, with a way out at the end of its line."""
+        return type(self)(f"{self.what}; {way_out}", self.lines)
+
+
+class PeersLost(WorkerLost):
+    """A worker lost a connection or timed out. Probably another worker failed first."""
+
+
+def log_directory(logs: Path, rank: int) -> Path:
+    """The directory of a worker's stdout.log, stderr.log and failure report."""
+    return logs / f"rank-{rank}"
+
+
+def failure_path(logs: Path, rank: int) -> Path:
+    """The failure report of a worker: a message and its kind (user, run, memory, plugin, fabric or error)."""
+    return log_directory(logs, rank) / "failure.json"
+
+
+def same_command(step: int) -> str:
+    """The way out after a lost worker: the same command resumes from the checkpoint of `step` (0 for none)."""
+    if step:
+        return f"the same command resumes from the checkpoint of step {step}"
+    return "the same command starts from step 0: no checkpoint was written yet"
+
+
+def activity_path(logs: Path, rank: int) -> Path:
+    """The file with a worker's current activity; see `istbench.base.activity`."""
+    return log_directory(logs, rank) / "activity"
+
+
+def done_path(logs: Path, rank: int) -> Path:
+    """The mark of a worker that finished its job. An exit status of 0 does not prove that."""
+    return log_directory(logs, rank) / "done"
+
+
+def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "", *, oom: bool = False) -> Exception:
+    """The error to raise for failed workers.
+
+    When one worker dies, its peers lose their connections and fail too. They are not the cause.
+
+    Args:
+        exit_codes: of the workers that failed first, by rank.
+        logs: the directory of the job's logs.
+        early: output of the workers before it went to `logs`.
+        oom: whether the kernel has killed a process for lack of memory meanwhile.
+    """
+    reports = _reports(logs)
+    for report in reports.values():
+        if report["kind"] == "user":
+            return UserError(report["message"])
+        if report["kind"] == "run":
+            return RunFailed(report["message"])
+    for rank, exit_code in sorted(exit_codes.items()):
+        if exit_code < 0 or rank not in reports:
+            how = _how(exit_code, _while(logs, rank), oom)
+            return WorkerLost(f"worker {rank} {how}", last_lines(_printed(logs, rank), early))
+    for rank, report in reports.items():
+        if report["kind"] == "memory":
+            return RunFailed(f"worker {rank} ran out of memory{report['message']}; {_LESS_MEMORY}")
+    for kind in ("plugin", "error", "fabric"):
+        for rank, report in reports.items():
+            if report["kind"] == kind:
+                tail = last_lines(_printed(logs, rank)) if kind == "error" else ""
+                if kind == "fabric":
+                    return PeersLost(f"worker {rank} failed: {report['message']}")
+                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {report['message']}{tail}")
+    return RunFailed(f"a worker failed without a report; see {logs}")
+
+
+def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str, *, oom: bool = False) -> WorkerLost:
+    """The error for a fork server that ended, and all workers with it; `rank` is one of them."""
+    how = _how(exit_code, _while(logs, rank), oom)
+    return WorkerLost(f"{FORK_SERVER} {how}", last_lines(early))
+
+
+def launcher_stood(seconds: float, error: PeersLost) -> WorkerLost:
+    """The `error` of workers whose launcher, which serves their store, stood still for `seconds`."""
+    return WorkerLost(
+        f"the launcher stood still for {seconds:.0f} s, stopped by a signal such as SIGSTOP, and its store did not "
+        f"answer the workers ({error.what})",
+        error.lines,
+    )
+
+
+def last_lines(*texts: str) -> str:
+    """The end of an error message: the last lines of the first text in `texts` that is not empty."""
+    for text in texts:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines:
+            return "; its last lines:\n" + "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
+    return "; it printed nothing"
+
+
+def _reports(logs: Path) -> dict[int, dict[str, Any]]:
+    """The failure reports by rank, in order, without incomplete ones."""
+    reports = {}
+    for directory in logs.glob("rank-*"):
+        rank = int(directory.name.removeprefix("rank-"))
+        try:
+            reports[rank] = dict(json.loads(failure_path(logs, rank).read_text()))
+        except (OSError, ValueError):
+            continue
+    return dict(sorted(reports.items()))
+
+
+def _printed(logs: Path, rank: int) -> str:
+    try:
+        return (log_directory(logs, rank) / "stderr.log").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _while(logs: Path, rank: int) -> str:
+    activity = read_activity(activity_path(logs, rank))
+    return f" while {activity}" if activity and activity.phase else ""
+
+
+def _how(exit_code: int, while_: str, oom: bool) -> str:
+    if exit_code >= 0:
+        return f"ended with exit status {exit_code}{'' if exit_code else ' before its job was done'}{while_}"
+    name = signal.Signals(-exit_code).name
+    by_kernel = oom and name == "SIGKILL"
+    hint = " (the kernel killed a process for lack of memory: see `istbench plan`)" if by_kernel else ""
+    return f"was killed by {name}{while_}{hint}"

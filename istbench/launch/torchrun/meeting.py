@@ -1,0 +1,343 @@
+"""Messages between the ranks of torchrun, beside training, through the store of torchrun.
+
+Every rank posts a card. Rank 0 compares the cards and writes `start`. While the ranks train, each writes how its
+part ended; `over` ends all ranks where a part did not end well. `final` is the exit status of all ranks.
+
+Every process that reaches the store can read and write it. So the ranks sign every value. Before `start` they use
+the secret that they share. After it they use a key of this run, derived from the secret and a random number of each
+rank. A value from another process counts as absent. So does a value copied from an earlier run, but only after
+`start`. Before it, a copy with the same secret can end or hold up a run that waits. It starts none, because `start`
+repeats the random number of every rank. Ranks take no path and no code from the store.
+"""
+
+import functools
+import math
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import msgspec
+
+from istbench.base.decode import decode_json, encode_own
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.machine import host_name
+from istbench.base.options.numbers import Count
+from istbench.launch.torchrun.secret import SECRET, run_secret, secret_file
+from istbench.launch.torchrun.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+    from istbench.fabric.signed_store import SignedStore
+
+_POLL_S = 0.1
+_CONNECTS_S = 60.0
+_LEAVE_S = 10.0
+_FORGED_S = 10.0  # rank 0 waits this long for a card if the value in the store has a wrong signature
+_STATUS_S = 120.0  # rank 0 waits up to 60 s for the other ranks, and ends its worker
+_INTERRUPTED = 130
+T = TypeVar("T")
+Nonce = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank presents itself before training.
+
+    Attributes:
+        host: name of its machine. address: the address by which other machines reach it.
+        versions: of istbench, torch and Python. config: a `RunConfig` as JSON; another version may not read it.
+        fingerprint: of its data. cores: of its machine, None if not known.
+        own_gpu: whether it has a GPU that no other process of its machine uses.
+        nonce: a random number; an answer to this card repeats it, an answer to an older card does not.
+        error: the reason why this rank cannot train. status: its exit status.
+    """
+
+    rank: int
+    host: str
+    address: str = ""
+    versions: dict[str, str] = {}
+    config: str = "{}"
+    fingerprint: str = ""
+    cores: Count | None = None
+    own_gpu: bool = False
+    nonce: Nonce | None = None
+    error: str = ""
+    status: int = 0
+
+
+class TrainingStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Rank 0 starts the training.
+
+    Attributes:
+        threads: of every node. store_address, store_port: the store of the workers. nonces: of all cards, by rank.
+    """
+
+    threads: Count
+    store_address: str
+    store_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    nonces: list[Nonce]
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How the part of one rank ended.
+
+    Attributes:
+        kind: "done": it trained to the end. "user": a mistake of the user stopped it. "run": another error did.
+            "gone": its worker was killed or is stuck. "lost": another rank went away. "interrupted": a signal
+            stopped it. "ended": the part of another rank had ended.
+        lines: the last lines that the worker printed.
+    """
+
+    kind: Literal["done", "user", "run", "gone", "lost", "interrupted", "ended"]
+    message: str = ""
+    lines: str = ""
+
+
+class Meeting:
+    """The messages as this rank reads and writes them. Every wait ends with the store of torchrun.
+
+    Raises:
+        UserError: if this rank cannot read the secret of the run.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._secret = run_secret()
+        self._nonce = secrets.token_hex(16)
+        self._nonces: list[str] = []  # of all ranks
+        self._run: SignedStore | None = None
+        self._forged: dict[str, float] = {}
+        self._deserted = False
+
+    @cached_property
+    def _before(self) -> "SignedStore":
+        """The messages before `start`."""
+        return self._signed("before", self._secret)
+
+    @cached_property
+    def _store(self) -> "TCPStore":
+        from torch.distributed import TCPStore
+
+        where = (self.world.master, self.world.port)
+        return TCPStore(*where, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECTS_S))
+
+    def _signed(self, prefix: str, key: bytes) -> "SignedStore":
+        from torch.distributed import PrefixStore
+
+        from istbench.fabric.signed_store import SignedStore
+
+        return SignedStore(PrefixStore(f"{self.world.prefix}/{prefix}", self._store), key)
+
+    def _key(self, purpose: str) -> bytes:
+        """A key of this run, the same on all ranks; needs the nonces of all ranks."""
+        from istbench.fabric.signed_store import derived_key
+
+        return derived_key(self._secret, f"{purpose} of {' '.join(self._nonces)}")
+
+    def worker_key(self) -> str:
+        """The key that the workers of this run share, in hexadecimal."""
+        return self._key("workers").hex()
+
+    def _begin(self) -> None:
+        """Sign messages with the key of this run from here on."""
+        self._run = self._signed("run", self._key("words"))
+
+    def _asked(self, ask: "Callable[[SignedStore], T]") -> T:
+        try:
+            return ask(self._run or self._before)
+        except RuntimeError as error:
+            raise RunFailed(
+                f"torchrun's store at {self.world.master}:{self.world.port} does not answer "
+                f"({str(error).splitlines()[0]}); torchrun has ended there, or its host is lost"
+                f"{'; or ' + self._secrets_differ() if self._forged else ''}"
+            ) from None
+
+    def _secrets_differ(self) -> str:
+        given = f"{SECRET} differs" if SECRET in os.environ else f"{secret_file()} differs"
+        return (
+            f"{given} between the hosts (copy one to all, or set {SECRET} alike), or someone else writes to "
+            f"torchrun's store at {self.world.master}:{self.world.port} (keep them out by a firewall)"
+        )
+
+    def _put(self, key: str, value: object) -> None:
+        content = msgspec.json.encode(value, enc_hook=encode_own).decode()
+        self._asked(lambda store: store.set(key, content))
+
+    def _get(self, key: str, kind: type[T]) -> T | None:
+        """The value at `key`; None if no rank has written one yet."""
+        from istbench.fabric.signed_store import NotSigned
+
+        def find(store: "SignedStore") -> str | None:
+            try:
+                return store.find(key)
+            except NotSigned:
+                self._forged.setdefault(key, time.monotonic())
+                return None
+
+        content = self._asked(find)
+        if content is None:
+            return None
+        return decode_json(
+            content.encode(), kind, f"{key} in torchrun's store", "run one version of istbench everywhere"
+        )
+
+    # Before training.
+
+    def post_card(self, card: Card) -> None:
+        """Post the card of this rank. Only its first card counts."""
+        key = f"card/{card.rank}"
+        if not self._asked(lambda store: store.check([key])):
+            self._put(key, msgspec.structs.replace(card, nonce=self._nonce))
+
+    def cards(self) -> list[Card]:
+        """Wait for the cards of all ranks; returns them by rank.
+
+        Raises:
+            UserError, RunFailed, KeyboardInterrupt: as soon as a card has an error; the message names its host.
+        """
+        cards: dict[int, Card] = {}
+        while len(cards) < self.world.size:
+            for rank in set(range(self.world.size)) - cards.keys():
+                card = self._get(f"card/{rank}", Card)
+                if card is None:
+                    if time.monotonic() - self._forged.get(f"card/{rank}", math.inf) > _FORGED_S:
+                        raise UserError(f"rank {rank} does not have this run's secret: {self._secrets_differ()}")
+                    continue
+                if card.error and card.status == _INTERRUPTED:
+                    raise KeyboardInterrupt
+                if card.error:
+                    raise (UserError if card.status == 2 else RunFailed)(f"{card.host}: {card.error}")
+                cards[rank] = card
+            time.sleep(_POLL_S)
+        found = [cards[rank] for rank in range(self.world.size)]
+        self._nonces = [card.nonce or "" for card in found]
+        return found
+
+    def post_prepared(self) -> None:
+        """Write that the data of this host is ready. The first rank makes it, and the others map it."""
+        self._put(f"prepared/{self.world.host_rank}", True)
+
+    def await_prepared(self) -> bool:
+        """Wait for `post_prepared` on this host; returns False if the run ends first."""
+        key = f"prepared/{self.world.host_rank}"
+        while self._get(key, bool) is None:
+            if self._get("final", int) is not None:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def start(self, threads: int, store_address: str, store_port: int) -> None:
+        """Rank 0 starts the training, after it has read all `cards`."""
+        self._put(
+            "start",
+            TrainingStart(threads=threads, store_address=store_address, store_port=store_port, nonces=self._nonces),
+        )
+        self._begin()
+
+    def _find_start(self) -> TrainingStart | None:
+        """The `start` of rank 0, if it answers the card of this rank. That of an earlier run does not."""
+        start = self._get("start", TrainingStart)
+        if start is None or len(start.nonces) != self.world.size:
+            return None
+        if start.nonces[self.world.rank] != self._nonce:
+            return None
+        self._nonces = start.nonces
+        self._begin()
+        return start
+
+    def await_start(self) -> TrainingStart | None:
+        """Wait for `start`; returns None if the run ends first."""
+        while (start := self._find_start()) is None and self._get("final", int) is None:
+            time.sleep(_POLL_S)
+        return start
+
+    # While training.
+
+    def post_ending(self, ending: Ending) -> None:
+        """Write how the part of this rank ended. If it did not end well, all ranks end."""
+        self._put(f"ending/{self.world.rank}", ending)
+        if ending.kind != "done":
+            self._put("over", True)
+
+    def is_over(self) -> bool:
+        """Whether the part of some rank did not end well."""
+        return self._get("over", bool) is not None
+
+    def ask_to_stop(self) -> None:
+        """Ask all ranks to stop after a step, with a checkpoint."""
+        self._put("stop", True)
+
+    def is_to_stop(self) -> bool:
+        """Whether some rank has requested a stop."""
+        return self._get("stop", bool) is not None
+
+    def endings(self) -> dict[int, Ending]:
+        """The endings so far, by rank."""
+        found = {rank: self._get(f"ending/{rank}", Ending) for rank in range(self.world.size)}
+        return {rank: ending for rank, ending in found.items() if ending is not None}
+
+    # Afterwards.
+
+    def end(self, status: int, wait_s: float = 0.0) -> None:
+        """Rank 0 writes the exit `status` of all ranks, and waits `wait_s` for them to read it."""
+        self._put("final", status)
+        others = [f"left/{rank}" for rank in range(1, self.world.size)]
+        until = time.monotonic() + wait_s
+        while not self._asked(lambda store: store.check(others)) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+
+    def await_end(self) -> int:
+        """Wait for the exit status of all ranks.
+
+        Raises:
+            RunFailed: if rank 0 does not write it within two minutes after the failure of this rank in training.
+        """
+        until = time.monotonic() + (math.inf if self._run is None else _STATUS_S)
+        while (status := self._final()) is None:
+            if self._deserted or time.monotonic() > until:
+                self._deserted = True
+                raise RunFailed(
+                    f"rank 0 has not reported the end of the run within {_STATUS_S:g} s: its istbench, on "
+                    f"{self.world.master}, was stopped or killed; end it there, and run the same command again"
+                )
+            time.sleep(_POLL_S)
+        self._put(f"left/{self.world.rank}", True)
+        return status
+
+    def _final(self) -> int | None:
+        if self._run is None and self.world.rank:
+            self._find_start()  # a rank that failed earlier has not read it yet
+        return self._get("final", int)
+
+
+@functools.cache
+def meeting_of(world: World) -> Meeting:
+    """The `Meeting` of this process. Another object would not know the key of the run."""
+    return Meeting(world)
+
+
+def leave(world: World, message: str, status: int) -> tuple[str, int]:
+    """The message that this rank prints when it fails with `message`, and its exit status.
+
+    Rank 0 prints for all ranks. Another rank prints its own message where it does not reach rank 0.
+    """
+    # torchrun ends the other ranks as soon as one has ended, and all need the same exit status.
+    try:
+        meeting = meeting_of(world)
+        if world.rank == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            meeting.end(status, _LEAVE_S)
+            return message, status
+        meeting.post_card(Card(rank=world.rank, host=host_name(), error=message, status=status))
+        status = meeting.await_end()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return "", status
+    except (UserError, RunFailed):
+        return message, status
+    except KeyboardInterrupt:
+        return "", _INTERRUPTED

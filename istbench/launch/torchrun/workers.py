@@ -1,0 +1,290 @@
+"""Workers under torchrun. Each process of torchrun starts one worker and watches it."""
+
+import os
+import socket
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.machine import host_name
+from istbench.base.options.run import RunRequest
+from istbench.base.scratch import scratch_folder
+from istbench.fabric.transport.connections import address_of, address_towards
+from istbench.launch.cells.resolve import Cell, prepare_cell
+from istbench.launch.processes.failures import PeersLost, WorkerLost
+from istbench.launch.processes.launcher import Job, launch
+from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
+from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_threads
+from istbench.launch.torchrun.meeting import Card, Ending, Meeting, meeting_of
+from istbench.launch.torchrun.world import World
+from istbench.node.stopping import StopRequest
+from istbench.node.worker import train_cell
+from istbench.results.store import RunDirectory
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+_POLL_S = 1.0
+_ENDINGS_S = 8.0  # for all ranks to end their workers, which may take five seconds
+_OTHERS_END_S = 60.0  # for the other ranks to end normally after rank 0
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_FAILURES = {"user": UserError, "run": RunFailed}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A place on this host that others reach by `interface`, which is empty if it is unknown."""
+
+    address: str
+    interface: str
+
+    def built(self) -> nullcontext[None]:
+        """Do nothing: the network exists."""
+        return nullcontext()
+
+    def listening(self) -> nullcontext[None]:
+        """Do nothing: the launching process has this address."""
+        return nullcontext()
+
+    def enter(self, rank: int) -> None:
+        """Restrict gloo and NCCL to the interface, unless the user chose another."""
+        for name in _INTERFACES:
+            if self.interface:
+                os.environ.setdefault(name, self.interface)
+
+
+def route_to(master: str) -> Route:
+    """The place of this process: the interface that GLOO_SOCKET_IFNAME names, or the one towards `master`.
+
+    Raises:
+        UserError: if this host has no route to `master`.
+    """
+    chosen = os.environ.get(_INTERFACES[0], "").split(",")[0]
+    try:
+        address = (chosen and address_of(chosen)) or address_towards(master)
+    except OSError as error:
+        raise UserError(
+            f"no route from {host_name()} to {master} ({error.strerror or error}); give torchrun an "
+            "--rdzv-endpoint that every host can reach"
+        ) from None
+    if chosen:
+        return Route(address, chosen)
+    names = [name for _, name in socket.if_nameindex()]
+    if address.startswith("127."):  # the interface has but one of its addresses
+        return Route(address, next((name for name in ("lo", "lo0") if name in names), ""))
+    return Route(address, next((name for name in names if address_of(name) == address), ""))
+
+
+def card_of(world: World, cell: Cell, route: Route) -> Card:
+    """The card of this rank."""
+    own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
+    return Card(
+        rank=world.rank,
+        host=host_name(),
+        address=route.address,
+        versions=cell.header.versions,
+        config=as_text(cell.config),
+        fingerprint=cell.header.data_source.fingerprint,
+        cores=cell.header.host.cores,
+        own_gpu=own_gpu,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunLauncher:
+    """Starts the worker of this rank. The launcher of rank 0 also starts the training and collects the endings.
+
+    Attributes:
+        store: the store of the workers on rank 0, which serves it; on other ranks its address and port.
+        hosts: the host of every rank, on rank 0.
+    """
+
+    meeting: Meeting
+    place: Route
+    store: "TCPStore | tuple[str, int]"
+    hosts: tuple[str, ...] = ()
+
+    def start(self, job: Job) -> "TorchrunWorkers":
+        """Start the worker of this rank; see `Launcher.start`."""
+        world, store = self.meeting.world, self.store
+        address, port = store if isinstance(store, tuple) else (store.host, store.port)
+        environment = {
+            "RANK": str(world.rank),
+            "LOCAL_RANK": str(world.local_rank),
+            "WORLD_SIZE": str(world.size),
+            "LOCAL_WORLD_SIZE": str(world.local_size),
+            "GROUP_RANK": str(world.host_rank),
+            "OMP_NUM_THREADS": str(job.threads),
+            **environment_at(address, port, self.meeting.worker_key()),
+        }
+        own = start_workers(job, self.place, {world.rank: environment})
+        if world.rank == 0:
+            self.meeting.start(job.threads, address, port)
+        return TorchrunWorkers(own, self.meeting, self.hosts, job.stop)
+
+
+class TorchrunWorkers:
+    """The workers of all ranks, as one rank sees them; it watches its own worker."""
+
+    def __init__(
+        self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...], stop: StopRequest | None = None
+    ) -> None:
+        self._own, self._meeting, self._hosts, self._stop = own, meeting, hosts, stop
+        self._told = False
+
+    def wait(self) -> None:
+        """Wait for the workers of all ranks on rank 0, and for its own on another rank; see `Workers.wait`."""
+        interrupted = None
+        try:
+            ending = self._watch()
+        except KeyboardInterrupt as interrupt:
+            ending, interrupted = Ending(kind="interrupted"), interrupt
+        if ending.kind != "done":
+            self._own.end()
+        self._meeting.post_ending(ending)
+        if self._meeting.world.rank == 0:
+            self._judge()
+        if interrupted is not None or ending.kind == "interrupted":
+            raise interrupted or KeyboardInterrupt
+        if ending.kind != "done":
+            raise RunFailed(ending.message)
+
+    def _watch(self) -> Ending:
+        try:
+            while not self._own.poll(_POLL_S):
+                if self._meeting.is_over():
+                    return Ending(kind="ended")
+                self._pass_on()
+        except UserError as error:
+            return Ending(kind="user", message=str(error))
+        except PeersLost as error:
+            return Ending(kind="lost", message=str(error))
+        except WorkerLost as error:
+            return Ending(kind="gone", message=error.what, lines=error.lines)
+        except RunFailed as error:
+            return Ending(kind="run", message=str(error))
+        return Ending(kind="interrupted" if self._stop is not None and self._stop.requested() else "done")
+
+    def _pass_on(self) -> None:
+        """Pass a request to stop from this launcher to the other ranks, or from another rank to this worker."""
+        if self._stop is None or self._told:
+            return
+        if self._stop.requested():
+            self._meeting.ask_to_stop()
+        elif self._meeting.is_to_stop():
+            self._stop.request()
+        self._told = self._stop.requested()
+
+    def _judge(self) -> None:
+        """Wait for the endings of all ranks; raises the cause where they did not all end well."""
+        until, over = time.monotonic() + _OTHERS_END_S, False
+        while len(endings := self._meeting.endings()) < len(self._hosts) and time.monotonic() < until:
+            if not over and self._meeting.is_over():
+                until, over = time.monotonic() + _ENDINGS_S, True
+            time.sleep(_POLL_S / 10)
+        if cause := cause_of(endings, self._hosts):
+            raise cause
+
+    def end(self) -> None:
+        """End the worker of this rank; see `Workers.end`."""
+        self._own.end()
+
+
+def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseException | None:
+    """The cause of the end, from the `endings` of the ranks; None if all ended well. `hosts` are by rank.
+
+    A rank without an ending was lost. Ranks that only miss another rank name no cause.
+    """
+    for kind, failure in _FAILURES.items():
+        for rank, ending in sorted(endings.items()):
+            if ending.kind == kind:
+                return failure(f"{hosts[rank]}: {ending.message}")
+    told = {
+        kind: [
+            WorkerLost(f"{hosts[rank]}: {ending.message}", ending.lines)
+            for rank, ending in sorted(endings.items())
+            if ending.kind == kind
+        ]
+        for kind in ("gone", "lost")
+    }
+    missing = [
+        WorkerLost(f"{host}: worker {rank} is gone: its process was killed, or its host was lost")
+        for rank, host in enumerate(hosts)
+        if rank not in endings
+    ]
+    for cause in [*told["gone"], *missing, *told["lost"]]:
+        return cause
+    return None if all(ending.kind == "done" for ending in endings.values()) else KeyboardInterrupt()
+
+
+def follow(world: World, request: RunRequest, out: Path) -> int:
+    """Train as a rank other than 0, which prints only errors; returns the exit status.
+
+    Only its own command line names the files that it reads and imports.
+
+    Raises:
+        UserError, RunFailed: if this rank cannot train.
+        KeyboardInterrupt: after a signal.
+    """
+    meeting = meeting_of(world)
+    if world.local_rank > 0 and not meeting.await_prepared():
+        return meeting.await_end()
+    cell = prepare_cell(
+        msgspec.structs.replace(request, save=None, sinks=()), lambda *_: None, here=world.local_size
+    )
+    if world.local_rank == 0:
+        meeting.post_prepared()
+    place = route_to(world.master)
+    meeting.post_card(card_of(world, cell, place))
+    start = meeting.await_start()
+    if start is None:
+        return meeting.await_end()
+    cell = with_threads(cell, start.threads)
+    with scratch_folder() as scratch:
+        # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
+        run = RunDirectory.of(out, cell.name).path.resolve() if world.host_rank == 0 else scratch / "run"
+        job = Job(
+            target=train_cell,
+            args=(str(run), str(scratch), cell.header),
+            nodes=world.size,
+            threads=cell.config.threads,
+            logs=scratch / "logs",
+            timeout_s=cell.config.timeout_s,
+            stop=StopRequest(scratch),
+        )
+        store = (start.store_address, start.store_port)
+        try:
+            launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)
+        except (UserError, RunFailed):  # rank 0 prints the cause
+            return meeting.await_end()
+    return 0
+
+
+def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
+    """The `cell` as all ranks run it, its launcher, and a line that names the network. Only rank 0 calls this.
+
+    Raises:
+        UserError, RunFailed: if a rank cannot train, or would train another cell; the message names its host.
+    """
+    meeting = meeting_of(world)
+    meeting.post_prepared()
+    place = route_to(world.master)
+    own = card_of(world, cell, place)
+    meeting.post_card(own)
+    cards = meeting.cards()
+    check_agreement(cards)
+    cell = agreed(cell, cards)
+    hosts = tuple(host_names(cards))
+    count = len(set(hosts))
+    said = (
+        f"{world.size} node{'s' if world.size > 1 else ''} on {count} host{'s' if count > 1 else ''}, talking by "
+        f"{'NCCL' if own.own_gpu else 'gloo'} over {place.interface or 'the interface'} ({place.address})"
+    )
+    store = serve_store(place)
+    return cell, TorchrunLauncher(meeting=meeting, place=place, store=store, hosts=hosts), said

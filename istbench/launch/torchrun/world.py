@@ -1,0 +1,83 @@
+"""The environment variables that torchrun sets for each of its processes."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from istbench.base.errors import UserError, shown
+
+_MARK = "TORCHELASTIC_RUN_ID"
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process among all processes of one torchrun, on one host or several.
+
+    Attributes:
+        rank: number of this process. size: number of processes. local_rank, local_size: the same on this host.
+        host_rank: number of this host. hosts: number of hosts. master, port: address of the store of torchrun.
+        restart: number of restarts by torchrun.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host_rank: int
+    hosts: int
+    master: str
+    port: int
+    restart: int = 0
+
+    @cached_property
+    def prefix(self) -> str:
+        """The prefix of all keys in the store of torchrun, which still has the keys of an earlier start."""
+        return f"istbench/{self.restart}"
+
+    def nodes(self, asked: int | None) -> int:
+        """The number of nodes of a run: one for each process.
+
+        Raises:
+            UserError: if `asked` is another number.
+        """
+        if asked not in (None, self.size):
+            raise UserError(
+                f"--nodes {asked}, and torchrun started {self.size} process{'es' if self.size > 1 else ''}; leave "
+                "out --nodes, or start as many (--nnodes times --nproc-per-node)"
+            )
+        return self.size
+
+
+def this_world(environment: Mapping[str, str] = os.environ) -> World | None:
+    """The world of this process; None if torchrun did not start it.
+
+    Raises:
+        UserError: if the environment of torchrun is incomplete.
+    """
+    if _MARK not in environment:
+        return None
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE", "True") != "True":
+        raise UserError("the processes need the store of torchrun: unset TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+
+    def number(name: str, least: int) -> int:
+        text = environment.get(name, "")
+        if not (text.isascii() and text.isdigit() and int(text) >= least):
+            raise UserError(
+                f"{_MARK} says that torchrun started this, but {name} is {shown(text)}; unset {_MARK}, or start "
+                "it by torchrun"
+            )
+        return int(text)
+
+    fields: dict[str, Any] = {
+        "rank": number("RANK", 0),
+        "size": number("WORLD_SIZE", 1),
+        "local_rank": number("LOCAL_RANK", 0),
+        "local_size": number("LOCAL_WORLD_SIZE", 1),
+        "host_rank": number("GROUP_RANK", 0),
+        "hosts": number("GROUP_WORLD_SIZE", 1),
+        "port": number("MASTER_PORT", 1),
+    }
+    restart = number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in environment else 0
+    return World(**fields, master=environment.get("MASTER_ADDR", "localhost"), restart=restart)

@@ -1,0 +1,292 @@
+"""The optimizer of a method's local steps: its options, and its state for checkpoints."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+
+from istbench.base.errors import UserError
+from istbench.base.memory_order import memory_format
+from istbench.base.options.numbers import Part, Rate, Share
+from istbench.base.options.tunable import LEARNING_RATE
+
+_KEPT = {
+    torch.optim.SGD: ("momentum_buffer",),
+    torch.optim.Adam: ("exp_avg", "exp_avg_sq", "step"),
+    torch.optim.AdamW: ("exp_avg", "exp_avg_sq", "step"),
+}
+
+
+UpdateRule = Literal["sgd", "adam", "adamw", "muon"]
+_DECAY_AT, _DECAY = (0.5, 0.75), 0.1
+_BETAS = (0.9, 0.999)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """Options of the optimizer of local steps. Workloads set their own defaults."""
+
+    optimizer: UpdateRule = field(
+        default="sgd", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
+    )
+    lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
+    momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
+    weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
+    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})
+    schedule: Literal["constant", "step", "cosine"] = field(
+        default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
+    )
+    warmup: Share = field(
+        default=0.0,
+        metadata={"help": "share of the budget in which the learning rate rises to lr", "later": True},
+    )
+    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
+        default=_DECAY_AT,
+        metadata={"help": "shares of the budget after which schedule=step multiplies by decay", "later": True},
+    )
+    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step", "later": True})
+    cosine_end: Share = field(
+        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends", "later": True}
+    )
+    beta1: Share = field(
+        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw", "later": True}
+    )
+    beta2: Share = field(
+        default=_BETAS[1],
+        metadata={"help": "decay of the mean squared gradient, with adam and adamw", "later": True},
+    )
+    weight_decay_of: Literal["all", "matrices"] = field(
+        default="all",
+        metadata={
+            "help": "parameters with weight decay: all, or matrices without biases and normalisation weights",
+            "later": True,
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.momentum and self.optimizer != "sgd":
+            raise UserError(f"momentum is an option of sgd, not of {self.optimizer}; leave it out")
+        if self.nesterov and not self.momentum:
+            raise UserError("nesterov needs momentum, which is 0; set momentum=0.9, or leave nesterov out")
+        if self.schedule != "step" and (self.decay_at, self.decay) != (_DECAY_AT, _DECAY):
+            name = "decay" if self.decay_at == _DECAY_AT else "decay_at"
+            raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")
+        if self.cosine_end and self.schedule != "cosine":
+            raise UserError(f"cosine_end is an option of schedule=cosine, not of {self.schedule}")
+        if self.optimizer == "sgd" and self.betas != _BETAS:
+            name = "beta1" if self.beta1 != _BETAS[0] else "beta2"
+            raise UserError(f"{name} is an option of adam and adamw, not of sgd; leave it out")
+        if self.weight_decay_of != "all" and not self.weight_decay:
+            raise UserError("weight_decay_of needs weight_decay, which is 0; set weight_decay=0.1, or leave it out")
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of local step number `step`, from 0, in a budget of `steps`; a pure function of both.
+
+        Raises:
+            ValueError: if the schedule has no such step.
+        """
+        if self.schedule == "constant" and not self.warmup:
+            return self.lr
+        if not 0 <= step < steps:
+            raise ValueError(f"no local step {step} in a budget of {steps}")
+        warm = round(self.warmup * steps)
+        rate = self.lr * min(1.0, (step + 1) / (warm + 1))
+        if self.schedule == "step":
+            rate *= self.decay ** sum(step >= round(share * steps) for share in self.decay_at)
+        elif self.schedule == "cosine":
+            share = (1 + math.cos(math.pi * max(0, step - warm) / max(1, steps - warm))) / 2
+            rate *= self.cosine_end + (1 - self.cosine_end) * share
+        return rate
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's decay rates of the mean gradient and of the mean squared gradient."""
+        return self.beta1, self.beta2
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the tensors of its own shape that the optimizer keeps for a parameter (muon: for no matrix)."""
+        if self.optimizer == "sgd":
+            return ("momentum_buffer",) if self.momentum else ()
+        return "exp_avg", "exp_avg_sq"
+
+    def state_bytes(self, parameters: Iterable[Tensor]) -> int:
+        """Bytes of the optimizer's tensors for `parameters`."""
+        muon = self.optimizer == "muon"
+        return sum(own.nbytes * (1 if muon and own.dim() == 2 else len(self.slots)) for own in parameters)
+
+    def groups(self, parameters: Iterable[Tensor], part_of: Tensor | None = None) -> list[dict[str, Any]]:
+        """`parameters` as torch's parameter groups, which differ in weight decay; one group if all have the same.
+
+        part_of: the parameter of which all of them are parts, in another shape.
+        """
+        every = list(parameters)
+        if not self.weight_decay or self.weight_decay_of == "all":
+            return [{"params": every}]
+        matrices = [own for own in every if (own if part_of is None else part_of).dim() > 1]
+        others = [own for own in every if (own if part_of is None else part_of).dim() <= 1]
+        return [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+    def build(
+        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, part_of: Tensor | None = None
+    ) -> torch.optim.Optimizer:
+        """The optimizer over `parameters`, or over some of `groups`, with `part_of` as there.
+
+        On a CPU Adam is torch's fused one: one pass, 2 to 10 times faster.
+        """
+        given: list[Any] = list(parameters)
+        groups = given if given and isinstance(given[0], dict) else self.groups(given, part_of)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(
+                groups,
+                lr=self.lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                nesterov=self.nesterov,
+            )
+        if self.optimizer == "muon":
+            return MuonAndAdamW(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
+        rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return _fused(rule(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay))
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """torch's Muon for matrices and its AdamW for all other parameters, as one optimizer.
+
+    Muon orthogonalises the momentum of a whole matrix (Jordan et al., 2024). `match_rms_adamw` scales its updates
+    to the size of those of AdamW (Liu et al., arXiv 2502.16982): one learning rate and weight decay serve both.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        self._parts: list[torch.optim.Optimizer] = []
+        if matrices := _only(groups, lambda own: own.dim() == 2):
+            muon = torch.optim.Muon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+            self._parts.append(muon)
+        if others := _only(groups, lambda own: own.dim() != 2):
+            self._parts.append(_fused(torch.optim.AdamW(others, lr=lr, betas=betas, weight_decay=weight_decay)))
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Give both parts the groups and the state of this optimizer."""
+        first = 0
+        for part in self._parts:
+            last = first + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[first:last], self.state
+            first = last
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # called by `load_state_dict`, with other objects
+        super().__setstate__(state)
+        self._share()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step both parts."""
+        for part in self._parts:
+            part.step()
+
+
+def _only(groups: list[dict[str, Any]], wanted: Callable[[Tensor], bool]) -> list[dict[str, Any]]:
+    """`groups` without the parameters that are not `wanted`, and without empty groups."""
+    found = [{**group, "params": [own for own in group["params"] if wanted(own)]} for group in groups]
+    return [group for group in found if group["params"]]
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    for group in optimizer.param_groups:  # None leaves it to torch, which steps all tensors of a GPU at once
+        group["fused"] = all(parameter.is_cpu for parameter in group["params"]) or None
+    return optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedOptions(OptimizerOptions):
+    """Options of a method that has the whole gradient of a node before its local step."""
+
+    clip: Rate = field(
+        default=0.0,
+        metadata={"help": "largest norm of a node's gradient in a local step; 0 leaves it as it is", "later": True},
+    )
+
+    def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Scale the gradients of `parameters` so that their joint norm is at most `clip`."""
+        if self.clip:
+            nn.utils.clip_grad_norm_(parameters, self.clip)
+
+
+def is_fused_on_cpu(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `build` makes such an optimizer fused on a CPU, with steps in place."""
+    return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the next step of `optimizer`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence[str]) -> list[Tensor]:
+    """The optimizer's tensors `slots` of `parameter`, made where there was no gradient of it so far.
+
+    They are zero then, as the optimizer would make them at the first gradient: its next step is the same.
+    """
+    state = optimizer.state[parameter]
+    for slot in slots:
+        if not isinstance(state.get(slot), Tensor):
+            state[slot] = torch.zeros_like(parameter)
+            if slot != "momentum_buffer":
+                state.setdefault("step", torch.zeros(()))
+    return [state[slot] for slot in slots]
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state dictionary of `optimizer` with string keys, for checkpoints."""
+    state = optimizer.state_dict()
+    return {**state, "state": {str(index): slots for index, slots in state["state"].items()}}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The inverse of `optimizer_state`.
+
+    Raises:
+        ValueError: for the state of another optimizer, or over other parameters.
+    """
+    slots = {int(index): value for index, value in state["state"].items()}
+    if _kind(state["param_groups"]) != _kind(optimizer.state_dict()["param_groups"]):
+        raise ValueError("the state of another optimizer")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not all(_fits(slots[index], parameters[index], type(optimizer)) for index in slots):
+        raise ValueError("the state of an optimizer over other parameters")
+    optimizer.load_state_dict({**state, "state": slots})
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[name] = value.contiguous(memory_format=memory_format(parameter))
+
+
+def _kind(value: Any) -> Any:
+    """A setting of an optimizer without its numbers, which may change between runs."""
+    if isinstance(value, dict):
+        return {key: item if key == "params" else _kind(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kind(item) for item in value]
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
+    """Whether `slots` can be the state of `parameter` in an optimizer of class `rule`."""
+    names = _KEPT.get(rule)
+    if rule is MuonAndAdamW:
+        names = ("momentum_buffer",) if parameter.dim() == 2 else _KEPT[torch.optim.AdamW]
+    if names is None or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
+        return True
+    return set(names) <= slots.keys() and all(_slot_fits(name, slots[name], parameter) for name in names)
+
+
+def _slot_fits(name: str, value: Any, parameter: Tensor) -> bool:
+    shape = torch.Size() if name == "step" else parameter.shape
+    return isinstance(value, Tensor) and value.shape == shape

@@ -1,0 +1,76 @@
+"""The messages of a served model in the trace."""
+
+from collections.abc import Sequence
+
+from istbench.fabric.recorder import Recorder
+from istbench.methods.served.slices import Slice
+
+
+class ServedRecord:
+    """Records pushes when their gradients become ready, then the updates with the sums, then the replies.
+
+    The training thread records all of them, in the same order on every node. For each parameter, as its gradient
+    becomes ready, it records the pushes, then updates and replies. It posts receives before the backward pass,
+    because messages may arrive at any time. Only the duration of an update comes from the thread that ran it.
+    """
+
+    def __init__(
+        self, recorder: Recorder, slices: Sequence[Sequence[Slice]], itemsize: int, rank: int, world_size: int
+    ) -> None:
+        self._recorder = recorder
+        self._slices = slices
+        self._itemsize = itemsize
+        self._rank = rank
+        self._peers = [peer for peer in range(world_size) if peer != rank]
+        self._pushes_in: dict[int, list[int]] = {}
+        self._updates: dict[int, int] = {}
+        self._awaited: dict[int, list[int]] = {}
+
+    def backward_starts(self, ready_order: Sequence[int]) -> None:
+        """Post every receive of this round. Parameters become ready in `ready_order`, that of the last round."""
+        if self._recorder.finished:
+            return
+        for parameter in ready_order:
+            self._awaited[parameter] = []
+            for peer in self._peers:
+                for slice in self._slices[parameter]:
+                    if slice.server == self._rank:
+                        op = self._post("receive", slice, peer)
+                        self._pushes_in.setdefault(slice.index, []).append(op)
+                self._awaited[parameter] += [
+                    self._post("receive", slice, peer) for slice in self._slices[parameter] if slice.server == peer
+                ]
+
+    def pushed(self, parameter: int, orders: Sequence[int]) -> None:
+        """Record that the gradient of `parameter` is ready. Its pushes start now, its updates and replies later.
+
+        orders: the priorities of its slices.
+        """
+        if self._recorder.finished:
+            return
+        slices = self._slices[parameter]
+        for peer in self._peers:
+            for slice, order in zip(slices, orders, strict=True):
+                if slice.server == peer:
+                    self._post("send", slice, peer, order)
+        for slice, order in zip(slices, orders, strict=True):
+            if slice.server == self._rank:
+                update = self._recorder.post("work", 0, (), order, self._pushes_in.pop(slice.index, ()))
+                self._updates[slice.index] = update
+                self._awaited.setdefault(parameter, []).append(update)
+                for peer in self._peers:
+                    self._post("send", slice, peer, order, (update,))
+
+    def updated(self, index: int, seconds: float) -> None:
+        """Record the `seconds` of the update of slice `index`. Call it on the thread that ran the update."""
+        update = self._updates.pop(index, None)
+        if update is not None:
+            self._recorder.worked(update, seconds)
+
+    def awaited(self, parameter: int) -> list[int]:
+        """Return the operations for which `parameter` waits, each only once."""
+        return self._awaited.pop(parameter, [])
+
+    def _post(self, kind: str, slice: Slice, peer: int, priority: int = 0, after: Sequence[int] = ()) -> int:
+        size = self._itemsize * (slice.stop - slice.start)
+        return self._recorder.post(kind, size, (peer,), priority, after)

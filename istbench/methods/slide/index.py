@@ -1,0 +1,183 @@
+"""The index of a weight: hash tables and common rows, rebuilt as the weight changes."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from istbench.base.seeds import derived_seed
+from istbench.methods.slide.choosing import Choice, choose
+from istbench.methods.slide.common import common_rows, largest
+from istbench.methods.slide.hashing import Family
+from istbench.methods.slide.tables import NO_LIMIT, Tables
+from istbench.methods.slide.threads import Threads
+
+COMMON_EVERY = 10
+"""Steps between two searches for common rows, each a pass over the rows. Every rebuild searches too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildSchedule:
+    """The steps of rebuilds: the first interval has `first` steps, and each grows by a factor of e to the `growth`.
+
+    SLIDE, section 3.1.3: weights change less and less. With growth 0 all intervals are equal. The schedule depends
+    on the step alone, so that checkpoints need no state of it.
+    """
+
+    first: int = 50
+    growth: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or not 0 <= self.growth < math.inf:
+            raise ValueError(f"a schedule cannot start after {self.first} steps and grow by {self.growth}")
+
+    def rebuilds(self, step: int) -> int:
+        """The number of rebuilds that are due after `step` steps."""
+        if self.growth == 0:
+            return step // self.first
+        # The k-th is due after first * (1 + e^g + ... + e^((k - 1) g)) steps, rounded up.
+        count = int(math.log1p(step * math.expm1(self.growth) / self.first) / self.growth)
+        return next(number for number in (count + 1, count, count - 1) if self._step(number) <= step)
+
+    def due(self, step: int) -> bool:
+        """Whether a rebuild is due after the `step`-th step, counted from 1, and before the next."""
+        return self.rebuilds(step) > self.rebuilds(step - 1)
+
+    def _step(self, number: int) -> int:
+        return math.ceil(self.first * math.expm1(self.growth * number) / math.expm1(self.growth))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """The tables of an index, and their rebuilds.
+
+    Attributes:
+        functions, tables: K and L. target: in their place, the number of rows that tables make active for a sample;
+            K and L are then chosen whenever functions are drawn. common: rows that are active for every sample.
+        schedule: of rebuilds. limit: rows that an active set takes from a bucket, None for all.
+        share: the share of rows that a rebuild hashes again, the most changed first. Whenever the shares add up to
+            all rows (with 1, at every rebuild), new functions are drawn and hash all rows.
+    """
+
+    functions: int = 0
+    tables: int = 0
+    target: int = 0
+    common: int = 0
+    schedule: RebuildSchedule
+    limit: int | None = None
+    share: float = 1.0
+
+
+def functions_seed(seed: int, drawn: int) -> int:
+    """The seed of hash functions after `drawn` new draws; `seed` is that of the index."""
+    return derived_seed(seed, "functions", drawn)
+
+
+class Index:
+    """Tables over the rows of a weight (float32 [n, width]) and a bias (float32 [n]), which the caller trains.
+
+    `build` or `load` makes the tables.
+
+    Attributes:
+        built: whether there are tables.
+        changes: float32 [n], the change of every row since it was hashed; `kernels.backward` adds to it.
+        common: int32, the rows with the largest outputs for the mean hidden vector, at most a few steps old.
+        choice: K and L, and the expected number of active rows. rebuilds: their number so far.
+    """
+
+    def __init__(
+        self,
+        kind: Family,
+        options: IndexOptions,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        threads: Threads,
+        *,
+        seed: int,
+    ) -> None:
+        self._kind, self._options, self._seed, self._threads = kind, options, seed, threads
+        self._weight, self._bias, self._drawn = weight, bias, 0
+        self.changes = np.zeros(len(weight), np.float32)
+        self.rebuilds = 0
+        self.built = False
+
+    def build(self, hidden: np.ndarray) -> None:
+        """Build the first tables. hidden: float32 [b, width], hidden vectors for the choice of K and L."""
+        self._draw(hidden)
+        self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+        self.built = True
+
+    def _draw(self, hidden: np.ndarray) -> None:
+        """Draw new functions and hash all rows."""
+        options, weight, threads = self._options, self._weight, self._threads
+        seed = functions_seed(self._seed, self._drawn)
+        self.choice = Choice(functions=options.functions, tables=options.tables, active=0)
+        if options.target:
+            self.choice = choose(self._kind, weight, hidden, options.target, threads, seed=seed)
+        self.family = self._kind(weight.shape[1], self.choice.functions, self.choice.tables, seed)
+        self.tables = Tables.empty(len(weight))  # free the memory of the old tables first
+        self.tables = Tables.build(self.family, weight, threads, options.limit)
+        self.changes[:] = 0
+
+    def codes(self, hidden: np.ndarray) -> np.ndarray:
+        """The codes of `hidden` (float32 [b, width]), int32 [tables, b]."""
+        return self.family.codes(hidden, self._threads)
+
+    def stepped(self, step: int, hidden: np.ndarray) -> bool:
+        """Rebuild the tables if that is due after the `step`-th step, counted from 1; returns whether it was.
+
+        Args:
+            hidden: float32 [b, width], the hidden vectors of the last minibatch.
+        """
+        due = self._options.schedule.due(step)
+        if due or step % COMMON_EVERY == 0:
+            self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+        if not due:
+            return False
+        self.rebuilds += 1
+        if math.floor(self.rebuilds * self._options.share) > self._drawn:
+            self._drawn += 1
+            self._draw(hidden)
+        else:
+            rows = largest(self.changes, round(self._options.share * len(self._weight)))
+            self.tables.update(rows, self.family.codes(self._weight[rows], self._threads), self._threads)
+            self.changes[rows] = 0
+        return True
+
+    def state(self) -> dict[str, np.ndarray | int]:
+        """The state for a checkpoint: arrays, which are not copied, and numbers."""
+        return {
+            "rows": self.tables.rows,
+            "starts": self.tables.starts,
+            "changes": self.changes,
+            "common": self.common,
+            "functions": self.choice.functions,
+            "drawn": self._drawn,
+            "rebuilds": self.rebuilds,
+        }
+
+    def load(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        changes: np.ndarray,
+        common: np.ndarray,
+        functions: int,
+        drawn: int,
+        rebuilds: int,
+    ) -> None:
+        """Load the `state` of an index with the same options and number of rows.
+
+        Raises:
+            ValueError: the state does not fit.
+        """
+        size, tables = len(self._weight), len(rows)
+        family = self._kind(self._weight.shape[1], functions, tables, functions_seed(self._seed, drawn))
+        fitting = ((rows, (tables, size)), (starts, (tables, family.buckets + 1)), (common, (len(common),)))
+        whole = all(own.shape == shape and own.dtype == np.int32 for own, shape in fitting)
+        if not whole or (changes.shape, changes.dtype) != (self.changes.shape, self.changes.dtype):
+            raise ValueError("the tables of another index")
+        self.family, self.choice = family, Choice(functions=functions, tables=tables, active=0)
+        self.tables = Tables(rows.copy(), starts.copy(), self._options.limit or NO_LIMIT)
+        self.common, self.changes[:] = common.copy(), changes
+        self._drawn, self.rebuilds, self.built = drawn, rebuilds, True

@@ -1,0 +1,194 @@
+"""Products of active rows with the samples that use them, and updates of these rows.
+
+A pass reads the rows in order, each once; the few vectors of a batch stay in the processor's cache. Threads work on
+blocks of rows at the same time. Each block adds to its own copy of the vectors. The copies are then summed in
+the order of blocks, so the result is the same for any number of threads.
+"""
+
+import numpy as np
+
+from istbench.methods.slide.inversion import BLOCKS, Pairs
+from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.threads import Threads, kernel
+
+_NO_CHANGES = np.empty(0, np.float32)
+_SGD, _ADAM = int(Rule.SGD), int(Rule.ADAM)
+
+
+def row_outputs(
+    weight: np.ndarray, bias: np.ndarray, vectors: np.ndarray, pairs: Pairs, threads: Threads
+) -> np.ndarray:
+    """For every pair, the product of its row and its sample's vector, plus the row's bias: float32 [pairs].
+
+    Args:
+        weight: float32 [n, width]. bias: float32 [n]. vectors: float32 [b, width].
+    """
+    outputs = np.empty(len(pairs), np.float32)
+
+    def block(number: int) -> None:
+        first, last = pairs.edges[number], pairs.edges[number + 1]
+        _outputs(weight, bias, vectors, pairs.rows, pairs.starts, pairs.samples, first, last, outputs)
+
+    threads.run(block, BLOCKS)
+    return outputs
+
+
+def backward(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    vectors: np.ndarray,
+    slopes: np.ndarray,
+    pairs: Pairs,
+    optimizer: RowOptimizer,
+    lr: float,
+    threads: Threads,
+    *,
+    changes: np.ndarray | None = None,
+) -> np.ndarray:
+    """Compute the gradient of `vectors` by the old weights and update the rows, in one pass over them.
+
+    Args:
+        weight: float32 [n, width], updated. bias: float32 [n], updated.
+        vectors: float32 [b, width]. slopes: float32 [pairs], the gradient of `row_outputs`.
+        lr: the learning rate of this step.
+        changes: float32 [n]; the update of a row adds its length relative to the row, so that the caller finds the
+            rows that changed most.
+
+    Returns:
+        float32 [b, width].
+    """
+    parts = np.empty((BLOCKS, *vectors.shape), np.float32)
+    moved = _NO_CHANGES if changes is None else changes
+    state = (optimizer.next_rates(lr), *optimizer.moments, *optimizer.bias_moments, moved)
+    edges, rows = pairs.edges, pairs.rows
+
+    def row_at(number: int) -> int:
+        return int(rows[number]) if number < len(rows) else len(weight)
+
+    def block(number: int) -> None:
+        first, last = edges[number], edges[number + 1]
+        first_row = row_at(first) if number > 0 else 0
+        _backward(
+            weight, bias, vectors, rows, pairs.starts, pairs.samples, slopes, first, last, first_row, row_at(last),
+            parts[number], int(optimizer.rule), state,
+        )  # fmt: skip
+
+    threads.run(block, BLOCKS)
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+@kernel
+def _outputs(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    samples: np.ndarray,
+    first: int,
+    last: int,
+    outputs: np.ndarray,
+) -> None:
+    """Fill in the outputs of the pairs of rows[first:last]."""
+    for number in range(first, last):
+        row = rows[number]
+        for pair in range(starts[number], starts[number + 1]):
+            sample = samples[pair]
+            product = np.float32(0)
+            for entry in range(weight.shape[1]):
+                product += weight[row, entry] * vectors[sample, entry]
+            outputs[pair] = product + bias[row]
+
+
+@kernel
+def _backward(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    samples: np.ndarray,
+    slopes: np.ndarray,
+    first: int,
+    last: int,
+    first_row: int,
+    last_row: int,
+    of_vectors: np.ndarray,
+    rule: int,
+    state: tuple[np.ndarray, ...],
+) -> None:
+    """Fill `of_vectors` with the sums over rows[first:last]; update these, and by `Rule.ADAM` the rows between.
+
+    `state` is `next_rates`, the moments of weight and bias, and the changes.
+    """
+    width = weight.shape[1]
+    gradient, zeros = np.empty(width, np.float32), np.zeros(width, np.float32)
+    none = np.float32(0)
+    of_vectors[:] = 0
+    idle = first_row
+    for number in range(first, last):
+        row = rows[number]
+        if rule == _ADAM:
+            for other in range(idle, row):
+                _update(weight, bias, other, zeros, none, rule, state)
+            idle = row + 1
+        gradient[:] = 0
+        of_bias = none
+        for pair in range(starts[number], starts[number + 1]):
+            sample, slope = samples[pair], slopes[pair]
+            of_bias += slope
+            for entry in range(width):
+                of_vectors[sample, entry] += slope * weight[row, entry]
+            for entry in range(width):
+                gradient[entry] += slope * vectors[sample, entry]
+        _update(weight, bias, row, gradient, of_bias, rule, state)
+    if rule == _ADAM:
+        for other in range(idle, last_row):
+            _update(weight, bias, other, zeros, none, rule, state)
+
+
+@kernel
+def _update(
+    weight: np.ndarray,
+    bias: np.ndarray,
+    row: int,
+    gradient: np.ndarray,
+    of_bias: np.float32,
+    rule: int,
+    state: tuple[np.ndarray, ...],
+) -> None:
+    """Update a row by its gradient."""
+    rates, moments, squares, bias_moments, bias_squares, changes = state
+    rate, root, epsilon = rates[0], rates[1], rates[6]
+    keep, take, keep_square, take_square = rates[2], rates[3], rates[4], rates[5]
+    change, length = np.float32(0), np.float32(0)
+    for entry in range(weight.shape[1]) if rule == _SGD else range(0):
+        step = rate * gradient[entry]
+        old = weight[row, entry]
+        weight[row, entry] = old - step
+        change += step * step
+        length += old * old
+    for entry in range(weight.shape[1]) if rule != _SGD else range(0):
+        slope = gradient[entry]
+        moment = keep * moments[row, entry] + take * slope
+        square = keep_square * squares[row, entry] + take_square * slope * slope
+        moments[row, entry] = moment
+        squares[row, entry] = square
+        step = rate * moment / (np.sqrt(square) * root + epsilon)
+        old = weight[row, entry]
+        weight[row, entry] = old - step
+        change += step * step
+        length += old * old
+    if rule == _SGD:
+        bias[row] -= rate * of_bias
+    else:
+        moment = keep * bias_moments[row] + take * of_bias
+        square = keep_square * bias_squares[row] + take_square * of_bias * of_bias
+        bias_moments[row] = moment
+        bias_squares[row] = square
+        bias[row] -= rate * moment / (np.sqrt(square) * root + epsilon)
+    if len(changes) > 0 and change > 0:
+        changes[row] += np.sqrt(change / max(length, np.float32(1e-30)))

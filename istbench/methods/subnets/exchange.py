@@ -1,0 +1,381 @@
+"""The exchange of IST without a server: plans the entries between each two nodes, gathers and writes them.
+
+At the end of a round every entry moves directly from the node that trained it to the nodes that train it next. If
+no node trains it next, it moves to its home node, and later back from there. Sender and receiver derive the same
+list of blocks from the two partitions. So a message holds bare values in that order, and no index crosses the
+network. The partitions are those of arXiv 1910.02120; the exchange without a server is this project's own.
+
+If an entry has several owners (coverage p), they differ at the end of a round. One of them is its lead: the first
+owner of its row's unit, or, if that node does not own the column's unit, the first owner of the column's unit. Two
+exchanges follow each other:
+
+1. `Meeting`: the other owners send their values to the lead, which takes the mean: p - 1 values for each entry of a
+   tensor with one cut dimension.
+2. `Repartition`: the lead sends the mean to the next owners, p or p - 1 of them. A node that owned the entry before
+   keeps its own optimizer state; a new owner also gets the lead's state.
+
+So p = 1 is the move of Independent Subnet Training, without a meeting. An entry needs at least 2 (p - 1) transfers,
+and one more if no owner stays.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from istbench.workloads.neuron_groups.layout import CutTensor, Layout, product_shape, select, select_into, write
+from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, common_owners, units_dealt
+
+Holder = Literal["subnet", "home"]
+
+Planes = Mapping[str, Sequence[Tensor]]
+"""Tensors by name: the values and the optimizer state that travels with them, all of one shape."""
+
+Span = tuple[int, int | None]
+"""Planes of a tensor, from the first to the last (exclusive)."""
+
+_ALL, _VALUES, _STATE = (0, None), (0, 1), (1, None)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The tensors on one node: its subnet, and its home shards of tensors cut along two axes.
+
+    A home shard has the rows of the home node's units along the tensor's first axis, whole along the second.
+    """
+
+    subnet: Planes
+    home: Planes
+
+
+@dataclass(frozen=True)
+class Block:
+    """A product of indices, local to the holder, along the axes of one tensor; `planes` of the holder's planes."""
+
+    tensor: CutTensor
+    holder: Holder
+    index: tuple[Tensor, ...]
+    planes: Span = _ALL
+
+    def shape(self) -> torch.Size:
+        """Shape of the block's values."""
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> torch.Size:
+        return product_shape(self.tensor.shape, self.tensor.axes, self.index)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """Entries at the product of `units`, an index of units per axis: who holds them before and after."""
+
+    tensor: CutTensor
+    before: Holder
+    after: Holder
+    units: list[Tensor]
+    planes: Span = _ALL
+
+
+@dataclass(frozen=True)
+class _Class:
+    """The entries of a tensor whose units have the first owners `firsts`, one for each axis: all have equal owners.
+
+    Attributes:
+        owners: the nodes that own the units of all axes; at least one.
+    """
+
+    firsts: tuple[int, ...]
+    owners: tuple[int, ...]
+
+    @property
+    def lead(self) -> int:
+        """The owner that takes the mean of the owners' values. If arcs of a ring overlap, one contains a start."""
+        return next(first for first in self.firsts if first in self.owners)
+
+    def units(self, tensor: CutTensor, partition: Partition) -> list[Tensor]:
+        """[size] for each axis, whether a unit belongs to this class."""
+        return [partition[axis.group].owner == first for axis, first in zip(tensor.axes, self.firsts, strict=True)]
+
+
+@cache
+def _owned_by(node: int, nodes: int, coverage: int, axes: int) -> tuple[_Class, ...]:
+    """The classes of entries that `node` owns, in tensors with that many axes."""
+    firsts = [(node - place) % nodes for place in range(coverage)]
+    owners = {first: {(first + place) % nodes for place in range(coverage)} for first in firsts}
+    return tuple(
+        _Class(starts, tuple(sorted(set.intersection(*(owners[first] for first in starts)))))
+        for starts in product(firsts, repeat=axes)
+    )
+
+
+def _classes(node: int, tensor: CutTensor, partition: Partition) -> tuple[_Class, ...]:
+    parts = partition[tensor.axes[0].group]
+    return _owned_by(node, len(parts.units), parts.coverage, len(tensor.axes))
+
+
+class Meeting:
+    """The owners of each entry send their values to its lead. With a coverage of 1 there is nothing to send."""
+
+    def __init__(self, layout: Layout, partition: Partition) -> None:
+        self._layout, self._partition = layout, partition
+
+    def outgoing(self, node: int, lead: int) -> list[Block]:
+        """The blocks that `node` sends to `lead`, as places on `node`; in the order of `led`."""
+        return [block for block, _ in self._blocks(node, lead)] if node != lead else []
+
+    def led(self, node: int) -> list[tuple[Block, tuple[int, ...]]]:
+        """The blocks that `node` leads, as places on `node`, with their owners."""
+        return [(block, owners) for block, owners in self._blocks(node, node) if len(owners) > 1]
+
+    def _blocks(self, node: int, lead: int) -> Iterator[tuple[Block, tuple[int, ...]]]:
+        """The blocks that `node` owns and `lead` leads, in an order that does not depend on `node`."""
+        for tensor in self._layout.cut:
+            for each in _classes(lead, tensor, self._partition):
+                units = [mask.nonzero().reshape(-1) for mask in each.units(tensor, self._partition)]
+                if each.lead == lead and node in each.owners and all(len(mine) for mine in units):
+                    place = held_block(tensor, "subnet", node, units, self._partition, {}, _VALUES)
+                    yield place, each.owners
+
+
+def take_means(
+    holdings: Holdings, led: Sequence[tuple[Block, tuple[int, ...]]], arrived: Mapping[int, Tensor]
+) -> None:
+    """Replace the blocks that this node leads by the means over their owners.
+
+    Owners add up in the order of their ranks, as in an assembled model: both means are the same, bit for bit.
+
+    led: from `Meeting.led`. arrived: by owner, the values of its `Meeting.outgoing`.
+    """
+    taken = dict.fromkeys(arrived, 0)
+    for block, owners in led:
+        shape = block.shape()
+        (plane,) = _planes(holdings, block)
+        total = plane.new_zeros(shape)
+        for owner in owners:
+            if owner in arrived:
+                first = taken[owner]
+                taken[owner] += shape.numel()
+                total += arrived[owner][first : taken[owner]].view(shape)
+            else:
+                total += select(plane, block.tensor.axes, block.index)
+        write(plane, block.tensor.axes, block.index, total / len(owners))
+
+
+def values_met(led: Sequence[tuple[Block, tuple[int, ...]]], owner: int) -> int:
+    """The number of values that `owner` sends to the lead of `led`, another node."""
+    return sum(block.shape().numel() for block, owners in led if owner in owners)
+
+
+class Repartition:
+    """The move from partition `old` to partition `new`, with entries in no subnet kept by partition `home`."""
+
+    def __init__(self, layout: Layout, old: Partition, new: Partition, home: Partition) -> None:
+        self._layout = layout
+        self._old, self._new, self._home = old, new, home
+
+    def outgoing(self, node: int, peer: int) -> list[Block]:
+        """The blocks that `node` sends to `peer`, as places on `node` before; in the order of `incoming`."""
+        return [
+            held_block(move.tensor, move.before, node, move.units, self._old, self._home, move.planes)
+            for move in self._moves(node, peer)
+        ]
+
+    def incoming(self, node: int, peer: int) -> list[Block]:
+        """The blocks that `node` receives from `peer`, as places on `node` after the move."""
+        return [
+            held_block(move.tensor, move.after, node, move.units, self._new, self._home, move.planes)
+            for move in self._moves(peer, node)
+        ]
+
+    def _moves(self, source: int, target: int) -> Iterator[_Move]:
+        """The moves from `source` to `target`, in a fixed order."""
+        for tensor in self._layout.cut:
+            for before, after, masks, planes in self._masks(tensor, source, target):
+                units = [mask.nonzero().reshape(-1) for mask in masks]
+                if all(len(mine) for mine in units):
+                    yield _Move(tensor, before, after, units, planes)
+
+    def _masks(
+        self, tensor: CutTensor, source: int, target: int
+    ) -> Iterator[tuple[Holder, Holder, list[Tensor], Span]]:
+        """(holder at source, holder at target, whether a unit moves by axis, planes) of every block."""
+        old, new = ([partition[axis.group] for axis in tensor.axes] for partition in (self._old, self._new))
+        arriving = [parts.holds(target) for parts in new]
+        # With 2 p > n, any two units have a common owner: no entry waits at home.
+        homed = tensor.needs_home and 2 * old[0].coverage <= len(old[0].units)
+        for each in _classes(source, tensor, self._old):
+            units = each.units(tensor, self._old)
+            direct = [out & into for out, into in zip(units, arriving, strict=True)]
+            if each.lead != source:
+                if source == target:  # its own state goes to the new place; the value comes from the lead
+                    yield "subnet", "subnet", direct, _STATE
+                continue
+            yield "subnet", "subnet", direct, _VALUES if target in each.owners and target != source else _ALL
+            if homed:
+                # Its owners trained it, but no node trains it next: its row and its column get different nodes.
+                kept = self._home[tensor.axes[0].group].owner == target
+                for first in range(len(new[0].units)):
+                    rows = units[0] & kept & (new[0].owner == first)
+                    yield "subnet", "home", [rows, units[1] & _apart(first, new[1])], _ALL
+        if homed:
+            # The mirror image: no node trained it, `target` does next.
+            kept = self._home[tensor.axes[0].group].owner == source
+            for first in range(len(old[0].units)):
+                rows = kept & arriving[0] & (old[0].owner == first)
+                yield "home", "subnet", [rows, arriving[1] & _apart(first, old[1])], _ALL
+
+
+def _apart(first: int, parts: GroupPartition) -> Tensor:
+    """[size], whether a unit has no owner in common with units whose first owner is `first`."""
+    distance = (parts.owner - first) % len(parts.units)
+    return (distance >= parts.coverage) & (distance <= len(parts.units) - parts.coverage)
+
+
+def held_block(
+    tensor: CutTensor,
+    holder: Holder,
+    node: int,
+    units: Sequence[Tensor],
+    partition: Partition,
+    home: Partition,
+    planes: Span = _ALL,
+) -> Block:
+    """The entries of `tensor` at the product of `units` (an index of units per axis), at their place on `node`."""
+    if holder == "subnet":
+        parts = [partition[axis.group] for axis in tensor.axes]
+        index = [
+            axis.index(part.places(node, mine), len(part.units[node]))
+            for axis, part, mine in zip(tensor.axes, parts, units, strict=True)
+        ]
+    else:  # a home shard is whole along the second axis
+        first, second = tensor.axes
+        shard = home[first.group]
+        index = [
+            first.index(shard.places(node, units[0]), len(shard.units[node])),
+            second.index(units[1], tensor.axis_units[1]),
+        ]
+    return Block(tensor, holder, tuple(index), planes)
+
+
+def gather_blocks(holdings: Holdings, blocks: Sequence[Block], like: Tensor) -> Tensor:
+    """The values of `blocks`, all planes of each, as one flat buffer of `like`'s dtype and device."""
+    buffer = torch.empty(count_values(holdings, blocks), dtype=like.dtype, device=like.device)
+    offset = 0
+    for block in blocks:
+        shape = block.shape()
+        for plane in _planes(holdings, block):
+            values = buffer[offset : offset + shape.numel()].view(shape)
+            select_into(values, plane, block.tensor.axes, block.index)
+            offset += shape.numel()
+    return buffer
+
+
+def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> None:
+    """Write a buffer made by `gather_blocks` on the sending node into `holdings` at `blocks`."""
+    offset = 0
+    for block in blocks:
+        shape = block.shape()
+        for plane in _planes(holdings, block):
+            values = buffer[offset : offset + shape.numel()].view(shape)
+            write(plane, block.tensor.axes, block.index, values)
+            offset += shape.numel()
+
+
+def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> list[Tensor]:
+    """The first plane of each of `blocks` in a buffer for `write_blocks`: views of their shapes."""
+    values, offset = [], 0
+    for block in blocks:
+        shape = block.shape()
+        values.append(buffer[offset : offset + shape.numel()].view(shape))
+        offset += shape.numel() * len(_planes(holdings, block))
+    return values
+
+
+def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:
+    """The number of values of `blocks` over all their planes."""
+    return sum(block.shape().numel() * len(_planes(holdings, block)) for block in blocks)
+
+
+def _planes(holdings: Holdings, block: Block) -> Sequence[Tensor]:
+    return (holdings.subnet if block.holder == "subnet" else holdings.home)[block.tensor.name][slice(*block.planes)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """The mean number of values that one node moves, over rounds or waves.
+
+    Attributes:
+        gathered: values that it takes out of its tensors, for others and for itself.
+        sent: values that it sends to others; equally many arrive.
+        met: values that it sends to the leads of its entries before; equally many arrive.
+        returned: values among `sent` that go back to the owners which met it, because no unit changed owners.
+    """
+
+    gathered: float
+    sent: float
+    met: float = 0.0
+    returned: float = 0.0
+
+
+def expected_moves(
+    tensor: CutTensor, nodes: int, coverage: int = 1, moving: float = 1.0, *, state: bool = False
+) -> Moved:
+    """The mean number of values of `tensor` that one of `nodes` nodes moves in a repartition.
+
+    state: count a tensor of the optimizer's state, of which new owners alone get a copy.
+
+    A random permutation of m of N units acts on each unit like this: with q = (m - 1) / (N - 1) as probability, its
+    first owner becomes any of the n nodes, each with probability 1/n; or else it stays. So an owner of a unit stays
+    one with probability k = 1 - q + q p/n.
+
+    A tensor cut along one axis: each entry has p owners before and after. The lead, one of them, stays with k.
+
+    A tensor cut along two axes: the entries whose first owners are d apart have c(d) common owners, and 1/n of all
+    entries have each d. With probability s = (1 - q1) (1 - q2) both units stay. Otherwise the new distance is
+    uniform: the mean number of owners is then p^2/n, and there is none with the probability of p <= d <= n - p. An
+    entry without an owner is at home, each node with probability 1/n.
+    """
+    n, p = nodes, coverage
+    if n == 1:
+        return Moved(gathered=0, sent=0)
+    again = [(units_dealt(size, moving) - 1) / max(1, size - 1) if moving else 0.0 for size in tensor.axis_units]
+    keeps = math.prod(1 - each + each * p / n for each in again)
+    if not tensor.needs_home:
+        values = tensor.shape.numel() / n
+        sent = p * (1 - keeps) if state else p - keeps
+        met = 0 if state else values * (p - 1)
+        return Moved(gathered=values * p, sent=values * sent, met=met, returned=met * (1 - again[0]))
+    stay = math.prod(1 - each for each in again)
+    values = tensor.shape.numel() / n**2
+    common = [common_owners(distance, n, p) for distance in range(n)]
+    none = (1 - stay) * common.count(0) / n
+    gathered = sent = met = 0.0
+    for owners in common:
+        following = stay * owners + (1 - stay) * p * p / n
+        if owners:
+            gathered += following + none
+            sent += following - (owners if state else 1) * keeps + none * (n - 1) / n
+            met += 0 if state else owners - 1
+        else:
+            gathered += following
+            sent += following * (n - 1) / n
+    return Moved(gathered=values * gathered, sent=values * sent, met=values * met, returned=values * met * stay)
+
+
+@cache
+def owned_behind(axes: int, nodes: int, coverage: int) -> tuple[float, ...]:
+    """For each distance from 1 on, the share of the other owners of a node's entries that are so far behind it.
+
+    The entries are those that the node leads, of a tensor with that many `axes`. The ring of `nodes` has as many
+    distances as there are other nodes; the shares add up to 1, or to 0 with one owner.
+    """
+    led = (each.owners for each in _owned_by(0, nodes, min(coverage, nodes), axes) if each.lead == 0)
+    owned = Counter(distance for owners in led for distance in owners if distance)
+    return tuple(owned[distance] / max(1, owned.total()) for distance in range(1, nodes))

@@ -1,0 +1,258 @@
+"""Destinations of steps, evaluations, notes and the result of a run. Only rank 0 has sinks."""
+
+import mmap
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from istbench.base.errors import printable
+from istbench.node.registry import load_sink
+from istbench.node.sinks.base import default_place
+from istbench.node.stopping import END
+from istbench.results.curves import Curve
+from istbench.results.events import Evaluation, Event, Note, Resume, Start
+from istbench.results.header import Result, Status
+from istbench.results.store import RunDirectory
+
+if TYPE_CHECKING:
+    from istbench.node.sinks.base import EvaluationSink
+
+_FORMAT = "<q"
+_NAME = "step"
+_LONGEST_S = 30.0  # until the run goes on without a sink that does not return
+
+
+class Sink(Protocol):
+    """A destination of the records of a run, in order. Only `step` runs on the train clock."""
+
+    def step(self, done: int) -> None:
+        """Local step number `done` is over. This runs on the clock, so it must take almost no time."""
+
+    def record(self, event: Event) -> None:
+        """Take an evaluation, a note or another event."""
+
+    def finish(self, result: Result) -> None:
+        """Take the result; the run is over."""
+
+    def close(self, status: Status) -> None:
+        """Take the end of this process's part of the run, as `done`, `failed` or `interrupted`."""
+
+
+class RunFiles:
+    """A sink that writes to the run directory."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+
+    def step(self, done: int) -> None:
+        """Do nothing: the run directory has no steps."""
+
+    def record(self, event: Event) -> None:
+        """Append to events.jsonl."""
+        self._run.append(event)
+
+    def finish(self, result: Result) -> None:
+        """Write the result into the header."""
+        self._run.update(result=result)
+
+    def close(self, status: Status) -> None:
+        """Do nothing: the launcher records the end."""
+
+
+class StepCounter:
+    """A sink that writes the last finished step to a file, which both sides map: it costs training nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / _NAME
+        path.write_bytes(struct.pack(_FORMAT, 0))
+        with path.open("r+b") as file:
+            self._bytes = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
+
+    def step(self, done: int) -> None:
+        """Write that `done` steps are done."""
+        struct.pack_into(_FORMAT, self._bytes, 0, done)
+
+    def record(self, event: Event) -> None:
+        """Do nothing."""
+
+    def finish(self, result: Result) -> None:
+        """Do nothing: the file has the last step."""
+
+    def close(self, status: Status) -> None:
+        """Do nothing."""
+
+
+def read_step(directory: Path) -> int:
+    """The last step that a `StepCounter` wrote in `directory`, 0 before the first."""
+    try:
+        return int(struct.unpack(_FORMAT, (directory / _NAME).read_bytes())[0])
+    except (OSError, struct.error):
+        return 0
+
+
+class Elsewhere:
+    """The sink that the user requested by `text`, NAME or NAME=WHERE, for the evaluations of `run`.
+
+    It begins with the first evaluation. After a resume it first gets the evaluations that the run kept. If it
+    raises or hangs, a note says so, and the run goes on without it.
+    """
+
+    def __init__(self, text: str, run: RunDirectory) -> None:
+        self._text, self._run = text, run
+        self._sink: EvaluationSink | None = None
+        self._lost = False
+
+    def step(self, done: int) -> None:
+        """Do nothing."""
+
+    def record(self, event: Event) -> None:
+        """Pass on an evaluation."""
+        if isinstance(event, Evaluation):
+            self._try(lambda: self._pass_on(event))
+
+    def finish(self, result: Result) -> None:
+        """Do nothing: `close` follows."""
+
+    def close(self, status: Status) -> None:
+        """Close the sink, if it began."""
+        sink = self._sink
+        if sink is not None:
+            self._try(lambda: sink.close(status))
+
+    def _pass_on(self, evaluation: Evaluation) -> None:
+        if self._sink is None:
+            kind, _, _ = load_sink(self._text)
+            header, events = self._run.own_header(), self._run.events()
+            self._sink = kind(header, place_of(self._text, self._run), _resumed_at(events))
+            for kept in Curve.from_events(events, header.own_metric).evaluations:
+                if kept.step < evaluation.step:
+                    self._sink.evaluation(kept)
+        self._sink.evaluation(evaluation)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        if self._lost:
+            return
+        found: list[BaseException] = []
+
+        def acting() -> None:
+            try:
+                act()
+            except BaseException as error:  # a library may even exit
+                found.append(error)
+
+        thread = threading.Thread(target=acting, daemon=True)
+        thread.start()
+        thread.join(_LONGEST_S)
+        if thread.is_alive():
+            found.append(TimeoutError(f"it did not return within {_LONGEST_S:g} s"))
+        if found:
+            self._lost = True
+            why = f"{type(found[0]).__name__}: {found[0]}"
+            self._run.append(
+                Note(message=printable(f"sink {self._text}: {why}; the run goes on without it"), urgent=True)
+            )
+
+
+def place_of(text: str, run: RunDirectory) -> str:
+    """The place of the sink in the `text` of `--sink` for `run`: as typed, or a directory for all runs beside it.
+
+    Raises:
+        UserError: as `default_place`.
+    """
+    name, _, where = (part.strip() for part in text.partition("="))
+    return where or str(default_place(run.path.parent.parent, name, f"name another place: --sink {name}=WHERE"))
+
+
+def _resumed_at(events: Sequence[Event]) -> int | None:
+    """The step from which the run resumed last; None if it started from initial weights."""
+    last = next((event for event in reversed(events) if isinstance(event, Start | Resume)), None)
+    return last.step if isinstance(last, Resume) and last.step >= 0 else None
+
+
+class Sinks:
+    """Several sinks as one; none on the ranks that only train.
+
+    As a context it closes them: the run is done if it had a result, failed after an error, else interrupted.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+        self._status: Status = "interrupted"
+        self._lock, self._closed = threading.Lock(), False
+
+    def __enter__(self) -> "Sinks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close("failed" if kind is not None else self._status)
+
+    def _close(self, status: Status) -> None:
+        """Close every sink, the first time; a second call waits for the first."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for sink in self._sinks:
+                    sink.close(status)
+
+    @contextmanager
+    def closed_at_end(self, status: Callable[[], Status]) -> Iterator[None]:
+        """Inside, `END` closes the sinks with `status()` and ends this process. Only for the main thread.
+
+        The launcher ends this worker so when another one fails. The main thread may then wait for that one inside
+        C code, which runs no handler of Python. So a thread closes the sinks: the system's part of the handler
+        wakes it through a pipe.
+        """
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+
+        def close() -> None:
+            while number := os.read(reading, 1):
+                if number[0] == END:
+                    self._close(status())
+                    os._exit(128 + END)
+            os.close(reading)
+
+        threading.Thread(target=close, name="end signal", daemon=True).start()
+        os.register_at_fork(after_in_child=_end_at_once)
+        before = signal.signal(END, lambda *_: None)
+        woken = signal.set_wakeup_fd(writing)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(woken)
+            signal.signal(END, before)
+            os.close(writing)
+
+    def step(self, done: int) -> None:
+        """Pass it to every sink."""
+        for sink in self._sinks:
+            sink.step(done)
+
+    def record(self, event: Event) -> None:
+        """Pass it to every sink, unless they are closed."""
+        with self._lock:
+            if not self._closed:
+                for sink in self._sinks:
+                    sink.record(event)
+
+    def finish(self, result: Result) -> None:
+        """Pass it to every sink."""
+        for sink in self._sinks:
+            sink.finish(result)
+        self._status = "done"
+
+
+def _end_at_once() -> None:
+    """In a process that a plug-in forks: `END` ends it, and does not wake the thread of its parent."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(END, signal.SIG_DFL)
+
+
+def sinks_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Sinks:
+    """The sinks of a run: its directory, `scratch` for its launcher, and those that the user `requested`."""
+    return Sinks([RunFiles(run), StepCounter(scratch), *(Elsewhere(text, run) for text in requested)])

@@ -1,0 +1,70 @@
+"""`with istbench.record(optimizer):` records the steps of a loop, for example in a notebook."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.optim import Optimizer
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
+from istbench.plan.recording.steps import RecordingEnded, Refused, StepRecorder
+
+
+class RecordedBlock:
+    """Records the steps of one optimizer inside `with`. The block ends by itself after the last of them.
+
+    Attributes:
+        file: the record, for `istbench replay` and `istbench plan`. It exists after the block.
+        record: its content; None before the end.
+    """
+
+    def __init__(self, optimizer: Optimizer, file: Path, steps: int) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"record takes a torch optimizer, not a {type(optimizer).__name__}")
+        if steps < LEAST_STEPS:
+            raise ValueError(f"a record takes at least {LEAST_STEPS} steps, not {steps}")
+        self.file = file.absolute()  # the block may change the directory
+        self.record: ScriptRecord | None = None
+        self._recorder = StepRecorder(steps, only=optimizer, done=self._save, script="a block of Python")
+
+    def _save(self, record: ScriptRecord) -> None:
+        save_script(record, self.file)
+        self.record = record
+
+    def __enter__(self) -> "RecordedBlock":
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._recorder.__exit__()
+        if self._recorder.error is not None:
+            raise self._recorder.error from None
+        if self.record is not None:
+            return isinstance(error, RecordingEnded)
+        if isinstance(error, Refused):
+            raise UserError(f"the block cannot be recorded: {error}") from None
+        if error is not None:
+            return False
+        if not self._recorder.enough:
+            raise RunFailed(
+                f"the block ended after {self._recorder.taken} optimizer steps; {self._recorder.shortage}"
+            )
+        self._recorder.finish()
+        if self._recorder.error is not None:
+            raise self._recorder.error
+        return False
+
+
+def record(optimizer: Optimizer, *, file: Any = "record.json", steps: int = 30) -> RecordedBlock:
+    """Record the first `steps` steps of `optimizer` inside `with istbench.record(optimizer):`, and write `file`.
+
+    The block ends by itself after the last step. The file is for `istbench replay` and `istbench plan`.
+
+    Raises:
+        TypeError, ValueError: for another optimizer than torch's, or fewer than 8 steps.
+        UserError: at the end of the block, if its steps cannot be recorded. RunFailed: after fewer steps.
+    """
+    return RecordedBlock(optimizer, Path(file), steps)

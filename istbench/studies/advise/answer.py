@@ -1,0 +1,275 @@
+"""The advice: the method to use, its odds, what the others take, and where the answer flips. This is its JSON."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from istbench.base.options.numbers import Nodes
+from istbench.base.options.options import OptionValues, option_text
+from istbench.base.options.texts import Message, Short, Text, Texts
+from istbench.cluster.checked import Check
+from istbench.cluster.clock import dollars
+from istbench.cluster.profile import ClusterProfile
+from istbench.results.metrics import Metric
+from istbench.studies.advise.candidate import NO_TIME, Candidate
+from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
+from istbench.studies.advise.flips import Flips, find_flips
+from istbench.studies.advise.odds import Decider, Odds, Standing, Verdict, odds
+from istbench.studies.advise.reach import TOO_FEW
+from istbench.studies.advise.seconds import seconds_to
+
+Kind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate in the advice. A number that would be infinite is None: it is not expected to get there.
+
+    Attributes:
+        method, options, label, command, baseline: as in `Candidate`; the command is one line of words.
+        seconds, low, high: expected to the target, and the 10 % and 90 % quantiles.
+        dollars, dollars_low, dollars_high: of these seconds; None if the cluster has no price.
+        odds: that it is first. reaching: that it reaches the target at all.
+        steps: local steps to the target. extrapolated: whether the target lies beyond its probe.
+        computing, exposed: shares of the time that a node computes, and that it waits for messages.
+        why_not: the reason why it has no odds; empty if it has.
+    """
+
+    method: Text
+    options: OptionValues
+    command: Annotated[list[Text], Meta(max_length=1000)]
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    label: Text
+    baseline: bool = False
+    odds: float = 0.0
+    reaching: float = 0.0
+    dollars: float | None = None
+    dollars_low: float | None = None
+    dollars_high: float | None = None
+    steps: float | None = None
+    extrapolated: bool = False
+    steps_probed: int = 0
+    seeds: int = 0
+    computing: float | None = None
+    exposed: float | None = None
+    memory_bytes: int | None = None
+    stopped: Message = ""
+    why_not: Message = ""
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and None in (self.steps, self.computing, self.exposed):
+            raise ValueError("must have steps, computing and exposed beside its seconds")
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurement that would decide. method: of a replay; else empty. odds: the top odds after it."""
+
+    kind: Kind
+    method: Text = ""
+    odds: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one question.
+
+    Attributes:
+        verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if
+            no candidate reaches the target in half of the draws.
+        odds: that `best` is first; 0 without a best.
+        best: the first of `Odds`; None if the verdict is `none`.
+        others: first those that do so, then those that do not, then those without odds.
+        may_be_faster: labels of candidates without odds that may win, since no probe tells whether. They turn a
+            clear answer into a close one.
+        flips: where another trained candidate becomes first. not_tested: a line each.
+        decide: the measurement that would decide a close answer; None if none would.
+        nobody: odds that no candidate reaches the target; None if no probe has trained.
+        workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
+        target_from: the origin of the target in a few words; empty if the user gave it.
+    """
+
+    verdict: Verdict
+    odds: float
+    best: Choice | None
+    others: Annotated[tuple[Choice, ...], Meta(max_length=1000)]
+    flips: Flips
+    not_tested: Annotated[tuple[Message, ...], Meta(max_length=1000)]
+    may_be_faster: Texts = ()
+    decide: Decide | None = None
+    nobody: float | None = None
+    workload: Text
+    target: float
+    metric: Text
+    lower_is_better: bool = False
+    unit: Short = ""
+    target_from: Text = ""
+    cluster: Text
+    nodes: Nodes
+
+    @property
+    def own_metric(self) -> Metric:
+        """The metric of the target."""
+        return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """All candidates, the best first."""
+        return (*([self.best] if self.best else []), *self.others)
+
+
+def advise(
+    candidates: Sequence[Candidate],
+    profile: ClusterProfile,
+    *,
+    workload: str,
+    nodes: int,
+    metric: Metric,
+    target: float,
+    target_from: str = "",
+    not_tested: Iterable[str] = (),
+    checks: Mapping[str, Check] | None = None,
+    seed: int = 0,
+) -> Advice:
+    """The advice on `workload` on `nodes` nodes of `profile` to the level `target` of `metric`.
+
+    target_from: its origin, as in `Advice`.
+    not_tested: lines of the caller, after those that follow from the probes.
+    checks: of replays by the user, by method.
+
+    Raises:
+        UserError: if a trace cannot be replayed on `profile`.
+    """
+    found = odds(candidates, profile, target, checks=checks, seed=seed)
+    able = [_choice(standing, profile, nodes) for standing in found.standings]
+    unable = [_without_odds(one) for one in found.without]
+    best = able[0] if found.verdict != "none" else None
+    faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
+    return Advice(
+        verdict="close" if faster else found.verdict,
+        odds=best.odds if best else 0.0,
+        best=best,
+        others=(*(able[1:] if best else able), *unable),
+        flips=find_flips(found.standings, profile, checks=checks),
+        not_tested=(*_not_tested(found, profile), *not_tested),
+        may_be_faster=faster,
+        decide=_decide(found.decider),
+        nobody=found.nobody if found.standings else None,
+        workload=workload,
+        target=target,
+        target_from=target_from,
+        metric=metric.name,
+        lower_is_better=metric.lower_is_better,
+        unit=metric.unit,
+        cluster=profile.name,
+        nodes=nodes,
+    )
+
+
+def _choice(found: Standing, profile: ClusterProfile, nodes: int) -> Choice:
+    seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
+    paid = [
+        None if time is None or not profile.price_per_hour else dollars(profile, nodes, time)
+        for time in (seconds, low, high)
+    ]
+    return msgspec.structs.replace(
+        _without_odds(found.candidate),
+        seconds=seconds,
+        low=low,
+        high=high,
+        odds=found.odds,
+        reaching=found.reaching,
+        dollars=paid[0],
+        dollars_low=paid[1],
+        dollars_high=paid[2],
+        steps=_finite(found.steps),
+        extrapolated=found.extrapolated,
+        computing=found.computing,
+        exposed=found.exposed,
+    )
+
+
+def _without_odds(candidate: Candidate) -> Choice:
+    return Choice(
+        method=candidate.method,
+        options={name: _plain(value) for name, value in candidate.options.items()},
+        command=list(candidate.command),
+        label=candidate.label,
+        baseline=candidate.baseline,
+        steps_probed=candidate.steps_probed,
+        seeds=candidate.seeds,
+        memory_bytes=candidate.memory_bytes,
+        stopped=candidate.stopped,
+        why_not=candidate.why_not,
+    )
+
+
+def _plain(value: object) -> bool | int | float | str | None:
+    """The value of an option as JSON has it; of several numbers, the text of a command line."""
+    return value if value is None or isinstance(value, bool | int | float | str) else option_text(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _decide(decider: Decider | None) -> Decide | None:
+    if decider is None:
+        return None
+    kinds: dict[str, Kind] = {SEEDS: "seeds", BANDWIDTH: "bandwidth", COMPUTING: "computing", PROBE: "probe"}
+    method = decider.source.partition(" ")[2]
+    return Decide(kind=kinds.get(decider.source, "replay"), method=method, odds=decider.odds)
+
+
+def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:
+    """Labels of candidates that could win, of which no probe tells, and whose steps take less time than the best's.
+
+    A candidate of unknown speed is one of them.
+    """
+    best = found.standings[0]
+    assert best.candidate.trace is not None
+    taken = seconds_to(best.candidate.trace, profile, best.steps)
+    for one in found.without:
+        if one.why_not in (NO_TIME, TOO_FEW) and (
+            one.trace is None or seconds_to(one.trace, profile, best.steps) < taken
+        ):
+            yield one.label
+
+
+def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
+    candidates = [standing.candidate for standing in found.standings]
+    probed = max((candidate.steps_probed for candidate in (*candidates, *found.without)), default=0)
+    beyond = [standing.candidate.label for standing in found.standings if standing.extrapolated]
+    if not probed:
+        yield "Every method: no probe has finished"
+        return
+    yield f"Training beyond the {probed:,} local steps of the longest probe" + (
+        f": the target lies beyond the probes of {', '.join(beyond)}, so their steps are extrapolated"
+        if beyond
+        else ""
+    )
+    for one in candidates:
+        if one.learns_as:
+            yield f"{one.label} itself: it makes the optimizer steps of {one.learns_as}, in the seconds of its plan"
+    # Step one has replayed the plan of each candidate with a trace: that replay is the reason to leave it out.
+    untrained = [one for one in found.without if not one.failed and not one.steps_probed and one.why_not != NO_TIME]
+    for reason, unknown in (
+        ("No time to train", [one for one in found.without if one.why_not == NO_TIME]),
+        ("Too few evaluations to extrapolate", [one for one in found.without if one.why_not == TOO_FEW]),
+        (
+            "Left out by their speed here, may win on other networks",
+            [one for one in untrained if one.trace is not None],
+        ),
+    ):
+        if unknown:
+            yield f"{reason}: {', '.join(one.label for one in unknown)}"
+    unplanned = [one.label for one in candidates if one.memory_bytes is None]
+    if unplanned:
+        yield f"The memory of a node: that of {', '.join(unplanned)} is not known"
+    yield "Other learning rates: each method trained with those of its command"
+    devices = {one.trace.meta.device for one in candidates if one.trace is not None}
+    if "cuda" not in devices:
+        there = f", though {profile.name} computes on one" if profile.cores is None else ""
+        yield f"A GPU: all probes trained on processors{there}"

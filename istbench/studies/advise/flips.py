@@ -1,0 +1,245 @@
+"""The bandwidth, the latency and the number of nodes at which another candidate becomes the first."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from istbench.base.errors import UserError
+from istbench.base.options.texts import Message, Text
+from istbench.cluster.checked import Check
+from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.studies.advise.draws import replay_error
+from istbench.studies.advise.odds import Standing
+from istbench.studies.advise.seconds import seconds_to, with_bandwidth
+
+_FURTHEST = 100.0  # factors of the bandwidth, up and down
+_LONGEST_S, _SHORTEST_S = 1.0, 1e-4  # of a latency
+_NODES_FACTOR = 4
+_CLOSE, _FINEST = 1.01, 1e-6
+
+
+class Flip(msgspec.Struct, frozen=True, kw_only=True):
+    """The nearest value of one quantity at which another candidate is the first. Only trained ones take part.
+
+    Attributes:
+        value: bit/s as `--bandwidth` counts them, seconds, or nodes; None where no other candidate becomes first,
+            with the reason.
+        side: whether the other is first below or above the value.
+        first: label of the other.
+        extrapolated: whether nobody trained there: steps to the target are those of the probe, and nobody knows
+            whether the candidates fit.
+    """
+
+    value: float | None
+    side: Literal["below", "above", ""] = ""
+    first: Text = ""
+    reason: Message = ""
+    extrapolated: bool = False
+
+
+class Flips(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the answer flips: bandwidth in bit/s, latency in seconds one way, and nodes."""
+
+    bandwidth: Flip
+    latency: Flip
+    nodes: Flip
+
+
+_FirstAt = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """A candidate that should reach the target. factor: of its replayed seconds, for its method's mean error."""
+
+    standing: Standing
+    factor: float
+
+    @property
+    def label(self) -> str:
+        return self.standing.candidate.label
+
+
+def find_flips(
+    standings: Sequence[Standing], profile: ClusterProfile, *, checks: Mapping[str, Check] | None = None
+) -> Flips:
+    """Where the first of `standings` stops being first, by expected seconds to the target.
+
+    Steps to the target stay as probed: they do not depend on the network, but on other nodes they are extrapolated.
+    """
+    rivals = [
+        _Rival(found, 1 / (1 + replay_error(found.candidate.method, checks or {})[0]))
+        for found in standings
+        if math.isfinite(found.steps)
+    ]
+    reason = _no_flip(standings, rivals)
+    if reason:
+        return Flips(bandwidth=none_since(reason), latency=none_since(reason), nodes=none_since(reason))
+    own = standings[0].candidate.label
+    return Flips(
+        bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
+        latency=_guarded(lambda: _latency(own, rivals, profile)),
+        nodes=_guarded(lambda: _nodes(own, rivals, profile)),
+    )
+
+
+def none_since(reason: str) -> Flip:
+    """No flip, for this reason."""
+    return Flip(value=None, reason=reason)
+
+
+def _no_flip(standings: Sequence[Standing], rivals: Sequence[_Rival]) -> str:
+    if not standings or all(rival.standing is not standings[0] for rival in rivals):
+        return "nobody is expected to reach the target"
+    return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
+
+
+def _guarded(search: Callable[[], Flip]) -> Flip:
+    try:
+        return search()
+    except UserError as error:
+        return none_since(str(error))
+
+
+@contextmanager
+def _naming(rival: _Rival) -> Iterator[None]:
+    """Name `rival` in an error inside."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{rival.label}: {error}") from None
+
+
+def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
+    """The label of the fastest; of equals the likeliest, which stands first."""
+    times = []
+    for rival in rivals:
+        trace = rival.standing.candidate.trace
+        assert trace is not None
+        with _naming(rival):
+            times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
+    return min(times, key=lambda one: one[0])[1]
+
+
+def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
+    here = profile.bandwidth_out / profile.payload  # as `--bandwidth` counts
+    first = cache(lambda bits: _first(rivals, with_bandwidth(profile, bits / here)))
+    steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
+    found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])
+    low, high = (bandwidth_text(bits, 3) for bits in (here / _FURTHEST, here * _FURTHEST))
+    return found or _none(first(here), own, f"first of the trained candidates from {low} to {high}")
+
+
+def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
+    here = profile.latency_s
+    first = cache(lambda seconds: _first(rivals, dataclasses.replace(profile, latency_s=seconds)))
+    rising = [max(here, _SHORTEST_S / 2) * 2.0**power for power in range(1, 15)]
+    above = [*(seconds for seconds in rising if seconds < _LONGEST_S), *([_LONGEST_S] if here < _LONGEST_S else [])]
+    found = _nearest(first, own, here, above, [here / 2, here / 4, here / 16, 0.0] if here else [])
+    longest = f"{max(here, _LONGEST_S) * 1e3:g} ms"
+    return found or _none(first(here), own, f"first of the trained candidates from 0 to {longest}")
+
+
+def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
+    """The nearest number of nodes. Candidates that cannot be dealt to other nodes take no part."""
+    here = _world(rivals[0])
+    dealt, left_out = [], []
+    for rival in rivals:
+        try:
+            _on(rival, 2 * here)
+            dealt.append(rival)
+        except UserError as error:
+            left_out.append((rival.label, str(error)))
+    if any(label == own for label, _ in left_out):
+        return none_since(dict(left_out)[own])
+    apart = f"; without {', '.join(label for label, _ in left_out)}" if left_out else ""
+    if len(dealt) < 2:
+        return none_since(f"no other candidate can be dealt to other nodes{apart}")
+    first = cache(lambda count: _first([_on(rival, int(count)) for rival in dealt], profile))
+    above = [float(here * step) for step in (2, _NODES_FACTOR)]
+    below = [float(count) for count in (here // 2, here // _NODES_FACTOR) if count >= 2]
+    found = _nearest(first, own, float(here), above, below, whole=True)
+    if found is None:
+        low, high = int(min([*below, here])), int(above[-1])
+        return _none(
+            first(float(here)),
+            own,
+            f"first of the trained candidates from {low} to {high} nodes{apart}",
+            extrapolated=True,
+        )
+    return msgspec.structs.replace(found, reason=apart.removeprefix("; "), extrapolated=True)
+
+
+def _world(rival: _Rival) -> int:
+    assert rival.standing.candidate.trace is not None
+    return rival.standing.candidate.trace.world_size
+
+
+def _on(rival: _Rival, nodes: int) -> _Rival:
+    candidate = rival.standing.candidate
+    if nodes == _world(rival):
+        return rival
+    if candidate.redealt is None:
+        raise UserError(f"{candidate.label} cannot be dealt to other nodes")
+    with _naming(rival):
+        moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
+    return _Rival(dataclasses.replace(rival.standing, candidate=moved), rival.factor)
+
+
+def _none(first_here: str, own: str, otherwise: str, *, extrapolated: bool = False) -> Flip:
+    if first_here != own:
+        return none_since(f"too close: by expected seconds alone, {first_here} is first here already")
+    return Flip(value=None, reason=f"{own} is {otherwise}", extrapolated=extrapolated)
+
+
+def _nearest(
+    first: _FirstAt,
+    own: str,
+    here: float,
+    above: Sequence[float],
+    below: Sequence[float],
+    *,
+    whole: bool = False,
+) -> Flip | None:
+    """The nearer of the flips above and below `here`, by ratio; None if `own` stays first, or is not first here."""
+    if first(here) != own:
+        return None
+    found = (
+        _search(first, own, here, "above", above, whole=whole),
+        _search(first, own, here, "below", below, whole=whole),
+    )
+    flips = [flip for flip in found if flip is not None]
+    return min(flips, key=lambda flip: _distance(here, flip.value or 0.0), default=None)
+
+
+def _distance(here: float, value: float) -> float:
+    return abs(math.log(max(value, _SHORTEST_S) / max(here, _SHORTEST_S)))
+
+
+def _search(
+    first: _FirstAt, own: str, here: float, side: Literal["above", "below"], values: Sequence[float], *, whole: bool
+) -> Flip | None:
+    before = here
+    for value in values:
+        if first(value) != own:
+            return _bisected(first, own, before, value, side, whole=whole)
+        before = value
+    return None
+
+
+def _bisected(
+    first: _FirstAt, own: str, kept: float, lost: float, side: Literal["above", "below"], *, whole: bool
+) -> Flip:
+    while abs(lost - kept) > (1 if whole else max((_CLOSE - 1) * max(lost, kept), _FINEST)):
+        between = (kept + lost) / 2 if min(kept, lost) <= 0 else math.sqrt(kept * lost)
+        between = round(between) if whole else between
+        if between in (kept, lost):
+            break
+        kept, lost = (between, lost) if first(between) == own else (kept, between)
+    return Flip(value=lost, side=side, first=first(lost))

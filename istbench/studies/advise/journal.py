@@ -1,0 +1,151 @@
+"""The journal of one question: its rungs, its finished probes and the seconds spent, so that a command resumes."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError
+from istbench.base.files import append_line, require_no_link
+from istbench.base.options.numbers import Count, Duration, Seed
+from istbench.base.options.texts import Message, message_of
+from istbench.results.header import CellName
+from istbench.studies.advise.halving import Rung
+
+_Label = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
+    """A rung was about to start."""
+
+    rung: Rung
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
+    """A probe of `label` finished as the cell named `cell`."""
+
+    label: _Label
+    steps: Count
+    seed: Seed
+    cell: CellName
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """A probe of `label` failed, for `reason`."""
+
+    label: _Label
+    steps: Count
+    seed: Seed
+    reason: Message
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+    """Step one finished as the cell named `cell`."""
+
+    cell: CellName
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
+    """A command on the question ended, or goes on; these are its seconds so far. command: a random name."""
+
+    command: Annotated[str, Meta(max_length=100)]
+    seconds: Duration
+
+
+_Line = Recorded | Planned | Trained | Failed | Spent
+
+
+@dataclass
+class Journal:
+    """The lines in `path`, as read at the start, and those that this command adds.
+
+    Attributes:
+        earlier: the rungs of earlier commands. cells: names of finished probes by (label, steps, seed).
+        failures: reasons of failed probes, by the same.
+        recorded: name of the cell of step one; None before it has finished.
+        spent_s: seconds of earlier commands. command: the name of this one. Containers repeat process ids.
+    """
+
+    path: Path
+    earlier: list[Rung] = field(default_factory=list)
+    cells: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    failures: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    recorded: str | None = None
+    spent_s: float = 0.0
+    command: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @classmethod
+    def of(cls, results: Path, question: Any) -> "Journal":
+        """The journal of `question`, a JSON value, in results directory `results`.
+
+        Raises:
+            UserError: if it exists and is unreadable, or if its folder is a link.
+        """
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+        folder = require_no_link(results / "advise", "choose another --out")
+        journal = cls(path=folder / f"{digest}.jsonl")
+        journal._read()
+        return journal
+
+    def record(self, cell: str) -> None:
+        """Write that step one is finished."""
+        self.recorded = cell
+        self._append(Recorded(cell=cell))
+
+    def planned(self, rung: Rung) -> None:
+        """Write that `rung` starts."""
+        self._append(Planned(rung=rung))
+
+    def trained(self, label: str, steps: int, seed: int, cell: str) -> None:
+        """Write that a probe is finished."""
+        self.cells[label, steps, seed] = cell
+        self._append(Trained(label=label, steps=steps, seed=seed, cell=cell))
+
+    def failed(self, label: str, steps: int, seed: int, reason: str) -> None:
+        """Write that a probe failed."""
+        self.failures[label, steps, seed] = reason
+        self._append(Failed(label=label, steps=steps, seed=seed, reason=message_of(reason)))
+
+    def spent(self, seconds: float) -> None:
+        """Write the seconds of this command so far."""
+        self._append(Spent(command=self.command, seconds=seconds))
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        way_out = f"delete {self.path} to probe again; finished runs stay"
+        content = read_bytes(self.path, "a journal of `istbench advise`")
+        spent: dict[str, float] = {}
+        # The part after the last newline is empty, or torn by a crash.
+        for number, text in enumerate(content.split(b"\n")[:-1], start=1):
+            line: Any = decode_json(text, _Line, f"{self.path}, line {number}", way_out)  # type: ignore[arg-type]
+            if isinstance(line, Planned):
+                self.earlier.append(line.rung)
+            elif isinstance(line, Trained):
+                self.cells[line.label, line.steps, line.seed] = line.cell
+            elif isinstance(line, Failed):
+                self.failures[line.label, line.steps, line.seed] = line.reason
+            elif isinstance(line, Recorded):
+                self.recorded = line.cell
+            else:
+                spent[line.command] = line.seconds
+        self.spent_s = sum(spent.values())
+
+    def _append(self, line: _Line) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self.path, msgspec.json.encode(line))
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+
+
+def labels_of(rungs: Iterable[Rung]) -> set[str]:
+    """The labels of all `rungs`."""
+    return {label for rung in rungs for label in rung.labels}

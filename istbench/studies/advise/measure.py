@@ -1,0 +1,111 @@
+"""The truth after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from istbench.base.decode import decode_json, read_bytes, regular_file
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.files import append_line, is_there
+from istbench.launch.backends.backend import Backend, Screen
+from istbench.results.load import load_run
+from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.question import Probed
+from istbench.studies.advise.truth import Checked
+
+_MOST_BYTES = 2**28
+LOG = "advice.jsonl"
+_WHAT = f"the {LOG} of `istbench advise --measure`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The truth of one candidate.
+
+    seconds: train seconds to the target; None for a miss. failure: the error of a failed run; else empty.
+    """
+
+    label: str
+    seconds: float | None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"{self.label}: failed, {self.failure}"
+        return f"{self.label}: {'did not reach the target' if self.seconds is None else f'{self.seconds:.4g} s'}"
+
+
+def first_two(advice: Advice) -> list[Choice]:
+    """The two likeliest candidates that should reach the target."""
+    return [choice for choice in advice.choices if not choice.why_not and choice.steps is not None][:2]
+
+
+def measure(
+    choices: Iterable[Choice], probed: Probed, backend: Backend, out: Path, screen: Screen
+) -> Iterator[Measured]:
+    """Train `choices` to the target with `backend`, one after another; yields the truth of each as it ends.
+
+    Finished runs in `out` are not run again. A run that fails does not stop the others. A run that goes on after
+    this command has no truth yet.
+
+    Raises:
+        UserError: if the backend cannot run them.
+        RunFailed: if no cell can run there.
+    """
+    target = probed.target
+    assert target is not None
+    for choice in choices:
+        request = backend.fit(probed.request(choice))
+        (outcome,) = backend.run([request], out, False, screen)
+        if outcome.running:
+            screen.note(f"{choice.label} runs on; the same command measures it later")
+            continue
+        try:
+            there = load_run(outcome.finished()).reached(target)
+        except RunFailed as error:
+            found = Measured(label=choice.label, seconds=None, failure=str(error).splitlines()[0])
+        else:
+            found = Measured(label=choice.label, seconds=None if there is None else there.seconds)
+        screen.note(f"measured {found}")
+        yield found
+
+
+def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
+    """Append the advice and its truth to `advice.jsonl` in `out`, unless a command before wrote the same line.
+
+    Raises:
+        UserError: if it cannot be written, is no regular file, or would grow beyond what `read_checked` reads.
+    """
+    path, line = out / LOG, msgspec.json.encode(Checked(advice=advice, truth=dict(truth)))
+    try:
+        if not _has_line(path, line):
+            append_line(path, line)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+    return path
+
+
+def _has_line(path: Path, line: bytes) -> bool:
+    if not is_there(path):
+        return False
+    with (
+        regular_file(path, _WHAT, _MOST_BYTES - len(line) - 1) as file,
+        os.fdopen(file, "rb", closefd=False) as lines,
+    ):
+        return any(one.removesuffix(b"\n") == line for one in lines)
+
+
+def read_checked(path: Path) -> list[Checked]:
+    """The lines of `advice.jsonl`.
+
+    Raises:
+        UserError: naming a line that holds no advice.
+    """
+    lines = read_bytes(path, _WHAT, _MOST_BYTES).split(b"\n")[:-1]
+    return [
+        decode_json(line, Checked, f"{path}, line {number}", "delete the line")
+        for number, line in enumerate(lines, start=1)
+    ]

@@ -1,0 +1,176 @@
+"""The odds that each candidate is the first to the target, and the measurement that would decide."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from istbench.cluster.checked import Check
+from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.trace import Floats
+from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS, Drawn, draw, source_of
+from istbench.studies.advise.reach import judged
+
+Verdict = Literal["clear", "close", "none"]
+
+CLEAR = 0.8
+"""Odds from which the answer is clear."""
+
+QUANTILES = (0.1, 0.5, 0.9)
+"""The low end, the expected value and the high end of seconds and steps."""
+
+_DRAWS = 4000
+_HELPS = 0.01
+_LIKELY = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One candidate in the odds.
+
+    Attributes:
+        odds: that it is first. reaching: that it reaches the target at all.
+        seconds, low, high: to the target, the quantiles `QUANTILES` of the draws; infinite for never.
+        steps: local steps to the target, the median; infinite for never.
+        extrapolated: whether the target lies beyond the probe of a seed.
+        computing, exposed: shares of the time, as in `seconds.Replayed`.
+    """
+
+    candidate: Candidate
+    odds: float
+    reaching: float
+    seconds: float
+    low: float
+    high: float
+    steps: float
+    extrapolated: bool
+    computing: float
+    exposed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decider:
+    """The source of doubt whose end would raise the top odds most.
+
+    source: as in `draws`; of a replay, with the method. odds: the top odds without it.
+    """
+
+    source: str
+    odds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odds:
+    """The odds of all candidates: those expected to reach the target first, then the others, the likeliest first.
+
+    A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite. The
+    very first one has clear odds or else the fewest expected seconds: the widest range often has the best odds, and
+    a wide range says that little is known.
+
+    verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
+    nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
+    decider: None if the verdict is not `close`, or if no measurement would help.
+    without: candidates without odds, by label; `why_not` is the reason of each.
+    """
+
+    verdict: Verdict
+    standings: tuple[Standing, ...]
+    nobody: float
+    decider: Decider | None
+    without: tuple[Candidate, ...]
+
+
+def odds(
+    candidates: Sequence[Candidate],
+    profile: ClusterProfile,
+    target: float,
+    *,
+    checks: Mapping[str, Check] | None = None,
+    draws: int = _DRAWS,
+    seed: int = 0,
+) -> Odds:
+    """The odds of `candidates` on `profile` to `target`, a level of the metric of their curves.
+
+    checks: of replays by the user, by method; istbench's own stand for the others.
+    Equal arguments give equal odds, in any order of the candidates.
+
+    Raises:
+        UserError: if a trace cannot be replayed on `profile`.
+    """
+    candidates = judged(candidates, target)
+    drawn = draw(candidates, profile, target, checks=checks or {}, draws=draws, seed=seed)
+    seconds = drawn.seconds()
+    wins = first(seconds)
+    standings = sorted(
+        (
+            _standing(drawn, candidate, own, float(won))
+            for candidate, own, won in zip(drawn.candidates, seconds, wins, strict=True)
+        ),
+        key=lambda found: (math.isinf(found.seconds), -found.odds, found.seconds, found.candidate.label),
+    )
+    best = min(standings, key=lambda found: (found.odds < CLEAR, found.seconds), default=None)
+    standings.sort(key=lambda found: found is not best)
+    nobody = float(np.isinf(seconds).all(axis=0).mean())
+    expected = bool(standings) and math.isfinite(standings[0].seconds)
+    verdict: Verdict = "none" if not expected else "clear" if standings[0].odds >= CLEAR else "close"
+    return Odds(
+        verdict=verdict,
+        standings=tuple(standings),
+        nobody=nobody,
+        decider=_decider(drawn, standings) if verdict == "close" else None,
+        without=tuple(sorted((one for one in candidates if one.why_not), key=lambda one: one.label)),
+    )
+
+
+def first(seconds: Floats) -> Floats:
+    """The share of draws in which each row is first [rows], from seconds [rows, draws]; a tie counts in parts."""
+    if not len(seconds):
+        return np.zeros(0)
+    fastest = seconds.min(axis=0)
+    won = (seconds == fastest) & np.isfinite(fastest)
+    return np.asarray((won / np.maximum(won.sum(axis=0), 1)).mean(axis=1))
+
+
+def worth_probing(found: Odds, plain: Sequence[str]) -> list[str]:
+    """Labels whose longer probes would tell most: the first one's, and those with odds of a tenth.
+
+    plain: of `ddp`. It is one of them if the first one's target lies beyond its probe: the answer compares with it,
+    and without an outer step no method learns more in a local step, so the others can follow it.
+    """
+    first_one = [] if found.verdict == "none" else [found.standings[0]]
+    likely = sorted(found.standings, key=lambda one: -one.odds)
+    labels = [
+        *(one.candidate.label for one in first_one),
+        *([] if first_one and not first_one[0].extrapolated else plain),
+        *(one.candidate.label for one in likely if one.odds >= _LIKELY),
+    ]
+    return list(dict.fromkeys(labels))
+
+
+def _standing(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: float) -> Standing:
+    clock = drawn.clocks[candidate.label]
+    low, middle, high = np.quantile(seconds, QUANTILES, method="lower").tolist()
+    return Standing(
+        candidate=candidate,
+        odds=odds,
+        reaching=float(np.isfinite(seconds).mean()),
+        seconds=middle,
+        low=low,
+        high=high,
+        steps=float(np.quantile(drawn.steps(candidate), 0.5, method="lower")),
+        extrapolated=bool(drawn.reach[candidate.label].extrapolated.any()),
+        computing=clock.computing,
+        exposed=clock.exposed,
+    )
+
+
+def _decider(drawn: Drawn, standings: Sequence[Standing]) -> Decider | None:
+    sources = [SEEDS, BANDWIDTH, COMPUTING]
+    sources += [PROBE] if any(found.extrapolated for found in standings) else []
+    sources += [source_of(found.candidate.method) for found in standings[:2]]
+    tried = [Decider(source=source, odds=float(first(drawn.seconds(source)).max())) for source in sources]
+    best = max(tried, key=lambda one: one.odds)
+    return best if best.odds > max(found.odds for found in standings) + _HELPS else None

@@ -1,0 +1,478 @@
+"""Step two of an advice: train the few methods that can be first, for real, within the minutes."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.machine import cores
+from istbench.base.options.interval import Interval
+from istbench.cluster.clock import cluster_time
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.launch.backends.backend import Backend, OncePerLine, Screen
+from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.redeal import redeal
+from istbench.report.tables.numbers import number
+from istbench.results.curves import Curve
+from istbench.results.load import Run, load_run
+from istbench.results.on_cluster import own_checks, run_on_cluster
+from istbench.results.store import RunDirectory
+from istbench.studies.advise.candidate import NO_TIME, Candidate, Redealt
+from istbench.studies.advise.halving import FINALISTS, Cost, Halving, Rung
+from istbench.studies.advise.here import Recorded
+from istbench.studies.advise.journal import Journal, labels_of
+from istbench.studies.advise.odds import odds, worth_probing
+from istbench.studies.advise.progress import continued
+from istbench.studies.advise.promise import by_promise, longest_alike, makes_ddp_steps
+from istbench.studies.advise.question import Probed, Question
+from istbench.studies.advise.screen import Screening, planned_data
+from istbench.studies.advise.time_limit import TimeUp, at_most
+from istbench.studies.advise.variant import Screened, Variant, had_constant_rate
+
+_RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
+_EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
+_STOPPING_S = 10.0
+_STOPPING_SHARE = 0.05  # of the time, where that is shorter
+_LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
+_UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
+_SHORT_OF_BEST = 0.05
+_DRAWS = 1000  # of the odds between two rungs
+
+
+class Countdown:
+    """Seconds of this command that are left of `seconds`. started: `now()` at its start."""
+
+    def __init__(self, seconds: float, started: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._started, self._now = seconds, started, now
+
+    def spent_s(self) -> float:
+        """Seconds of this command."""
+        return self._now() - self._started
+
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self._seconds - self.spent_s()
+
+
+def probe(
+    question: Question,
+    backend: Backend,
+    out: Path,
+    screen: Screen,
+    *,
+    seconds: float,
+    answer_s: float,
+    started: float,
+    replaying: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Probed:
+    """Screen and train the methods of `question` in `seconds`, of which the last `answer_s` stay for the answer.
+
+    started: `time.monotonic()` at the start of the command. replaying: surrounds replays that may take long.
+
+    Raises:
+        UserError: for a name, an option, data or a target that cannot work.
+        RunFailed: if the recorded process fails.
+        KeyboardInterrupt: after Ctrl-C. All finished probes are kept.
+    """
+    journal = Journal.of(out, question.as_json())
+    clock = Countdown(seconds - journal.spent_s - answer_s, started)
+    try:
+        return _Probing(question, backend, out, screen, clock, journal, seconds).run(replaying)
+    finally:
+        with suppress(UserError):
+            journal.spent(clock.spent_s())
+
+
+class _Probing:
+    """Implements `probe`; a `Trainer` of the halving."""
+
+    def __init__(
+        self,
+        question: Question,
+        backend: Backend,
+        out: Path,
+        screen: Screen,
+        clock: Countdown,
+        journal: Journal,
+        seconds: float,
+    ) -> None:
+        self._question, self._backend, self._out, self._screen = question, backend, out, OncePerLine(screen)
+        self._clock, self._journal = clock, journal
+        self._stopping_s = min(_STOPPING_S, _STOPPING_SHARE * seconds)
+        threads = question.base.threads or max(1, cores() // question.base.nodes)
+        self._base = msgspec.structs.replace(question.base, threads=threads)
+        self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
+        self._failed: dict[str, str] = {}
+        self._costs: dict[str, Cost] = {}
+        self._data = ""  # the fingerprint of the data of step one
+
+    def run(self, replaying: Callable[[], AbstractContextManager[object]]) -> Probed:
+        recording, cost = self._record()
+        recorded = self._recorded(recording)
+        self._data = recording.header.data_source.fingerprint
+        self._profile = self._question.profile(recorded)
+        targets = recording.header.targets
+        self._target, target_from = self._base.target, ""
+        if self._target is None and targets:
+            self._target, target_from = targets[-1], f"the hardest of {recording.header.workload}"
+        self._screening = Screening(self._base, recorded, self._profile, self._question.given)
+        with replaying():
+            screened = self._screening.all_variants(self._question.methods)
+        self._by_label = {one.variant.label: one for one in screened}
+        crowd = max(1.0, self._base.nodes * (recorded.meta.threads or 1) / cores())
+        self._first_cost = dataclasses.replace(
+            cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
+        )
+        self._few = few = by_promise(screened)
+        self._note_screening(screened, few)
+        earlier = [rung for rung in self._journal.earlier if labels_of([rung]) <= set(self._by_label)]
+        halving = Halving(
+            [one.variant.label for one in few],
+            self,
+            self._target,
+            plan=self._plan,
+            earlier=earlier,
+            most_seeds=self._question.seeds,
+            least=sum(one.variant.baseline for one in few) + FINALISTS,
+        )
+        halving.run()
+        if self._target is None:
+            self._target, target_from = self._near_best(), f"{_SHORT_OF_BEST:.0%} short of the best probe"
+        return Probed(
+            question=self._question,
+            candidates=tuple(self._candidate(one, halving.stopped) for one in screened),
+            profile=self._profile,
+            metric=recording.curve.metric,
+            target=self._target,
+            target_from=target_from,
+            data=recording.header.data_source.seen,
+        )
+
+    # Step one.
+
+    def _record(self) -> tuple[Run, Cost]:
+        """One process's run of a few steps, and what it cost."""
+        # A finished one is read without a limit: a command whose minutes are spent still answers.
+        recorded = self._done(self._journal.recorded)
+        if recorded is not None:
+            return recorded, cost_of(recorded, None)
+        request = self._recorded_variant().of(
+            self._base,
+            nodes=1,
+            steps=_RECORDED_STEPS,
+            eval_every=Interval(steps=_BETWEEN),
+            max_seconds=_RECORDED_S,
+            target=None,
+            seed=0,
+        )
+        self._screen.note("step one: recording the step of one process")
+        began = time.monotonic()
+        try:
+            with at_most(self._clock.left_s(), stopping_s=self._stopping_s):
+                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+        except TimeUp:
+            raise UserError(
+                f"the time is up before the step of one process is recorded: {self._clock.spent_s():.0f} s passed; "
+                "give more --minutes"
+            ) from None
+        run = load_run(outcome.finished())
+        self._journal.record(outcome.cell)
+        self._journal.spent(self._clock.spent_s())
+        return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
+
+    def _recorded(self, run: Run) -> Recorded:
+        base = self._base
+        try:
+            cell = DealtCell.of(
+                base.workload,
+                base.workload_options,
+                "ddp",
+                self._recorded_variant().options,
+                plugins=base.plugins,
+                batch_size=base.batch_size,
+                nodes=1,
+                data=planned_data(base),
+            )
+        except UserError:
+            cell = None
+        return Recorded.of(load_trace(run.directory.trace), cell)
+
+    def _recorded_variant(self) -> Variant:
+        """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
+        given = self._question.given.get("ddp", {})
+        kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
+        return Variant(method="ddp", options=kept)
+
+    def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
+        for one in screened:
+            self._screen.note(f"  {screened_line(one)}")
+        baselines = sum(one.variant.baseline for one in few)
+        self._screen.note(
+            f"step two: training for real: {baselines} baselines, and of {len(few) - baselines} others that can be "
+            "first as many as the time allows"
+        )
+
+    # Step two: the methods of `Trainer`.
+
+    def left_s(self) -> float:
+        """Seconds left for probes: a stopped run takes some to write its checkpoint."""
+        return self._clock.left_s() - self._stopping_s
+
+    def failed(self, label: str) -> bool:
+        """Whether a probe of `label` failed."""
+        return label in self._failed
+
+    def cost(self, label: str) -> Cost:
+        """The cost of the last probe of `label`; before the first one, the planned seconds of a step."""
+        if label in self._costs:
+            return self._costs[label]
+        planned = self._by_label[label].here_s
+        return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
+
+    def favourites(self) -> Sequence[str]:
+        """The labels that are worth the longest probe, after those so far; see `Trainer.favourites`."""
+        if self._target is None or self.left_s() <= 0:
+            return []
+        candidates = [self._candidate(one, {}) for one in self._few]
+        checks, _ = own_checks(self._out)
+        found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
+        plain = [one.variant for one in self._few if one.variant.method == "ddp" and makes_ddp_steps(one.variant)]
+        labels = worth_probing(found, [one.label for one in plain if not self.failed(one.label)])
+        return [label for label in labels if not self._learned_as_another(label)]
+
+    def _learned_as_another(self, label: str) -> bool:
+        """Whether a probe gave the seconds of `label`, and one of `ddp` how it learns: nothing is left to probe."""
+        return label in self._runs and self._probed_as(self._by_label[label]) != label
+
+    def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
+        """Train a probe, or read it if it is finished; see `Trainer.train`."""
+        run = self._done(self._journal.cells.get((label, rung.steps, seed)))
+        if run is None:
+            run = self._train(label, rung, seed)
+        elif label not in self._costs:
+            self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
+        if run is None:
+            return None
+        self._runs.setdefault(label, {})[rung.steps, seed] = run
+        try:
+            return self._on_cluster(label, run)
+        except UserError as error:
+            self._failed[label] = str(error)
+            return None
+
+    def _done(self, cell: str | None) -> Run | None:
+        """The run of `cell`, which the journal names; None if it is not there, or not done."""
+        if cell is None:
+            return None
+        with suppress(UserError):
+            run = load_run(RunDirectory.of(self._out, cell))
+            return run if run.done else None
+        return None
+
+    def _train(self, label: str, rung: Rung, seed: int) -> Run | None:
+        began, known = time.monotonic(), bool(self._costs)
+        if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
+            before = self._journal.failures.get((label, rung.steps, seed))
+            if before is not None:  # with time, it is tried again
+                self._failed[label] = before
+            return None
+        request = self._by_label[label].variant.of(
+            self._base,
+            seed=seed,
+            steps=rung.steps,
+            eval_every=Interval(steps=rung.every),
+            target=self._target,
+        )
+        try:
+            with at_most(self.left_s(), stopping_s=self._stopping_s):
+                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+                run = load_run(outcome.finished())
+        except TimeUp:
+            self._screen.note(f"the time is up: {label} stopped with a checkpoint")
+            return None
+        except (UserError, RunFailed) as error:
+            self._failed[label] = str(error).splitlines()[0]
+            self._screen.note(f"{label}: {self._failed[label]}")
+            self._journal.failed(label, rung.steps, seed, self._failed[label])
+            return None
+        if outcome.fresh:
+            self._costs[label] = found = cost_of(run, time.monotonic() - began)
+            self._first_cost = dataclasses.replace(
+                self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
+            )
+        if seed == 0 and run.header.data_source.fingerprint != self._data:
+            raise UserError(
+                f"the data have changed since step one; delete {self._journal.path} to probe again, or restore them"
+            )
+        self._journal.trained(label, rung.steps, seed, outcome.cell)
+        self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
+        return run
+
+    def _plan(self, rung: Rung) -> None:
+        seeds = "" if rung.seeds == (0,) else f", seed {rung.seeds[0]}"
+        self._screen.note(
+            f"{rung.steps:,} local steps each{seeds}: {', '.join(rung.labels)}; "
+            f"{max(0.0, self.left_s()):.0f} s left"
+        )
+        self._journal.planned(rung)
+
+    def _on_cluster(self, label: str, run: Run) -> Curve:
+        if run.directory.trace.exists():
+            return run_on_cluster(run, self._load(run), self._profile).curve
+        planned = self._planned(self._by_label[label])
+        if planned is None:
+            raise UserError("no trace to replay: a probe has less than two whole rounds")
+        steps = [at.step for at in run.curve.evaluations]
+        seconds = cluster_time(planned(self._base.nodes), self._profile, steps).seconds
+        return run.curve.on_clock("cluster_s", seconds)
+
+    def _load(self, run: Run) -> Trace:
+        return self._profile.seen(load_trace(run.directory.trace))
+
+    # The candidates.
+
+    def _own_curves(self, label: str) -> dict[int, Curve]:
+        """The curve of each seed of `label`: of its last probe, with the evaluations of those before it.
+
+        At a constant rate they are parts of one training.
+        """
+        found: dict[int, Curve] = {}
+        for (_, seed), run in self._runs.get(label, {}).items():
+            before = found.get(seed) if had_constant_rate(run.header.config) else None
+            found[seed] = run.curve if before is None else continued(before, run.curve, self._target)
+        return found
+
+    def _probed_as(self, one: Screened) -> str:
+        """The label whose probes tell how `one` learns."""
+        label = one.variant.label
+        if one not in self._few or self.failed(label):
+            return label
+        trained = [
+            (self._by_label[other].variant, max(steps for steps, _ in runs)) for other, runs in self._runs.items()
+        ]
+        return longest_alike(one.variant, trained)
+
+    def _near_best(self) -> float | None:
+        found = [curve for label in self._runs for curve in self._own_curves(label).values()]
+        if not found:
+            return None
+        metric = found[0].metric
+        best = metric.best(curve.best() for curve in found)
+        return (
+            None
+            if best is None
+            else best * (1 + math.copysign(_SHORT_OF_BEST, -1 if metric.better(best, 0) else 1))
+        )
+
+    def _candidate(self, one: Screened, after: Mapping[str, int]) -> Candidate:
+        """`one` as its probes so far tell. after: the local steps of those that were stopped, by label."""
+        label = one.variant.label
+        trace, redealt = self._trace(one)
+        probed = self._probed_as(one)
+        curves = self._own_curves(probed)
+        learns_as = "" if label in self._runs or probed == label else probed
+        stopped = ""
+        if label in after:
+            stopped = f"behind after {after[label]:,} local steps"
+        elif one not in self._few:
+            stopped = one.why_not
+        elif label not in self._runs and not learns_as:
+            stopped = NO_TIME
+        unable = one.why_not if one.fits is False or one.cell is None else ""
+        return Candidate(
+            method=one.variant.method,
+            label=label,
+            options=dict(one.variant.options),
+            command=self._command(one.variant, probed, curves),
+            curves=curves,
+            trace=trace,
+            memory_bytes=one.memory_bytes,
+            baseline=one.variant.baseline,
+            learns_as=learns_as,
+            stopped="" if self.failed(label) or unable else stopped,
+            failed=self._failed.get(label, unable),
+            redealt=redealt,
+        )
+
+    def _trace(self, one: Screened) -> "tuple[Trace | None, Redealt | None]":
+        """The trace of the longest probe that has one, else the planned one, and its nodes dealt again."""
+        run = self._traced(one.variant.label)
+        if run is not None:
+            trace = self._load(run)
+            return trace, partial(_dealt, run, trace, self._base.plugins)
+        planned = self._planned(one)
+        return (None, None) if planned is None else (planned(self._base.nodes), planned)
+
+    def _planned(self, one: Screened) -> "Redealt | None":
+        """Gives the trace of `one` from sizes. None if its rounds do not follow from them.
+
+        Its steps take the seconds that probes recorded of a variant that computes as it does. The operations alone
+        leave out what does not shrink with the layers, such as the making of a minibatch.
+        """
+        if one.trace is None:
+            return None
+        planned = [other for other in self._by_label.values() if other.cell is not None]
+        recorded = (
+            Recorded.of(self._load(run), other.cell)
+            for other in planned
+            if other.variant.computes_as(one.variant) and (run := self._traced(other.variant.label)) is not None
+        )
+        return partial(self._screening.planned, one.variant, recorded=next(recorded, None))
+
+    def _traced(self, label: str) -> Run | None:
+        """The longest probe of `label` that recorded a trace."""
+        runs = self._runs.get(label, {})
+        longest_first = [runs[place] for place in sorted(runs, reverse=True)]
+        return next((run for run in longest_first if run.directory.trace.exists()), None)
+
+    def _command(self, variant: Variant, probed: str, curves: Mapping[int, Curve]) -> tuple[str, ...]:
+        """The command that trains `variant` to the target: as the longest probe of `probed`, if that got there."""
+        target = self._target
+        there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
+        budget: dict[str, Any] = {}
+        if there and all(there):
+            config = list(self._runs[probed].values())[-1].header.config
+            budget = {"steps": config.steps, "eval_every": config.eval_every}
+        request = variant.of(self._question.base, target=target, seed=0, **budget)
+        return ("istbench", *request.arguments())
+
+
+def cost_of(run: Run, wall_s: float | None) -> Cost:
+    """The cost of `run`, which took `wall_s` with its start; None if it was finished before."""
+    evaluations = run.curve.evaluations
+    last = evaluations[-1]
+    pauses = [
+        max(0.0, (after.wall_s - before.wall_s) - (after.train_s - before.train_s))
+        for before, after in pairwise(evaluations)
+    ]
+    evaluation = sum(pauses) / len(pauses) if pauses else 0.0
+    inside = last.train_s + len(evaluations) * evaluation
+    # A run that an earlier command began has trained longer than this one took.
+    whole = wall_s if wall_s is not None and wall_s > inside else last.wall_s
+    return Cost(
+        start_s=max(0.5, whole - inside),
+        evaluation_s=evaluation,
+        step_s=max(1e-6, last.train_s / max(1, last.step)),
+    )
+
+
+def screened_line(one: Screened) -> str:
+    """One line about a variant after step one."""
+    if one.why_not:
+        return f"{one.variant.label}: not trained, {one.why_not}"
+    if one.step_s is None or one.computing is None:
+        return f"{one.variant.label}: its speed there is unknown before it trains"
+    return f"{one.variant.label}: {number(one.step_s * 1e3)} ms a local step there, computing {one.computing:.0%}"
+
+
+def _dealt(run: Run, trace: Trace, plugins: tuple[str, ...], nodes: int) -> Trace:
+    return redeal(run, trace, nodes, plugins)[1]

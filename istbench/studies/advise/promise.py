@@ -1,0 +1,99 @@
+"""Which variants step two trains: those that can be first by their speed, the most promising first."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from istbench.studies.advise.variant import Screened, Variant
+
+_SAME_SPEED = 0.98
+_SAME_BYTES = 0.01
+
+_EXACT = ("ddp", "zero", "fsdp", "parameter_server", "p3")
+"""Methods that make the optimizer step of `ddp`, each in its own way: only the fastest of them can be first."""
+
+
+def mark_slow(found: Sequence[Screened]) -> list[Screened]:
+    """`found` with a reason for each variant whose speed cannot make it first.
+
+    Of the methods that make the same optimizer step, only the fastest can be first. Without an outer step, no
+    other method learns more in a local step than they do, so one that takes as long as the fastest of them cannot
+    be first either. Baselines are trained in any case.
+    """
+    exact = [one for one in found if makes_ddp_steps(one.variant) and one.step_s is not None and not one.why_not]
+    fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
+    marked = [one if fastest is None else _marked(one, fastest) for one in found]
+    return [_marked_equivalent(one, marked[:place]) for place, one in enumerate(marked)]
+
+
+def _marked_equivalent(one: Screened, earlier: Sequence[Screened]) -> Screened:
+    """`one` with a reason if an earlier variant differs in the value of a text alone, and is as fast."""
+    texts = {name for name, value in one.variant.options.items() if isinstance(value, str)}
+    for other in earlier:
+        alike = other.variant.method == one.variant.method and {*other.variant.options} == {*one.variant.options}
+        if not alike or not texts or one.why_not or other.why_not or one.step_s is None or other.step_s is None:
+            continue
+        rest = [name for name in one.variant.options if name not in texts]
+        if all(one.variant.options[name] == other.variant.options[name] for name in rest) and math.isclose(
+            one.step_s, other.step_s, rel_tol=_SAME_BYTES
+        ):
+            return dataclasses.replace(one, why_not=f"as fast as {other.variant.label}")
+    return one
+
+
+def _marked(one: Screened, fastest: Screened) -> Screened:
+    if one.why_not or one.variant.baseline or one is fastest or one.step_s is None:
+        return one
+    assert fastest.step_s is not None
+    if makes_ddp_steps(one.variant):
+        return dataclasses.replace(one, why_not=f"learns as {fastest.variant.label} does, which is faster here")
+    if one.step_s >= _SAME_SPEED * fastest.step_s and not _has_control(one):
+        return dataclasses.replace(one, why_not=f"a step takes as long as one of {fastest.variant.label}")
+    return one
+
+
+def _has_control(one: Screened) -> bool:
+    """Whether the method has an outer step, which may learn more than the local steps alone."""
+    return one.cell is not None and one.cell.method.control_nodes is not None
+
+
+def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> str:
+    """The label of the longest probe that tells how `variant` learns: its own, or that of `ddp` with equal options.
+
+    The latter counts if `variant` makes the steps of `ddp`. trained: variants with the local steps of their probes.
+    """
+    own = max((steps for other, steps in trained if other.label == variant.label), default=0)
+    for other, steps in trained:
+        alike = other.method == "ddp" and other.options == variant.options
+        if alike and makes_ddp_steps(variant) and steps > own:
+            return other.label
+    return variant.label
+
+
+def makes_ddp_steps(variant: Variant) -> bool:
+    """Whether it makes the optimizer step of `ddp`, and so learns as much in each one."""
+    return variant.method in _EXACT and not {"accumulate", "compress"} & set(variant.options)
+
+
+def by_promise(found: Iterable[Screened]) -> list[Screened]:
+    """The variants to train, in order: the fastest, baselines, one of each other method by speed, the others.
+
+    Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
+    speed stands last.
+    """
+    open_ones = [one for one in found if not one.why_not]
+    baselines = [one for one in open_ones if one.variant.baseline]
+    rest = sorted((one for one in open_ones if not one.variant.baseline), key=_promise)
+    seen: set[str] = set()
+    first: list[Screened] = []
+    second: list[Screened] = []
+    for one in rest:
+        (second if one.variant.method in seen else first).append(one)
+        seen.add(one.variant.method)
+    return [*first[:1], *baselines, *first[1:], *second]
+
+
+def _promise(one: Screened) -> tuple[float, int, str]:
+    if one.step_s is None:
+        return (math.inf, one.round_steps, one.variant.label)
+    return (round(math.log(one.step_s) / math.log(1.1)), one.round_steps, one.variant.label)

@@ -1,0 +1,181 @@
+"""The question that `istbench advise` answers, and the candidates after its probes."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from istbench.base.decode import encode_own
+from istbench.base.errors import UserError
+from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunRequest
+from istbench.cluster.profile import ClusterProfile
+from istbench.node.registry import build_method, code_of, load_method
+from istbench.report.phrases import count_threads, joined
+from istbench.results.metrics import Metric
+from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.halving import MOST_EVALUATIONS
+from istbench.studies.advise.here import Recorded, nodes_like_here
+from istbench.studies.advise.variant import Variant
+
+_LEAST, _MOST, _DIGITS = 1.5, 4.0, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a user asks.
+
+    Attributes:
+        base: the cell on the nodes of the question; its method, steps and seed do not count.
+        methods: the methods to choose from. given: options that the user set, by method.
+        cluster: the nodes' cluster; None for nodes like this machine, at `bandwidth` bits/s and `latency_s`.
+        seeds: at most so many of each method.
+    """
+
+    base: RunRequest
+    methods: tuple[str, ...]
+    given: Mapping[str, Mapping[str, Any]]
+    cluster: ClusterProfile | None
+    bandwidth: float | None
+    latency_s: float | None
+    seeds: int
+
+    def as_json(self) -> Any:
+        """A JSON value that differs for another question, and after a change in a task file or a plug-in."""
+        cluster = None if self.cluster is None else dataclasses.asdict(self.cluster)
+        plugins = self.base.plugins
+        code = [code_of("workloads", self.base.workload, plugins)]
+        code += [code_of("methods", method, plugins) for method in self.methods]
+        return msgspec.to_builtins(
+            [self.base, self.methods, self.given, cluster, self.bandwidth, self.latency_s, *filter(None, code)],
+            enc_hook=encode_own,
+        )
+
+    def profile(self, recorded: Recorded) -> ClusterProfile:
+        """The cluster of the question."""
+        if self.cluster is not None:
+            return self.cluster
+        return nodes_like_here(recorded.meta, bandwidth=self.bandwidth, latency_s=self.latency_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """The candidates after both steps.
+
+    Attributes:
+        target: level of the metric; None if the probes have none. target_from: its origin in a few words;
+            empty if the user gave it.
+        data: the data, in words.
+    """
+
+    question: Question
+    candidates: tuple[Candidate, ...]
+    profile: ClusterProfile
+    metric: Metric
+    target: float | None
+    target_from: str
+    data: str
+
+    def request(self, choice: Choice) -> RunRequest:
+        """The request that trains `choice` to the target, for at most `enough_steps`.
+
+        It evaluates often in the steps that it should take, not in those that it may.
+        """
+        (one,) = (one for one in self.candidates if one.label == choice.label)
+        every = Interval(steps=max(1, -(-_rounded_up(_LEAST * _expected(choice)) // MOST_EVALUATIONS)))
+        return Variant(method=one.method, options=one.options).of(
+            self.question.base, target=self.target, steps=enough_steps(choice), eval_every=every, seed=0
+        )
+
+    @property
+    def not_tested(self) -> tuple[str, ...]:
+        """Lines for the answer about this machine and these data."""
+        threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
+        plugins = self.question.base.plugins
+        outer = list(
+            dict.fromkeys(
+                one.method
+                for one in self.candidates
+                if not one.why_not and load_method(one.method, plugins).control_nodes is not None
+            )
+        )
+        there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
+        base = self.question.base
+        constant = any(
+            Variant(method=one.method, options=one.options).constant_rate(base)
+            for one in self.candidates
+            if not one.why_not
+        )
+        return (
+            f"Other data: the probes trained on {self.data}",
+            *(
+                [f"The learning-rate schedule of {base.workload}: all train at a constant rate, as long runs begin"]
+                if constant
+                else []
+            ),
+            *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
+            *(
+                [f"The controls of {joined(outer)} on one node: a gain may be that of the outer step"]
+                if outer
+                else []
+            ),
+        )
+
+    def with_steps(self, advice: Advice) -> Advice:
+        """`advice` whose commands train long enough, where a probe ended before the target."""
+
+        def longer(choice: Choice) -> Choice:
+            if choice.why_not or not choice.extrapolated or choice.steps is None:
+                return choice
+            request = self.request(choice)
+            return msgspec.structs.replace(choice, command=["istbench", *request.arguments()])
+
+        return msgspec.structs.replace(
+            advice,
+            best=advice.best and longer(advice.best),
+            others=tuple(longer(choice) for choice in advice.others),
+        )
+
+
+def check_given(question: Question) -> None:
+    """Refuse a method option that every method with it refuses. One that suits some of them leaves out the rest.
+
+    Raises:
+        UserError: as the first of these methods does.
+    """
+    refused: dict[str, UserError | None] = {}
+    for method, given in question.given.items():
+        refusal = None
+        try:
+            build_method(method, given, plugins=question.base.plugins)
+        except UserError as error:
+            refusal = error
+        for option in given:
+            refused[option] = refusal and refused.get(option, refusal)
+    for refusal in filter(None, refused.values()):
+        raise refusal
+
+
+def enough_steps(choice: Choice) -> int:
+    """Local steps in which `choice` should reach the target: those of the slow end of its range, rounded up.
+
+    At least half as many again as expected. Never more than four times as many, so also for a range without an end.
+    A run ends at the target, so steps to spare cost nothing if it gets there.
+    """
+    slow = choice.high / choice.seconds if choice.high and choice.seconds else _MOST
+    return _rounded_up(min(_MOST, max(_LEAST, slow)) * _expected(choice))
+
+
+def _expected(choice: Choice) -> float:
+    return choice.steps or choice.steps_probed
+
+
+def _rounded_up(steps: float) -> int:
+    """`steps`, at least 1, with two digits."""
+    steps = max(1.0, steps)
+    unit: int = 10 ** max(0, math.floor(math.log10(steps)) + 1 - _DIGITS)
+    return math.ceil(steps / unit) * unit

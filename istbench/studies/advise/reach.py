@@ -1,0 +1,167 @@
+"""Local steps from the start to the target: seen in a probe, or extrapolated beyond its end.
+
+Methods of one workload learn in curves of a similar shape. So a curve that ends short of the target goes on as one
+that is further does, the leader: from the step at which the latter had learned as much, at the pace at which it has
+followed so far. The further it goes, the less do two methods stay in step, so the range widens.
+
+Leaders are the curves that reached the target. If none did, it is the one with the best value, which goes on by a
+power law of its own (`power_law`).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.base.seeds import derived_seed
+from istbench.cluster.trace import Floats
+from istbench.results.curves import Curve, time_to_target
+from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.pace import Pace, Place
+from istbench.studies.advise.power_law import LEAST_POINTS, steps_by_law
+from istbench.studies.advise.progress import Progress, signed
+
+TOO_FEW = "too few evaluations to extrapolate"
+"""The reason of a candidate whose curves end short of the target after a single evaluation, with none to follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Local steps to a target of one candidate.
+
+    Attributes:
+        by_seed: draws for each seed [seeds, draws]; infinite where a draw never reaches it.
+        extrapolated: whether the target lies beyond the probe, for each seed [seeds].
+    """
+
+    by_seed: Floats
+    extrapolated: NDArray[np.bool_]
+
+    def without_doubt(self) -> "Reach":
+        """The same with the median of every extrapolation in place of its draws, as a longer probe would give."""
+        middle = np.quantile(self.by_seed, 0.5, axis=1, method="lower", keepdims=True)
+        return Reach(by_seed=np.broadcast_to(middle, self.by_seed.shape), extrapolated=self.extrapolated)
+
+
+def judged(candidates: Sequence[Candidate], target: float) -> list[Candidate]:
+    """`candidates` without the curves that tell nothing of their steps to `target`; failed if all of one do.
+
+    Methods with long rounds may evaluate a short probe only once after step 0. Through one point goes any law, but
+    it may follow a longer probe.
+    """
+    # Only these have draws, so others can follow no other ones.
+    known = _Known([one for one in candidates if not one.why_not], target)
+    return [one if one.why_not else _judged(one, known) for one in candidates]
+
+
+def _judged(candidate: Candidate, known: "_Known") -> Candidate:
+    telling = {seed: curve for seed, curve in candidate.curves.items() if known.tells((candidate.label, seed))}
+    if telling:
+        return dataclasses.replace(candidate, curves=telling)
+    return dataclasses.replace(candidate, failed=TOO_FEW)
+
+
+def reach_of(candidates: Sequence[Candidate], target: float, *, draws: int, seed: int) -> dict[str, Reach]:
+    """Draws of the local steps to `target` for each seed of each of `candidates`, by label."""
+    known = _Known(candidates, target)
+    drawing = _Drawing(known, draws, seed)
+    found = {}
+    for one in candidates:
+        places = [(one.label, own) for own in one.curves]
+        rows = [drawing.steps(place) for place in places]
+        found[one.label] = Reach(
+            by_seed=np.array(rows).reshape(len(rows), draws),
+            extrapolated=np.array([place not in known.seen for place in places], dtype=bool),
+        )
+    return found
+
+
+class _Known:
+    """The curves of all candidates.
+
+    Attributes:
+        curves: each as progress. level: the target, so that higher is better.
+        seen: steps to the target of the curves that reached it.
+        leaders: the curves that others follow.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], target: float) -> None:
+        self.curves: dict[Place, Progress] = {}
+        self.seen: dict[Place, float] = {}
+        self.level = target
+        for one in candidates:
+            for seed, curve in one.curves.items():
+                self._add((one.label, seed), curve, target)
+        furthest = max(self.curves, key=self._furthest, default=None)
+        # One law is wrong in the same way for all seeds of a candidate, so these share a leader's doubt.
+        self.leaders = list(self.seen) or [
+            place
+            for place, progress in self.curves.items()
+            if furthest and place[0] == furthest[0] and len(progress.steps) >= LEAST_POINTS
+        ]
+
+    def _add(self, place: Place, curve: Curve, target: float) -> None:
+        self.level = signed(target, curve.metric)
+        self.curves[place] = Progress.of(curve)
+        there = time_to_target(curve, target)
+        if there is not None:
+            self.seen[place] = there.step
+
+    def _furthest(self, place: Place) -> tuple[bool, float]:
+        progress = self.curves[place]
+        return len(progress.steps) >= LEAST_POINTS, float(progress.best[-1]) if len(progress.steps) else -math.inf
+
+    def tells(self, place: Place) -> bool:
+        """Whether a curve tells anything of its steps to the target. If it diverged: that it never gets there."""
+        points = len(self.curves[place].steps)
+        return place in self.seen or points != 1 or bool(self.paces(place))
+
+    def paces(self, place: Place) -> list[Pace]:
+        """How a curve follows each of the leaders that learned more than it.
+
+        A leader that made its first evaluation after that tells little of it, so it counts only if all did.
+        """
+        found = (Pace.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place)
+        paces = [pace for pace in found if pace is not None]
+        early = [pace for pace in paces if pace.there >= self.curves[pace.leader].steps[0]]
+        return early or paces
+
+
+class _Drawing:
+    """Draws of the steps to the target of each of the `known` curves."""
+
+    def __init__(self, known: _Known, draws: int, seed: int) -> None:
+        self._known, self._draws, self._seed = known, draws, seed
+        self._leaders = {place: self._by_itself(place) for place in known.leaders}
+        # Draws that follow the same leader share its own doubt, which then says nothing of who is first.
+        self._followed = self._random("followed").uniform(0, 1, draws)
+
+    def _random(self, *names: object) -> np.random.Generator:
+        return np.random.default_rng(derived_seed(names[0], self._seed, *names[1:]))
+
+    def steps(self, place: Place) -> Floats:
+        """Draws of the steps of the curve at `place` [draws]."""
+        if place in self._leaders:
+            return self._leaders[place]
+        paces = self._known.paces(place)
+        return self._along(place, paces) if paces else self._by_itself(place)
+
+    def _by_itself(self, place: Place) -> Floats:
+        """The draws from that curve alone [draws]."""
+        label, own = place
+        if place in self._known.seen:
+            return np.full(self._draws, self._known.seen[place])
+        # One law is wrong in the same way for all seeds of a candidate.
+        beyond = self._random("beyond", label).standard_normal(self._draws)
+        return steps_by_law(self._known.curves[place], self._known.level, beyond, self._random("reach", label, own))
+
+    def _along(self, place: Place, paces: Sequence[Pace]) -> Floats:
+        """The draws of a curve, each along one of the leaders [draws]."""
+        doubt = self._random("pace", place[0]).standard_normal(self._draws)
+        rows = np.array([pace.steps(self._leaders[pace.leader], doubt) for pace in paces])
+        found = rows[(self._followed * len(rows)).astype(int), np.arange(self._draws)]
+        # The probe saw no crossing, so the earliest is behind its last evaluation.
+        return np.asarray(np.maximum(found, self._known.curves[place].last))

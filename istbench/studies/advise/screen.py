@@ -1,0 +1,203 @@
+"""Step one of an advice: the memory and the seconds of a step of every method, from one recorded process.
+
+One process trains a few steps. Its seconds of a step, times the ratio of the operations that the plans count, are
+those of a step by any other method; the messages follow from the method's plan. The replay of both on the cluster
+tells which methods can be first by their speed.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from istbench.base.errors import UserError
+from istbench.base.machine import cores
+from istbench.base.options.run import RunRequest
+from istbench.cluster.clock import ClusterTime, cluster_time
+from istbench.cluster.estimate import fits
+from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.trace import Trace
+from istbench.node.registry import build_workload, load_method
+from istbench.plan.dealt_cell import CannotDeal, DealtCell
+from istbench.plan.planner import PlanRequest, planned_memory
+from istbench.studies.advise.here import Recorded, nodes_like_here
+from istbench.studies.advise.promise import mark_slow
+from istbench.studies.advise.variant import Screened, Variant
+
+_GIB = 2**30
+# Two processes of one machine exchange about this many bits in a second.
+_LOOPBACK = 8e9
+_TRACED_STEPS, _TIMED_STEPS = 20, 400
+_FACTORS = (1, 4, 16)  # of the default local steps of a round
+_ACCUMULATED = (2, 4, 8, 16, 32)
+# A round is long enough for the network if its nodes compute this share of the time; longer ones learn less.
+_COMPUTING, _ACCUMULATING = 0.9, 0.5
+
+
+class Screening:
+    """Screens variants of `methods` for the cell of `base` on `cluster`.
+
+    Args:
+        base: a request on the question's nodes; its method and its method options do not count.
+        given: the method options that the user set, by method.
+    """
+
+    def __init__(
+        self,
+        base: RunRequest,
+        recorded: Recorded,
+        cluster: ClusterProfile,
+        given: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self._base, self._recorded, self._cluster, self._given = base, recorded, cluster, given
+        self._data = planned_data(base)
+        threads = recorded.meta.threads or 1
+        crowd = max(1.0, base.nodes * threads / cores()) if recorded.meta.device != "cuda" else 1.0
+        self._here = nodes_like_here(recorded.meta, bandwidth=_LOOPBACK / crowd, latency_s=None, crowd=crowd)
+
+    def all_variants(self, methods: Iterable[str]) -> list[Screened]:
+        """Every variant of `methods`, with a reason for each that cannot be first by its memory or speed."""
+        found = [variant for method in methods for variant in self._of_method(method)]
+        return mark_slow(found)
+
+    def _of_method(self, method: str) -> Iterator[Screened]:
+        given = self._given.get(method, {})
+        kind = load_method(method, self._base.plugins)
+        names = {option.name for option in dataclasses.fields(kind.Options)}
+        plain = self.screened(Variant(method=method, options=given, baseline=method == "ddp"))
+        yield plain
+        if plain.why_not:
+            return
+        if method == "ddp" and "accumulate" not in given:
+            yield self._first_computing(
+                [Variant(method=method, options={**given, "accumulate": n}, baseline=True) for n in _ACCUMULATED],
+                _ACCUMULATING,
+            )
+        if "compress" in names and method == "ddp" and "compress" not in given:
+            for compress in _choices(kind.Options, "compress"):
+                yield self.screened(Variant(method=method, options={**given, "compress": compress}))
+        steps = plain.cell.method.options.local_steps if plain.cell and "local_steps" in names else 0
+        if steps and "local_steps" not in given and plain.computing is not None and plain.computing < _COMPUTING:
+            yield self._first_computing(
+                [
+                    Variant(method=method, options={**given, "local_steps": factor * steps})
+                    for factor in _FACTORS[1:]
+                ],
+                _COMPUTING,
+            )
+
+    def _first_computing(self, variants: Sequence[Variant], share: float) -> Screened:
+        """The first of `variants`, which have ever longer rounds, whose nodes compute `share` of the time."""
+        found = self.screened(variants[0])
+        for variant in variants[1:]:
+            if found.why_not or (found.computing is not None and found.computing >= share):
+                break
+            found = self.screened(variant)
+        return found
+
+    def screened(self, variant: Variant) -> Screened:
+        """`variant` with its memory and its seconds, as far as they are known."""
+        try:
+            found = self._fitted(variant)
+            if found.why_not:
+                return found
+            cell = self._cell(variant, self._base.nodes)
+        except CannotDeal:
+            return found
+        except UserError as error:
+            return Screened(variant=variant, why_not=str(error))
+        return self._timed(dataclasses.replace(found, round_steps=cell.method.round_steps, cell=cell), cell)
+
+    def _fitted(self, variant: Variant) -> Screened:
+        """`variant` with its memory, by the plan of `istbench plan`; also of a method whose rounds have none."""
+        base, cluster = self._base, self._cluster
+        memory = planned_memory(
+            PlanRequest(
+                workload=base.workload,
+                method=variant.method,
+                nodes=base.nodes,
+                cluster=cluster,
+                workload_options=base.workload_options,
+                method_options=variant.options,
+                batch_size=base.batch_size,
+                data=self._data,
+                plugins=base.plugins,
+            )
+        )
+        if memory is None:
+            return Screened(variant=variant)
+        fit = fits(memory, int(cluster.memory_gib * _GIB))
+        has = f"of a node that has {cluster.memory_gib:.3g}"
+        return Screened(
+            variant=variant,
+            memory_bytes=memory.total if memory.complete else None,
+            fits=fit,
+            why_not=f"needs {memory.total / _GIB:.3g} GiB {has}" if fit is False else "",
+        )
+
+    def planned(self, variant: Variant, nodes: int, recorded: Recorded | None = None) -> Trace:
+        """The trace of `variant` on `nodes` nodes, from sizes.
+
+        recorded: a step of a variant that computes as this one does; default: that of one process.
+
+        Raises:
+            UserError: if the method cannot train there, or its rounds do not follow from sizes.
+        """
+        return self._trace(self._cell(variant, nodes), recorded or self._recorded)
+
+    def _trace(self, cell: DealtCell, recorded: Recorded) -> Trace:
+        if not recorded.operations:
+            raise CannotDeal("the operations of the recorded step are unknown")
+        return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
+
+    def _cell(self, variant: Variant, nodes: int) -> DealtCell:
+        base = self._base
+        return DealtCell.of(
+            base.workload,
+            base.workload_options,
+            variant.method,
+            variant.options,
+            plugins=base.plugins,
+            batch_size=base.batch_size,
+            nodes=nodes,
+            data=self._data,
+        )
+
+    def _timed(self, found: Screened, cell: DealtCell) -> Screened:
+        try:
+            trace = self._trace(cell, self._recorded)
+            there = cluster_time(trace, self._cluster, _two_ends(trace))
+            here = cluster_time(trace, self._here, _two_ends(trace))
+        except UserError:
+            return found
+        return dataclasses.replace(
+            found,
+            step_s=_per_step(there, trace),
+            computing=there.compute,
+            here_s=_per_step(here, trace),
+            trace=trace,
+        )
+
+
+def planned_data(base: RunRequest) -> Path | None:
+    """The data that plans of `base` look at: None where they do not set the sizes of the model."""
+    workload = build_workload(base.workload, base.workload_options, base.plugins)
+    return base.data if workload.sized_by_data else None
+
+
+def _two_ends(trace: Trace) -> list[int]:
+    steps = -(-_TIMED_STEPS // trace.steps) * trace.steps
+    return [steps, 2 * steps]
+
+
+def _per_step(time: ClusterTime, trace: Trace) -> float:
+    half, whole = time.seconds
+    return (whole - half) / _two_ends(trace)[0]
+
+
+def _choices(options: type, name: str) -> list[str]:
+    """The values other than its default of option `name`, a text with few choices."""
+    kind = typing.get_type_hints(options)[name]
+    default = next(option.default for option in dataclasses.fields(options) if option.name == name)
+    return [value for value in typing.get_args(kind) if isinstance(value, str) and value != default]

@@ -1,0 +1,110 @@
+"""The conformance checks behind `istbench check`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from istbench.base.error_lines import during, error_line, reason_of
+from istbench.base.errors import RunFailed
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.node.registry import build_method, load_method, plugin_names, registered
+from istbench.studies.conformance import of_methods, of_tasks, of_workloads
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of one check. detail: the observation, or the reason of a skip."""
+
+    name: str
+    outcome: Literal["holds", "failed", "skipped"]
+    detail: str
+
+
+def check_method(
+    name: str,
+    *,
+    nodes: int = 3,
+    plugins: tuple[str, ...] = (),
+    options: of_methods.Options = of_methods.DEFAULTS,
+) -> list[CheckResult]:
+    """Train a small workload by method `name` on `nodes` real processes, and run the checks of every method.
+
+    options: of the method, as typed; then no check compares one node with plain training.
+    """
+    build_method(name, options, plugins=plugins)  # refuses wrong options in this process
+    outcomes = _together(nodes, name, plugins, options) or [
+        _on_processes(check.__name__, check, nodes, name, plugins, options) for check in of_methods.CHECKS
+    ]
+    exact = of_methods.one_node_is_plain_training
+    if options:
+        outcomes.append(CheckResult(_title(exact.__name__), "skipped", "only for the default options"))
+    elif load_method(name, plugins).exact_on_one_node:
+        outcomes.append(_on_processes(exact.__name__, exact, 1, name, plugins))
+    else:
+        outcomes.append(CheckResult(_title(exact.__name__), "skipped", f"{name} does not claim it"))
+    return outcomes
+
+
+def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[CheckResult]:
+    """Run the checks of every workload, on synthetic data or the data in the cache."""
+    workload = of_workloads.prepare(name, plugins)
+    return [_here(check, workload) for check in of_workloads.CHECKS]
+
+
+def check_task(file: Path, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> list[CheckResult]:
+    """Check the functions of task file `file`, then train two steps by every method on one and two processes.
+
+    A method that cannot take the file is skipped, with the reason. The first failure of a function ends the checks.
+    A method that cuts the model names its neuron groups on `nodes` nodes.
+
+    Raises:
+        UserError: if the file lacks a function, or its data cannot be opened.
+    """
+    task, results = of_tasks.opened_task(file), list[CheckResult]()
+    for check in of_tasks.checks_of(task):
+        results.append(_here(check, task))
+        if results[-1].outcome == "failed":
+            return results
+    plugged = [name for path in plugins for name in plugin_names(Path(path), "methods")]
+    methods = list(dict.fromkeys([*(found.name for found in registered("methods")), *plugged]))
+    for name, outcome, detail in of_tasks.by_methods(file, methods, nodes, plugins):
+        results.append(CheckResult(name, outcome, detail))
+    return results
+
+
+def _together(nodes: int, name: str, plugins: tuple[str, ...], options: of_methods.Options) -> list[CheckResult]:
+    """All checks on one process group, which saves starting others. Empty if one of them fails."""
+    try:
+        details = on_nodes(of_methods.every_check, nodes, name, plugins, options)[0]
+    except RunFailed:
+        return []
+    return [
+        CheckResult(_title(check.__name__), "holds", detail)
+        for check, detail in zip(of_methods.CHECKS, details, strict=True)
+    ]
+
+
+def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> CheckResult:
+    try:
+        detail = on_nodes(check, nodes, *args)[0]
+    except RunFailed as failure:
+        return CheckResult(_title(name), "failed", str(failure).partition("; its last lines")[0])
+    return CheckResult(_title(name), "holds", detail)
+
+
+def _here(check: Callable[..., str], workload: Any) -> CheckResult:
+    title = _title(check.__name__)
+    try:
+        with during("", workload.place("model"), of_libraries=True):
+            return CheckResult(title, "holds", check(workload))
+    except of_workloads.DoesNotHold as failure:
+        return CheckResult(title, "failed", str(failure))
+    except Exception as failure:  # a plug-in may raise anything
+        fits_no_model = type(failure) is ValueError  # istbench's own words on neuron groups
+        said = error_line(failure) or (str(failure) if fits_no_model else reason_of(failure))
+        return CheckResult(title, "failed", said)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")

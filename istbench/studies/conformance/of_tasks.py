@@ -1,0 +1,229 @@
+"""The checks of a task file: its functions one after another, then two steps by every method."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from istbench.base.error_lines import during, reason_of
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
+from istbench.fabric import Fabric, FabricError
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
+from istbench.node.evaluate import evaluate
+from istbench.node.model_proof import prove_model
+from istbench.node.registry import build_method, build_workload, load_method
+from istbench.studies.conformance.of_workloads import DoesNotHold, metric_before_training
+from istbench.studies.conformance.training import assembled, open_workload, set_up, train
+from istbench.workloads.cache import cache_directory
+from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
+from istbench.workloads.task import Task
+
+Outcome = Literal["holds", "failed", "skipped"]
+_STEPS = 2
+_NODES = (1, 2)
+_NAMED = 4
+_TIMEOUT_S = 60.0
+
+
+def opened_task(file: Path) -> Task:
+    """The workload of task file `file`, with its data open.
+
+    Raises:
+        UserError: for the first mistake in its functions.
+    """
+    workload = build_workload(str(file), {})
+    assert isinstance(workload, Task)
+    workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
+    return workload
+
+
+def the_model(task: Task) -> str:
+    """`model()` builds the same model from the same seed."""
+    one, other = (task.task_model.built(0) for _ in range(2))
+    pairs = zip(named_tensors(one).items(), named_tensors(other).values(), strict=True)
+    for name, same in ((name, torch.equal(a, b)) for (name, a), b in pairs):
+        if not same:
+            raise task.file.wrong("model", f"{name} differs between two models of one seed; it should draw its "
+                                  "random numbers from torch, NumPy or Python's random")  # fmt: skip
+    return f"{type(one).__name__}, {_parameters(one):,} parameters, the same from the same seed"
+
+
+def the_data(task: Task) -> str:
+    """`data(train)` gives the same batch again."""
+    indices = torch.arange(min(task.batch_size, task.train_size))
+    with task.file.watched("data"):
+        (one, _), (other, _) = (task.train_batch(indices, torch.Generator().manual_seed(0)) for _ in range(2))
+    if not one.equal(other):
+        raise task.file.wrong("data", "gives other samples the second time; it should draw its random numbers from "
+                              "torch, NumPy or Python's random")  # fmt: skip
+    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in one.tensors)
+    sizes = f"{task.train_size:,} training and {task.split(False).count:,} test samples"
+    return f"{sizes}; a batch: {shapes}{'; every n-th batch for a node' if task.in_turn else ''}"
+
+
+def the_loss(task: Task) -> str:
+    """The loss of a batch is a finite scalar; the parameters that it gives no gradient."""
+    idle = task.idle_parameters()
+    if not idle:
+        return "a finite scalar, with a gradient for every parameter"
+    more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+    return f"a finite scalar; two batches gave no gradient to {', '.join(idle[:_NAMED])}{more}"
+
+
+def the_metric(task: Task) -> str:
+    """Evaluating the first test batches gives the metric."""
+    model, computes = task.task_model.built(0), task.file.first_of("evaluate", "loss", "model")
+    with task.file.watched(computes):
+        metrics = evaluate(model, task, torch.device("cpu"), islice(task.test_batches(), 2))
+    try:
+        return metric_before_training(task, metrics[task.metric])
+    except DoesNotHold as problem:
+        raise task.file.wrong(computes, str(problem)) from None
+
+
+def the_neuron_groups(task: Task) -> str:
+    """The groups that the file names fit the model, and another order of their units does not change the loss."""
+    with torch.device("meta"):
+        model = task.build_model()
+    groups = task.neuron_groups(model)
+    validate_groups(model, groups)
+    unproved = task.prove_groups(groups)
+    return f"{_listed(groups)}; {unproved or 'another order of their units changes nothing'}"
+
+
+_FUNCTIONS: tuple[Callable[[Task], str], ...] = (the_model, the_data, the_loss, the_metric)
+
+
+def checks_of(task: Task) -> tuple[Callable[[Task], str], ...]:
+    """The checks of the functions of `task`."""
+    return (*_FUNCTIONS, the_neuron_groups) if "neuron_groups" in task.file else _FUNCTIONS
+
+
+def by_methods(
+    file: Path, methods: Sequence[str], nodes: int, plugins: tuple[str, ...]
+) -> Iterator[tuple[str, Outcome, str]]:
+    """For each of `methods`: its name, its outcome, and the observation or the reason; neuron groups on `nodes`."""
+    task = opened_task(file)
+    refused: dict[str, str] = {}
+    for name in methods:
+        request = RunRequest(
+            workload=str(file), method=name, nodes=_NODES[-1], steps=_STEPS, threads=1, plugins=plugins
+        )
+        try:
+            prepare_cell(request, lambda *_: None)
+            prove_model(task, load_method(name, plugins))
+        except Exception as error:  # a library may raise anything on the user's model
+            refused[name] = reason_of(error)
+    able = [name for name in methods if name not in refused]
+    problems = [_trained(str(file), count, able, plugins) for count in _NODES]
+    for name in methods:
+        if name in refused:
+            yield name, "skipped", refused[name]
+            continue
+        failed = [(count, found[name]) for count, found in zip(_NODES, problems, strict=True) if found[name]]
+        if failed:
+            count, problem = failed[0]
+            yield name, "failed", f"on {count} node{'s' if count > 1 else ''}: {problem}"
+        else:
+            cuts = load_method(name, plugins).cuts_units
+            yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
+
+
+def two_steps(
+    fabric: Fabric, file: str, plugins: tuple[str, ...], methods: Sequence[str]
+) -> tuple[list[str], bool]:
+    """Train `file` by each of `methods`, up to the first problem.
+
+    Returns their problems, empty where there is none, and whether the last one is that another rank went away.
+    """
+    workload = open_workload(file, {}, plugins)
+    problems: list[str] = []
+    for name in methods:
+        try:
+            with during(f"training it by {name}", workload.place("model"), of_libraries=True):
+                method = set_up(fabric, workload, name, {}, plugins=plugins, steps=_STEPS)
+                train(fabric, workload, method, 0, _STEPS)
+                if _STEPS % method.round_steps:
+                    method.close_round()
+                method.drain()
+                assembled(fabric, method)
+        except Exception as error:  # the user's code may raise anything
+            return [*problems, reason_of(error)], isinstance(error, FabricError)
+        problems.append("")
+    return problems, False
+
+
+def _first_problems(ranks: Sequence[tuple[list[str], bool]]) -> list[str]:
+    """The problems of the rank that failed first, from the results of `two_steps` by rank. Others only lose it."""
+    failed = [found for found in ranks if any(found[0])]
+    return min(failed or ranks, key=lambda found: found[1])[0]
+
+
+def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, ...]) -> dict[str, str]:
+    """The problem of each of `methods` on `nodes` nodes, empty where there is none.
+
+    All train in one process group, which saves starting others. After a problem the others get a new one.
+    """
+    problems: dict[str, str] = {}
+    left = list(methods)
+    while left:
+        try:
+            found = _first_problems(on_nodes(two_steps, nodes, file, plugins, left, timeout_s=_TIMEOUT_S))
+        except RunFailed as failure:
+            if len(left) == 1:
+                found = [str(failure).partition("; its last lines")[0]]
+            else:
+                return {
+                    **problems,
+                    **{n: p for name in left for n, p in _trained(file, nodes, [name], plugins).items()},
+                }
+        problems.update(zip(left, found, strict=False))
+        left = left[len(found) :]
+    return problems
+
+
+def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str:
+    """The neuron groups that `method` deals to `nodes` nodes, their share of the parameters, and whole modules."""
+    with torch.device("meta"):
+        model = task.build_model()
+    options = build_method(method, {}, workload=task, plugins=plugins).options
+    try:
+        check_groups(method, model, task, nodes, options)
+    except UserError as refusal:
+        return f"trains on {_NODES[-1]} nodes; {refusal}"
+    groups = dealt_groups(model, task, nodes, options)
+    dealt = {slot.tensor for group in groups for slot in group.slots}
+    named = dict(model.named_parameters())
+    share = sum(own.numel() for name, own in named.items() if name in dealt) / _parameters(model)
+    counted = "1 neuron group" if len(groups) == 1 else f"{len(groups)} neuron groups"
+    said = [f"trains; {share:.0%} of the parameters are dealt in {counted}: {_listed(groups)}"]
+    said += [_scaled(groups), whole_groups(model, task, nodes, options)]
+    if "neuron_groups" not in task.file:
+        whole = task.found_groups().obstacles()[:_NAMED]
+        said.append(f"whole: {', '.join(whole)}" if whole else "")
+    return "; ".join(filter(None, said))
+
+
+def _scaled(groups: Sequence[NeuronGroup]) -> str:
+    """The groups whose sums a subnet scales, and those whose sums the code of the model scales."""
+    summed = [group for group in groups if group.sums]
+    own = [group for group in summed if group.scales_itself]
+    scaled = [group for group in summed if not group.scales_itself]
+    by_model = f"the model itself scales the sums of {_listed(own)}" if own else ""
+    by_subnet = f"a subnet scales the sums of {_listed(scaled)}" if scaled else ""
+    return "; ".join(filter(None, (by_subnet, by_model)))
+
+
+def _listed(groups: Sequence[NeuronGroup]) -> str:
+    names = [f"{group.name} ({group.size})" for group in groups[:_NAMED]]
+    return ", ".join([*names, *(["..."] if len(groups) > _NAMED else [])])
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,150 @@
+"""Memory of a node, planned, beside the runs that a paper trained and those that failed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from istbench.cluster.estimate import GIB, CellPlan
+from istbench.cluster.profile import ClusterProfile, load_profile
+from istbench.report.published import Figure, read_figures
+from istbench.report.tables.numbers import number, plain
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.studies.reproduce.matching import network_words
+from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMemory:
+    """Which networks fit on a node: planned, without a run.
+
+    Attributes:
+        source: name of the paper whose figures count. cluster: profile of its machines. nodes: its number of them.
+        optimizer: of the main table. further: (method, optimizer) pairs that the paper lacks, for a further table.
+    """
+
+    source: str
+    cluster: str
+    nodes: int
+    optimizer: str
+    further: tuple[tuple[str, str], ...] = ()
+
+    def compare(self, subjects: Sequence[Subject]) -> Comparison:
+        """See `Measure.compare`."""
+        profile = load_profile(self.cluster)
+        # One figure for each cell: several metrics of a run say the same about its memory.
+        figures = {
+            (figure.method, network_words(figure)): figure
+            for figure in reversed(read_figures(PUBLISHED / "figures.csv"))
+            if figure.paper == self.source
+        }
+        own = list(reversed(figures.values()))
+        networks = list(dict.fromkeys((figure.workload, tuple(figure.options.items())) for figure in own))
+        planned = [
+            _Plan(method=method, optimizer=optimizer, plan=_plan(workload, dict(options), method, optimizer, self))
+            for method, optimizer in self.further
+            for workload, options in networks
+        ]
+        return Comparison(
+            rows=tuple(self._row(figure, profile) for figure in own),
+            notes=(
+                f"Planned, not trained: `istbench plan` gives the same bytes. A node of {profile.name} has "
+                f"{profile.memory_gib:g} GiB for a model; {self.optimizer} on {self.nodes} nodes.",
+                f"The paper does not publish its optimizer; with {self.optimizer} it is an assumption.",
+            ),
+            tables=(_further_table(planned, profile, self.nodes),) if planned else (),
+            differences=(Difference(aspect="plan", text="ours is a plan, theirs are runs."),),
+        )
+
+    def _row(self, figure: Figure, profile: ClusterProfile) -> Compared:
+        plan = _plan(figure.workload, figure.options, figure.method, self.optimizer, self)
+        trained = figure.value is not None
+        fits = plan.fits is True
+        return Compared(
+            method=f"{figure.method} optimizer={self.optimizer}",
+            network=network_words(figure),
+            nodes=self.nodes,
+            what=f"fits on a node of {profile.name}",
+            published=None,
+            published_text="trained" if trained else "failed",
+            ours=None,
+            ours_text=f"{_fits_words(plan)}, {_gib(plan)} GiB{'' if trained == fits else ': differs'}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    method: str
+    optimizer: str
+    plan: CellPlan
+
+
+def _plan(workload: str, options: dict[str, str], method: str, optimizer: str, measure: PlannedMemory) -> CellPlan:
+    from istbench.plan.planner import PlanRequest, make_plan  # torch, which other measures do not need
+
+    return make_plan(
+        PlanRequest(
+            workload=workload,
+            method=method,
+            nodes=measure.nodes,
+            cluster=load_profile(measure.cluster),
+            workload_options=options,
+            method_options={"optimizer": optimizer},
+            limits=False,
+        )
+    )
+
+
+def _gib(plan: CellPlan) -> str:
+    assert plan.memory is not None
+    return f"{plan.memory.total / GIB:.2f}"
+
+
+def _fits_words(plan: CellPlan) -> str:
+    if plan.fits:
+        return "fits"
+    assert plan.memory is not None
+    return f"no, {(plan.memory.total - plan.limit) / GIB:.1f} GiB short"
+
+
+def _further_table(planned: Sequence[_Plan], profile: ClusterProfile, nodes: int) -> Table:
+    columns, rows = fill(_COLUMNS, planned)
+    return Table(
+        title=f"Planned memory of a node of {profile.name}, {nodes} nodes: other methods and optimizers",
+        columns=columns,
+        rows=rows,
+        footer=("A round of ist has several local steps: divide its bytes and seconds by them.",),
+        keys=3,
+    )
+
+
+def _seconds(plan: CellPlan) -> Entry:
+    return Entry(text="" if plan.seconds is None else number(plan.seconds), value=plan.seconds)
+
+
+_COLUMNS: tuple[ColumnOf[_Plan], ...] = (
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.method)),
+    ColumnOf(key="optimizer", title="optimizer", align="left", entry=lambda row: plain(row.optimizer)),
+    ColumnOf(key="workload", title="network", align="left", entry=lambda row: plain(row.plan.workload)),
+    ColumnOf(
+        key="memory_gib",
+        title="GiB a node",
+        entry=lambda row: Entry(
+            text=_gib(row.plan), value=None if row.plan.memory is None else row.plan.memory.total / GIB
+        ),
+    ),
+    ColumnOf(
+        key="fits",
+        title="fits",
+        align="left",
+        entry=lambda row: Entry(text=_fits_words(row.plan), value=row.plan.fits),
+    ),
+    ColumnOf(
+        key="sent_gb",
+        title="GB sent a round",
+        entry=lambda row: Entry(
+            text="" if row.plan.sent is None else f"{row.plan.sent / 1e9:.2f}",
+            value=None if row.plan.sent is None else row.plan.sent / 1e9,
+        ),
+    ),
+    ColumnOf(key="round_s", title="s a round", entry=lambda row: _seconds(row.plan)),
+    ColumnOf(key="round_steps", title="its steps", entry=lambda row: plain(row.plan.round_steps)),
+)

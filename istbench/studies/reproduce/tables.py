@@ -1,0 +1,270 @@
+"""Tables of a reproduction: our figures beside the published ones, and the list of what there is to run."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from istbench.base.options.data_source import DataSource
+from istbench.report.phrases import ROUGH, Caution, Lead
+from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.results.load import Run
+from istbench.studies.reproduce.cells import Choice
+from istbench.studies.reproduce.hours import forecast
+from istbench.studies.reproduce.paper import Compared, Comparison, Difference, Experiment, Extent, Scale, Subject
+
+_KEYS = 5  # a paper may give two figures of one row, and they differ in the published value
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A compared figure with the aspects in which it differs from the published run."""
+
+    compared: Compared
+    aspects: tuple[str, ...]
+
+
+def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subject], found: Comparison) -> Table:
+    """The figures of `experiment` beside the published ones. subjects: those that trained."""
+    own = _own_differences(subjects, experiment.at[scale])
+    differences = (*own, *found.differences)
+    aspects = tuple(dict.fromkeys(difference.aspect for difference in differences if difference.aspect != "nodes"))
+    rows = [_Row(compared=row, aspects=(*aspects, *row.aspects)) for row in found.rows]
+    columns, entries = fill(_COLUMNS, rows)
+    return Table(
+        title=f"{experiment.title}, at {scale} scale: published and ours",
+        columns=columns,
+        rows=entries,
+        footer=tuple(_footer(subjects, found, differences)),
+        keys=_KEYS,
+        empty="Nothing of this scale stands beside a published figure.",
+        context={"table": experiment.name, "scale": scale},
+    )
+
+
+def further_table(title: str, found: Sequence[Compared]) -> Table:
+    """A table of `found` beside the main one, whose footer names what differs."""
+    columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
+    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=_KEYS)
+
+
+def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
+    """The data of the runs, each once."""
+    found: dict[str, DataSource] = {}
+    for one in subjects:
+        for run in one.runs:
+            found.setdefault(run.header.data_source.seen, run.header.data_source)
+    return list(found.values())
+
+
+def _own_differences(subjects: Sequence[Subject], extent: Extent) -> Iterable[Difference]:
+    """The data that our runs saw, unless it is a complete known data set, and the differences of `extent`.
+
+    Those of made-up data are left out if all runs saw other data.
+    """
+    sources = sources_of(subjects)
+    made_up = not sources
+    for source in sources:
+        made_up = made_up or source.kind == "synthetic"
+        if source.whole is None or source.train + source.test < source.whole:
+            yield Difference(aspect="data", text=f"our runs saw {source.seen}.")
+    yield from (difference for difference in extent.differs if made_up or not difference.made_up)
+
+
+def _footer(subjects: Sequence[Subject], found: Comparison, differences: Sequence[Difference]) -> Iterable[str]:
+    sources = sources_of(subjects)
+    if sources:
+        made_up = any(source.kind == "synthetic" for source in sources)
+        warning = " Accuracies of made-up data say nothing about the real ones." if made_up else ""
+        yield Lead(f"Data of our runs: {'; '.join(source.seen for source in sources)}.{warning}")
+    missing = sum(one.seeds - len(one.runs) for one in subjects)
+    if missing:
+        yield Caution(
+            f"Partial: {missing} of {sum(one.seeds for one in subjects)} cells are not trained, or unreadable. The "
+            "same command trains the former, and names the latter."
+        )
+    yield from (Caution(line) for line in found.cautions)
+    yield from _rough_line(found.rows)
+    told: set[str] = set()
+    for difference in differences:
+        if difference.text not in told:
+            told.add(difference.text)
+            yield Lead(f"Differs, {difference.aspect}: {difference.text}")
+    yield from found.notes
+    if any(row.planned for row in found.rows):
+        yield (
+            "k of n: seeds that reached the level, of those that the experiment trains. The figure is the median "
+            "over trained seeds, a miss counting as infinity; the range goes over them."
+        )
+
+
+def _rough_line(rows: Iterable[Compared]) -> Iterable[str]:
+    if any(_is_rough(row) for row in rows):
+        yield Caution(
+            f"{ROUGH}: a seed reached it before its first evaluation, so its time is interpolated from step 0."
+        )
+
+
+def _is_rough(row: Compared) -> bool:
+    return row.rough and row.ours is not None and math.isfinite(row.ours.median)
+
+
+def _reached(row: _Row) -> Entry:
+    compared = row.compared
+    if not compared.planned:
+        return NOTHING
+    late = compared.planned - compared.trained
+    more = f", {late} not trained" if late else ""
+    return Entry(
+        text=f"{compared.reached} of {compared.planned}{more}",
+        value={"reached": compared.reached, "trained": compared.trained, "planned": compared.planned},
+    )
+
+
+def _ours(row: _Row) -> Entry:
+    compared = row.compared
+    if compared.ours is None:
+        return Entry(text=compared.ours_text, value=compared.ours_text)
+    value = machine_value(compared.ours)
+    if not _is_rough(compared):
+        return Entry(text=compared.ours_text, value=value)
+    return Entry(text=ROUGH + compared.ours_text, value={**value, "before_first_evaluation": True})
+
+
+def _ratio(row: _Row) -> Entry:
+    ratio = row.compared.ratio
+    return NOTHING if ratio is None else Entry(text=number(ratio), value=ratio)
+
+
+_COLUMNS: tuple[ColumnOf[_Row], ...] = (
+    ColumnOf(
+        key="network",
+        title="network",
+        align="left",
+        entry=lambda row: plain(row.compared.network) if row.compared.network else NOTHING,
+    ),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.compared.method)),
+    ColumnOf(
+        key="nodes",
+        title="nodes",
+        entry=lambda row: NOTHING if row.compared.nodes is None else plain(row.compared.nodes),
+    ),
+    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: plain(row.compared.what)),
+    ColumnOf(
+        key="published",
+        title="published",
+        entry=lambda row: Entry(
+            text=row.compared.published_text,
+            value=row.compared.published_text if row.compared.published is None else row.compared.published,
+        ),
+    ),
+    ColumnOf(key="ours", title="ours", entry=_ours),
+    ColumnOf(key="ours_over_published", title="ours / published", entry=_ratio),
+    ColumnOf(key="seeds", title="k of n seeds", entry=_reached, optional=True),
+    ColumnOf(
+        key="range",
+        title="range",
+        entry=lambda row: plain(row.compared.spread_text) if row.compared.spread_text else NOTHING,
+        optional=True,
+    ),
+    ColumnOf(
+        key="differs",
+        title="differs",
+        align="left",
+        entry=lambda row: plain(", ".join(dict.fromkeys(row.aspects))) if row.aspects else NOTHING,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A table that can be run.
+
+    Attributes:
+        cells, left: its cells, and those that are not done. shared: those of `left` that an earlier table has too.
+        hours: of the others of `left`, on two cores; None if unknown. needs: the data that the user must give.
+    """
+
+    experiment: Experiment
+    cells: int
+    left: int
+    shared: int
+    hours: float | None
+    needs: str
+
+
+def listed(
+    experiments: Sequence[Experiment], scale: Scale, choice: Choice, runs: Sequence[Run], data: Iterable[str]
+) -> list[Listed]:
+    """What `experiments` would run. runs: those of the results directory. data: workloads with a directory."""
+    known = set(data)
+    seen: list[object] = []
+    found = []
+    for experiment in experiments:
+        extent = experiment.at[scale]
+        count = left = shared = 0
+        hours: float | None = 0.0
+        for cells in extent.cells:
+            forecasts = forecast(cells, choice, runs)
+            missing = [one.hours for one in forecasts if not one.done]
+            count, left = count + len(forecasts), left + len(missing)
+            if cells in seen:
+                shared += len(missing)
+                continue
+            seen.append(cells)
+            for own in missing:
+                hours = None if hours is None or own is None else hours + own
+        needed = [name for name in extent.workloads if extent.needs_data and name not in known]
+        found.append(
+            Listed(
+                experiment=experiment,
+                cells=count,
+                left=left,
+                shared=shared,
+                hours=hours,
+                needs=" ".join(f"--data {name}=DIR" for name in needed),
+            )
+        )
+    return found
+
+
+def list_table(title: str, rows: Sequence[Listed]) -> Table:
+    """The list of tables for readers."""
+    columns, entries = fill(_LIST_COLUMNS, rows)
+    known = [row.hours for row in rows if row.hours is not None and not row.needs]
+    total = f"{sum(row.left - row.shared for row in rows if not row.needs)} cells to run"
+    hours = (
+        f", about {number(sum(known))} hours on two cores"
+        if len(known) == len([r for r in rows if not r.needs])
+        else ""
+    )
+    return Table(
+        title=title,
+        columns=columns,
+        rows=entries,
+        footer=(
+            Lead(f"{total}{hours}, without the tables that need data."),
+            "Hours are estimates for two idle cores; finished cells of the results directory make them better.",
+            "Tables share cells: a shared cell is trained once, and its hours stand in the first table.",
+        ),
+    )
+
+
+def _hours(row: Listed) -> Entry:
+    if row.left and row.shared == row.left:
+        return Entry(text="shared", value=0.0)
+    return (
+        Entry(text="unknown", value=None) if row.hours is None else Entry(text=number(row.hours), value=row.hours)
+    )
+
+
+_LIST_COLUMNS: tuple[ColumnOf[Listed], ...] = (
+    ColumnOf(key="table", title="table", align="left", entry=lambda row: plain(row.experiment.name)),
+    ColumnOf(key="title", title="contents", align="left", entry=lambda row: plain(row.experiment.title)),
+    ColumnOf(key="cells", title="cells", entry=lambda row: plain(row.cells)),
+    ColumnOf(key="done", title="done", entry=lambda row: plain(row.cells - row.left)),
+    ColumnOf(key="hours", title="hours", entry=_hours),
+    ColumnOf(
+        key="needs", title="needs", align="left", entry=lambda row: plain(row.needs) if row.needs else NOTHING
+    ),
+)

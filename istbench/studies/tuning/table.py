@@ -1,0 +1,146 @@
+"""The table of a tuning: the best options of each method, its metric, and the spread of its trials."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from istbench.base.options.options import option_text
+from istbench.report.phrases import Caution, Lead, count_nodes, data_line
+from istbench.report.tables.numbers import NOTHING, metric_value, number, plain
+from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.results.stats import median
+from istbench.studies.tuning.judge import Contest, Judge, Judgement
+from istbench.studies.tuning.ranges import Range
+from istbench.studies.tuning.trials import Tried, spread
+
+_EDGE = 0.02  # of a range, on its scale
+
+
+def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]]) -> Table:
+    """A row for each method on each number of nodes."""
+    metric, lower = judgement.metric.name, judge.by_seconds or judgement.metric.lower_is_better
+    columns: list[ColumnOf[Contest]] = [
+        ColumnOf(key="method", title="method", align="left", entry=lambda own: plain(own.method)),
+        ColumnOf(key="nodes", title="nodes", entry=lambda own: plain(own.nodes)),
+        ColumnOf(key="best_options", title="best options", align="left", entry=_best_options),
+    ]
+    if judge.by_seconds:
+        columns += [
+            ColumnOf(key="best_s", title="s, best", entry=lambda own: _seconds(own.best)),
+            ColumnOf(key="defaults_s", title="s, defaults", entry=lambda own: _seconds(own.defaults)),
+            ColumnOf(key="reached", title="reached", entry=_reached),
+        ]
+    spread_title = (
+        "slowest, median, fastest that reached it" if judge.by_seconds else "worst, median, best of the trials"
+    )
+    columns += [
+        ColumnOf(key=f"best_{metric}", title=f"{metric}, best", entry=lambda own: _value(own.best)),
+        ColumnOf(key=f"defaults_{metric}", title=f"{metric}, defaults", entry=lambda own: _value(own.defaults)),
+        ColumnOf(key="trials", title=spread_title, entry=lambda own: _spread(own, judge, lower)),
+        ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
+    ]
+    shown, rows = fill(columns, judgement.contests)
+    header = judgement.header
+    return Table(
+        title=f"Tuning of {header.workload_label} by {judge.words(metric, header.budget)}",
+        columns=shown,
+        rows=rows,
+        footer=tuple(_footer(judgement, judge, ranges)),
+        keys=2,
+    )
+
+
+def _best_options(own: Contest) -> Entry:
+    if own.best is None:
+        return Entry(text="no trial has a result", value=None)
+    options = own.best.trial.typed_options
+    text = " ".join(f"{name}={option_text(value)}" for name, value in options.items())
+    values: dict[str, Scalar] = {
+        name: option_text(value) if isinstance(value, list | tuple) else value for name, value in options.items()
+    }
+    return Entry(text=text or "the defaults", value=values)
+
+
+def _seconds(tried: Tried | None) -> Entry:
+    if tried is None or tried.failed:
+        return NOTHING
+    return Entry(text="missed" if tried.seconds is None else number(tried.seconds), value=tried.seconds)
+
+
+def _value(tried: Tried | None) -> Entry:
+    if tried is None or tried.failed:
+        return NOTHING
+    return Entry(text="diverged" if tried.value is None else metric_value(tried.value), value=tried.value)
+
+
+def _reached(own: Contest) -> Entry:
+    count = sum(tried.seconds is not None for tried in own.tried)
+    return Entry(text=f"{count}/{len(own.tried)}", value=count)
+
+
+def _spread(own: Contest, judge: Judge, lower_is_better: bool) -> Entry:
+    values = spread(own.tried, judge.by_seconds)
+    if not values:
+        return NOTHING
+    best, worst = (values[0], values[-1]) if lower_is_better else (values[-1], values[0])
+    shown: dict[str, Scalar] = {"worst": worst, "median": median(values), "best": best}
+    form = number if judge.by_seconds else metric_value
+    return Entry(text=", ".join(map(form, (worst, median(values), best))), value=shown)
+
+
+def _lost(own: Contest) -> Entry:
+    count = sum(tried.failed or tried.value is None for tried in own.tried)
+    return Entry(text=str(count), value=count or None)
+
+
+def _footer(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]]) -> Iterable[str]:
+    header = judgement.header
+    trials = len(judgement.contests[0].tried)
+    yield data_line(header.data_source)
+    yield Lead(
+        f"Budget: {trials} trials of each method on each number of nodes, {header.budget} each, seed "
+        f"{header.seed}. Trial 1 has the workload's defaults."
+    )
+    for method, own in ranges.items():
+        yield Lead(f"Ranges of {method}: {'; '.join(map(str, own))}.")
+    yield from _edge_line(judgement, ranges)
+    if not judge.by_seconds:
+        yield from chance_line(judgement)
+    failed = sum(tried.failed for contest in judgement.contests for tried in contest.tried)
+    if failed:
+        yield Caution(
+            f"Failed: {failed} trials have no finished run, or no replay of it, so the methods had unequal budgets."
+        )
+    yield Caution(
+        "One seed: the best of many trials is partly luck. Only the test split of `istbench compare` tells "
+        "how good the options are."
+    )
+    yield "How to read this table: docs/tune.md"
+
+
+def chance_line(judgement: Judgement) -> Iterable[str]:
+    """The rows whose best trial is within two standard errors of an evaluation of their defaults."""
+    error, close = judgement.error, list[str]()
+    for own in judgement.contests:
+        values = [
+            tried.value for tried in (own.best, own.defaults) if tried is not None and tried.value is not None
+        ]
+        chosen = own.best is not own.defaults and len(values) == 2
+        if error is not None and chosen and abs(values[0] - values[1]) < 2 * max(map(error.at, values)):
+            close.append(f"{own.method} on {count_nodes(own.nodes)}")
+    if close and error is not None:
+        yield Caution(
+            f"Best trials within two standard errors of an evaluation ({error.samples:,} samples) of the defaults: "
+            f"{', '.join(close)}. Their gain may be chance."
+        )
+
+
+def _edge_line(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> Iterable[str]:
+    """The best values at an end of their ranges: a wider range may have better ones."""
+    found: dict[str, None] = {}
+    for own in judgement.contests:
+        for one in ranges[own.method] if own.best is not None else ():
+            value = own.best.trial.typed_options.get(one.name) if own.best is not None else None
+            least = one.whole and value == 1  # there is nothing below
+            if value is not None and not least and not one.at(_EDGE) < value < one.at(1 - _EDGE):
+                found[f"{own.method} {one.name}={option_text(value)}"] = None
+    if found:
+        yield Caution(f"At an end of its range: {', '.join(found)}. A wider --range may hold a better value.")

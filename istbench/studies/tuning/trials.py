@@ -1,0 +1,138 @@
+"""The trials of a method: its defaults, then the points of a quasi-random sequence in its ranges."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from istbench.base.errors import UserError
+from istbench.base.options.options import written_options
+from istbench.base.seeds import derived_seed
+from istbench.results.metrics import Metric
+from istbench.studies.tuning.ranges import Range
+
+_MOST_REFUSED = 50  # points that are refused or repeated, for each trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial of a method. number: from 1, which has the defaults. options: beside the defaults of the workload.
+
+    settings: values of all options, as the configuration of its run records them.
+    """
+
+    method: str
+    number: int
+    options: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def typed_options(self) -> dict[str, Any]:
+        """The options with values of their types, where the user typed texts."""
+        return {name: self.settings.get(name, value) for name, value in self.options.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A trial on `nodes` nodes after its run.
+
+    Attributes:
+        cell: name of the cell; empty if the run left none.
+        failed: whether its run ended by another error than a loss that is no number, or reached the target and has
+            no replay that tells its seconds.
+        value: the metric at the end of the run; None if it diverged.
+        seconds: on the cluster to the target; None for a miss, and where the metric judges.
+    """
+
+    trial: Trial
+    nodes: int
+    cell: str = ""
+    failed: bool = False
+    value: float | None = None
+    seconds: float | None = None
+
+
+def places(names: Sequence[str], seed: int) -> Iterator[tuple[float, ...]]:
+    """Places in a cube with a side for each of `names`, from 0 to 1: a Sobol sequence, shifted by `seed`.
+
+    The sides follow from their position and name alone. Methods whose first option is the learning rate try the
+    same learning rates, as multiples of their defaults. Longer sequences begin with the shorter ones.
+    """
+    shifts = [derived_seed(seed, "tune", name) / 2**63 for name in names]
+    engine = torch.quasirandom.SobolEngine(len(names))
+    while True:
+        (point,) = engine.draw(1, dtype=torch.float64).tolist()
+        yield tuple((place + shift) % 1.0 for place, shift in zip(point, shifts, strict=True))
+
+
+def trials_of(
+    method: str,
+    ranges: Sequence[Range],
+    count: int,
+    seed: int,
+    build: Callable[[Mapping[str, Any]], Any],
+    fixed: Mapping[str, Any],
+) -> list[Trial]:
+    """`count` different trials of `method`: its defaults with the options `fixed`, then points in `ranges`.
+
+    build: the options of the method from given ones; it raises `UserError` for options that exclude each other.
+    Such points are passed over.
+
+    Raises:
+        UserError: if the ranges have no `count` points that the method accepts.
+    """
+    found: dict[str, Trial] = {}
+    refusal = ""
+
+    def add(options: Mapping[str, Any]) -> None:
+        settings = written_options(build(options))
+        trial = Trial(method=method, number=len(found) + 1, options=options, settings=settings)
+        found.setdefault(json.dumps(settings, sort_keys=True), trial)
+
+    add(dict(fixed))
+    points = places([own.name for own in ranges], seed)
+    for _ in range(_MOST_REFUSED * count):
+        if len(found) == count:
+            return list(found.values())
+        values = {own.name: own.at(place) for own, place in zip(ranges, next(points), strict=True)}
+        try:
+            add({**fixed, **values})
+        except UserError as error:
+            refusal = f"; for example, {error}"
+    if len(found) == count:
+        return list(found.values())
+    raise UserError(
+        f"method {method!r} has {len(found)} different settings in its ranges, not {count}: use fewer --trials, or "
+        f"a wider --range{refusal}"
+    )
+
+
+def best(tried: Sequence[Tried], metric: Metric) -> Tried | None:
+    """The best of `tried`: the first at the target, else the best metric; None if no trial has one.
+
+    Of equal trials the one with the lowest number wins. A trial whose metric is not a number is never the best.
+    """
+    ordered = sorted(tried, key=lambda own: own.trial.number)
+    there = [own for own in ordered if own.seconds is not None]
+    if there:
+        return min(there, key=lambda own: own.seconds or 0.0)
+    found: Tried | None = None
+    for own in ordered:
+        if own.value is None or own.failed:
+            continue
+        if found is None or found.value is None or metric.better(own.value, found.value):
+            found = own
+    return found
+
+
+def spread(tried: Sequence[Tried], by_seconds: bool) -> list[float]:
+    """The values that judge the trials, rising; without trials that failed, missed or have no number."""
+    values = [own.seconds if by_seconds else own.value for own in tried]
+    return sorted(value for value in values if value is not None)
+
+
+def key_of(method: str, nodes: int, settings: Mapping[str, Any]) -> str:
+    """A text that identifies the cell of a trial in this command: by its method, nodes and options."""
+    return json.dumps([method, nodes, dict(settings)], sort_keys=True)

@@ -1,0 +1,361 @@
+"""Train in labs, replay the traces of the same runs, and return the error of each replay."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from istbench.base.machine import cores
+from istbench.base.options.run import Lab, RunRequest
+from istbench.base.scratch import scratch_folder
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, parse_bandwidth
+from istbench.cluster.segments import segment
+from istbench.cluster.simulator import Replay, replay
+from istbench.cluster.trace import Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.launch.backends.backend import OncePerLine, Screen
+from istbench.launch.backends.here import Here
+from istbench.launch.lab.limited_cores import LimitedCores
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.carrying import Ways, measure_carrying
+from istbench.results.load import load_run
+from istbench.studies.validation.measurement import ReplayError
+from istbench.studies.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
+
+_CARRYING_BANDWIDTH = 3e9
+_SHARE = 0.5
+# A run that measures less than this part of the seconds is repeated with more rounds.
+_SHORT = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """The data of one run, the seconds of its measured steps, those of the whole run, and its trace."""
+
+    data: str
+    seconds: float
+    whole_s: float
+    trace: Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A short run on the loopback interface. Its trace tells how long the same rounds take on shaped links."""
+
+    request: RunRequest
+    round_steps: int
+    timed: Timed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A run to measure: where, for how many rounds, and how long that should take.
+
+    Attributes:
+        cell: the request with its steps. network: None for one node without links. environment: as in
+            `Measurement`. share: of its cores that a node gets. expected_s: by the rehearsal, with the warm-up.
+    """
+
+    cell: RunRequest
+    measured: Measured
+    network: ShapedNetwork | None
+    bandwidth: str
+    rehearsal: Rehearsal
+    environment: str = ""
+    share: float = 1.0
+    expected_s: float
+
+    @cached_property
+    def cores(self) -> float:
+        """Cores of a node."""
+        return max(1, cores() // self.cell.nodes) * self.share
+
+    @property
+    def recording(self) -> ShapedNetwork | None:
+        """The network, where a run records all its rounds but the first."""
+        steps = self.measured.recorded_steps
+        return dataclasses.replace(self.network, recorded_steps=steps) if self.network else None
+
+    @property
+    def dilation(self) -> float:
+        """The factor by which the lab runs slower than its clock says."""
+        return self.network.lab.dilation if self.network else 1.0
+
+
+class Validation:
+    """Measures `requests` in labs of each of `bandwidths`, `repeats` times in turn.
+
+    Args:
+        seconds: to measure in one run, at least, on the clock of this machine.
+        racks, uplink: of the labs, as `ShapedNetwork` takes them.
+
+    Raises:
+        UserError: if a request or a bandwidth cannot work, or this machine cannot make a lab.
+        RunFailed: if a run does not finish.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[RunRequest],
+        bandwidths: Sequence[str],
+        *,
+        repeats: int,
+        seconds: float,
+        latency_s: float,
+        display: Screen,
+        racks: int = 1,
+        uplink: float | None = None,
+    ) -> None:
+        self._requests, self._bandwidths = requests, bandwidths
+        self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
+        self._racks, self._uplink = racks, uplink
+        self._display = OncePerLine(display)
+        self._costs: dict[ShapedNetwork, Ways] = {}
+
+    def of_the_network(self) -> Iterator[ReplayError]:
+        """Replay each run's own trace, without scaling its computing: an error is one of the network's model."""
+        networks = self._networks(self._network)
+        points = [
+            self._point(rehearsal, networks[rehearsal.request.nodes, text], text)
+            for rehearsal in self._rehearse(self._requests)
+            for text in self._bandwidths
+        ]
+        return self._measure(points, self._replay_of_the_same_run)
+
+    def of_scaling(self) -> Iterator[ReplayError]:
+        """Replay traces from elsewhere for nodes of half a core, and for one node with all cores of this machine.
+
+        The traces are from the loopback interface, with one thread. The scale of computing follows from the speeds
+        that both runs measured, as in a user's replay.
+        """
+        networks = self._networks(self._shared_cores)
+        points = []
+        for rehearsal in self._rehearse(self._requests):
+            for text in self._bandwidths:
+                network = networks[rehearsal.request.nodes, text]
+                environment = f"{_SHARE:g} of a core"
+                points.append(self._point(rehearsal, network, text, environment=environment, share=_SHARE))
+        if cores() > 1:
+            alone = {request.method: msgspec.structs.replace(request, nodes=1) for request in self._requests}
+            for rehearsal in self._rehearse(list(alone.values())):
+                point = self._point(rehearsal, None, self._bandwidths[-1], environment=f"{cores()} threads")
+                points.append(dataclasses.replace(point, cell=msgspec.structs.replace(point.cell, threads=cores())))
+        return self._measure(points, self._replay_from_elsewhere)
+
+    def _networks(self, make: Callable[[int, str], ShapedNetwork]) -> dict[tuple[int, str], ShapedNetwork]:
+        """The network of each number of nodes and bandwidth. Make all of them before hours of training."""
+        return {
+            (request.nodes, text): make(request.nodes, text)
+            for request in self._requests
+            for text in self._bandwidths
+        }
+
+    def _network(self, nodes: int, bandwidth: str) -> ShapedNetwork:
+        return ShapedNetwork(
+            nodes=nodes,
+            bandwidth=parse_bandwidth(bandwidth),
+            latency_s=self._latency_s,
+            racks=self._racks,
+            uplink=self._uplink,
+        )
+
+    def _shared_cores(self, nodes: int, bandwidth: str) -> ShapedNetwork:
+        return LimitedCores(
+            nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=self._latency_s, share=_SHARE
+        )
+
+    def _rehearse(self, requests: Sequence[RunRequest]) -> list[Rehearsal]:
+        self._display.note(f"rehearsing {len(requests)} runs on the loopback interface")
+        found = []
+        for request in requests:
+            round_steps = round_steps_of(request, self._display.preparing)
+            timed = self._run(rehearsed(round_steps).fit(request), None)
+            found.append(Rehearsal(request=request, round_steps=round_steps, timed=timed))
+        return found
+
+    def _point(
+        self,
+        rehearsal: Rehearsal,
+        network: ShapedNetwork | None,
+        bandwidth: str,
+        *,
+        environment: str = "",
+        share: float = 1.0,
+    ) -> Point:
+        trace, dilation = rehearsal.timed.trace, network.lab.dilation if network else 1.0
+        costs = self._ways(network).of(trace) if network else None
+        profile = lab_profile(network.lab if network else None, costs, 1.0)
+        round_s = replay(trace, profile, compute_scale=1 / share).seconds / trace.rounds * dilation
+        measured = measured_rounds(round_s, rehearsal.round_steps, self._seconds)
+        rounds = (SEGMENTS + 1) * measured.segment_rounds
+        return Point(
+            cell=measured.fit(rehearsal.request),
+            measured=measured,
+            network=network,
+            bandwidth=bandwidth,
+            rehearsal=rehearsal,
+            environment=environment,
+            share=share,
+            expected_s=rehearsal.timed.whole_s + rounds * round_s,
+        )
+
+    def _ways(self, network: ShapedNetwork) -> Ways:
+        """The costs of messages in a lab of such nodes. They do not depend on the bandwidth of the links.
+
+        Slow links would make the measurement slow.
+        """
+        fast = dataclasses.replace(
+            network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0, racks=1, uplink=None, recorded_steps=0
+        )
+        if fast not in self._costs:
+            self._display.note(f"measuring messages between {fast.nodes} nodes, {fast.lab.summary}")
+            self._costs[fast] = measure_carrying(fast.nodes, fast, fast.lab.dilation)
+        return self._costs[fast]
+
+    def _measure(
+        self, points: list[Point], replayed: Callable[[Point, Timed], ReplayError]
+    ) -> Iterator[ReplayError]:
+        total, expected = len(points) * self._repeats, self._repeats * sum(point.expected_s for point in points)
+        self._display.note(f"{total} runs of at least {self._seconds:g} s each, about {_minutes(expected)} in all")
+        started, done_s = time.monotonic(), 0.0
+        for number in range(total):
+            repeat, place = divmod(number, len(points))
+            point = points[place]
+            timed = self._run(point.cell, point.recording)
+            if timed.seconds * point.dilation < _SHORT * self._seconds:
+                point = points[place] = self._longer(point, timed)
+                timed = self._run(point.cell, point.recording)
+            error = msgspec.structs.replace(replayed(point, timed), repeat=repeat)
+            done_s += point.expected_s
+            left = (expected - done_s) / done_s * (time.monotonic() - started)
+            where = ", ".join(filter(None, [f"{error.nodes} nodes", error.bandwidth, error.environment]))
+            self._display.note(
+                f"{number + 1} of {total}: {error.workload} by {error.method}, {where}: measured "
+                f"{error.measured_s:.2f} s, replayed {error.error:+.1%}; about {_minutes(left)} left"
+            )
+            yield error
+
+    def _longer(self, point: Point, timed: Timed) -> Point:
+        """`point` with more rounds: those of its run, in `timed`, took less time than the rehearsal promised."""
+        round_s = timed.seconds * point.dilation / (SEGMENTS * point.measured.segment_rounds)
+        measured = measured_rounds(round_s, point.measured.round_steps, self._seconds)
+        return dataclasses.replace(point, cell=measured.fit(point.cell), measured=measured)
+
+    def _run(self, request: RunRequest, network: ShapedNetwork | None) -> Timed:
+        backend = Here(lab=network)
+        started = time.monotonic()
+        with scratch_folder() as folder:
+            (outcome,) = backend.run([backend.fit(request)], folder, False, self._display)
+            run = load_run(outcome.finished())
+            warm, *_, last = run.curve.evaluations[1:]
+            return Timed(
+                data=run.header.data_source.seen,
+                seconds=last.train_s - warm.train_s,
+                whole_s=time.monotonic() - started,
+                trace=load_trace(run.directory.trace),
+            )
+
+    def _replay_of_the_same_run(self, point: Point, there: Timed) -> ReplayError:
+        profile = self._profile(point, there)
+        return self._error(
+            point,
+            there,
+            _replayed_segments(there.trace, profile, point.measured),
+            _seconds(_replayed(point.rehearsal.timed.trace, profile, point.measured, 1.0)),
+        )
+
+    def _replay_from_elsewhere(self, point: Point, there: Timed) -> ReplayError:
+        profile = self._profile(point, there)
+        found = _replayed(point.rehearsal.timed.trace, profile, point.measured, None)
+        own = _replayed(there.trace, profile, point.measured, 1 / point.share)
+        error = self._error(point, there, _seconds(found), _seconds(own))
+        return msgspec.structs.replace(error, scale=found.compute_scale)
+
+    def _profile(self, point: Point, there: Timed) -> ClusterProfile:
+        costs = self._ways(point.network).of(there.trace) if point.network else None
+        profile = lab_profile(point.network.lab if point.network else None, costs, point.cores)
+        return as_fast_as(profile, there.trace, point.share)
+
+    def _error(self, point: Point, there: Timed, replayed_s: float, recorded_elsewhere_s: float) -> ReplayError:
+        return ReplayError(
+            workload=point.cell.workload,
+            method=point.cell.method,
+            nodes=point.cell.nodes,
+            bandwidth=point.bandwidth,
+            repeat=0,
+            steps=point.measured.steps,
+            measured_s=there.seconds,
+            replayed_s=replayed_s,
+            recorded_elsewhere_s=recorded_elsewhere_s,
+            environment=point.environment,
+            dilation=point.dilation,
+            data=there.data,
+            doubt=there.trace.meta.doubt or point.rehearsal.timed.trace.meta.doubt,
+            carrying=self._ways(point.network).of(there.trace) if point.network else None,
+        )
+
+
+def _replayed(trace: Trace, profile: ClusterProfile, measured: Measured, scale: float | None) -> Replay:
+    return replay(trace, profile, rounds=measured.segment_rounds, compute_scale=scale)
+
+
+def _replayed_segments(trace: Trace, profile: ClusterProfile, measured: Measured) -> float:
+    """Seconds of the measured segments in the trace of a whole run, each replayed with its own computing."""
+    rounds = measured.segment_rounds
+    return sum(
+        replay(segment(trace, (1 + number) * rounds - 1, rounds), profile, compute_scale=1.0).seconds
+        for number in range(SEGMENTS)
+    )
+
+
+def _seconds(segment: Replay) -> float:
+    """Seconds of the measured segments: each begins with idle links, and ends when all messages have arrived."""
+    return SEGMENTS * segment.seconds
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
+
+
+def as_fast_as(profile: ClusterProfile, trace: Trace, share: float) -> ClusterProfile:
+    """`profile` with the speed of the nodes that recorded `trace`, which had `share` of their time.
+
+    A trace has speeds by CPU time, which a share of a core does not change.
+    """
+    memory, gather = trace.meta.memory_gb_per_s, trace.meta.gather_gb_per_s
+    return dataclasses.replace(
+        profile,
+        gflops=(trace.gflops or 1.0) * share,
+        memory_gb_per_s=memory and memory * share,
+        gather_gb_per_s=gather and gather * share,
+    )
+
+
+def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: float) -> ClusterProfile:
+    """The lab as a cluster, whose nodes have `node_cores` cores of this machine; without a lab, one node alone."""
+    links = lab or Lab(summary="no links", bandwidth=_CARRYING_BANDWIDTH)
+    costs = carrying or MessageCosts(message_s=0.0, next_s=0.0, cpu_s_per_message=0.0, cpu_s_per_byte=0.0)
+    payload = links.bandwidth * TCP_PAYLOAD
+    return ClusterProfile(
+        name="lab",
+        summary="this machine's namespaces",
+        gflops=1.0,
+        source="this machine",
+        memory_gib=1.0,
+        bandwidth_out=payload,
+        bandwidth_in=payload,
+        latency_s=links.latency_s + costs.message_s - costs.next_s,
+        overhead_s=costs.next_s,
+        full_duplex=True,
+        price_per_hour=0.0,
+        price_date="",
+        price_source="",
+        burst_bytes=links.burst_bytes * TCP_PAYLOAD,
+        rack=Rack(hosts=links.uplink.nodes, uplink=links.uplink.bandwidth * TCP_PAYLOAD) if links.uplink else None,
+        cores=node_cores,
+        cpu_s_per_byte=costs.cpu_s_per_byte,
+        cpu_s_per_message=costs.cpu_s_per_message,
+    )

@@ -1,0 +1,126 @@
+"""The files of a validation: for each workload and number of nodes, and a summary of all measurements."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError
+from istbench.base.files import writing_whole
+from istbench.cluster.checked import UNFINISHED, measurement_files, read_measurements
+from istbench.cluster.profile import bandwidth_text
+from istbench.report.output.formats import table_markdown
+from istbench.report.tables.table import Table
+from istbench.studies.validation.measurement import ReplayError
+from istbench.studies.validation.picture import draw_errors
+from istbench.studies.validation.table import error_table, scaling_table, summary_table
+
+TITLE, SCALED_TITLE = "Replayed against measured", "Replayed for another computing speed, against measured"
+SUMMARY = "summary.md"
+SCALED = "-scaling"
+
+
+class ValidationFiles:
+    """The files in directory `folder`, of networks of one kind.
+
+    A file has the newest measurements of each method: those of methods that are not measured again stay.
+
+    Args:
+        racks: number of racks. uplink: bandwidth of a rack's link to the others, bits/s; None without racks.
+        latency_s: of a link, one way, seconds.
+    """
+
+    def __init__(
+        self, folder: Path, *, scaling: bool, racks: int = 1, uplink: float | None = None, latency_s: float = 0.0
+    ) -> None:
+        self._folder, self._scaling = folder, scaling
+        self._racks, self._uplink, self._latency_s = racks, uplink, latency_s
+
+    def check(self, settings: Iterable[tuple[str, int]]) -> None:
+        """Read the files of the workloads and numbers of nodes that will be measured.
+
+        Raises:
+            UserError: if one is not readable, before hours of measuring.
+        """
+        for workload, nodes in settings:
+            self._before(self._stem(workload, nodes))
+
+    def write(self, errors: Sequence[ReplayError], *, finished: bool) -> list[Path]:
+        """Write the files with `errors`, and the summary; returns their stems, without an ending.
+
+        Raises:
+            UserError: if they cannot be written.
+        """
+        stems: dict[Path, list[ReplayError]] = {}
+        for error in errors:
+            stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
+        try:
+            for stem, own in stems.items():
+                if finished:
+                    measured = {error.method for error in own}
+                    self._write(stem, [*(old for old in self._before(stem) if old.method not in measured), *own])
+                else:
+                    self._write(stem.with_name(f"{stem.name}{UNFINISHED}"), own)
+            if finished and not self._scaling:
+                self.write_summary()
+        except OSError as error:
+            raise UserError(f"cannot write {self._folder}: {error.strerror}; choose another --out") from None
+        return [stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}") for stem in stems]
+
+    def write_summary(self) -> None:
+        """Write the table of all measurements in the folder, by method."""
+        found = [error for path in measurement_files(self._folder) for error in read_measurements(path)]
+        if any(not error.environment for error in found):
+            _write_text(self._folder / SUMMARY, table_markdown(summary_table(found, f"{TITLE}, by method")))
+
+    def _stem(self, workload: str, nodes: int) -> Path:
+        kind = ""
+        if self._uplink is not None:
+            uplink = bandwidth_text(self._uplink).removesuffix("/s").replace(" ", "").lower()
+            kind += f"-racks{self._racks}-uplink{uplink}"
+        if self._latency_s:
+            kind += f"-latency{self._latency_s * 1e3:g}ms"
+        return self._folder / f"{workload}-n{nodes}{kind}{SCALED if self._scaling else ''}"
+
+    def _before(self, stem: Path) -> list[ReplayError]:
+        path = stem.with_name(f"{stem.name}.json")
+        return read_errors(path) if path.exists() else []
+
+    def _write(self, stem: Path, errors: Sequence[ReplayError]) -> None:
+        title = f"{self.title(errors)}{', unfinished' if stem.name.endswith(UNFINISHED) else ''}"
+        figures = json.dumps([error.to_json() for error in errors], indent=1)
+        _write_text(stem.with_name(f"{stem.name}.json"), f"{figures}\n")
+        _write_text(stem.with_name(f"{stem.name}.md"), table_markdown(self.table(errors, title)))
+        draw_errors(errors, title, stem)
+
+    def title(self, errors: Sequence[ReplayError]) -> str:
+        """The title of a table of `errors`."""
+        workloads = ", ".join(dict.fromkeys(error.workload for error in errors))
+        counts = sorted({error.nodes for error in errors})
+        nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
+        if self._uplink is not None:
+            nodes += f" in {self._racks} racks, uplinks of {bandwidth_text(self._uplink)}"
+        if self._latency_s:
+            nodes += f", latency of {self._latency_s * 1e3:g} ms"
+        return f"{SCALED_TITLE if self._scaling else TITLE}: {workloads}, {nodes}"
+
+    @property
+    def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
+        """Makes a table of errors with a title."""
+        return scaling_table if self._scaling else error_table
+
+
+def _write_text(path: Path, text: str) -> None:
+    with writing_whole(path) as file:
+        file.write(text.encode())
+
+
+def read_errors(path: Path) -> list[ReplayError]:
+    """The measurements in `path`, with all their fields.
+
+    Raises:
+        UserError: if it does not hold measurements.
+    """
+    read_measurements(path)
+    content = read_bytes(path, "the measurements of `istbench lab validate`", path.stat().st_size + 1)
+    return decode_json(content, list[ReplayError], str(path), "delete it, or run `istbench lab validate` again")

@@ -1,0 +1,154 @@
+"""Replay errors as tables."""
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from istbench.cluster.checked import Check, Measurement, checks_of
+from istbench.report.phrases import guide_line
+from istbench.report.tables.numbers import plain, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.studies.validation.measurement import ReplayError, by_setting, summary_of
+
+Repeats = Sequence[ReplayError]
+
+
+def error_table(errors: Sequence[ReplayError], title: str) -> Table:
+    """A row for each workload, method, number of nodes and bandwidth: medians over the repeats."""
+    columns, rows = fill((*_NAMING, *_SECONDS, *_ON_LOOPBACK), by_setting(errors))
+    return Table(title=title, columns=columns, rows=rows, footer=tuple(_footer(errors)), keys=len(_NAMING))
+
+
+def scaling_table(errors: Sequence[ReplayError], title: str) -> Table:
+    """The same of traces that were recorded elsewhere, with a column of the environment."""
+    naming = (*_NAMING, ENVIRONMENT)
+    columns, rows = fill((*naming, *_SECONDS, *_SCALED), by_setting(errors))
+    return Table(title=title, columns=columns, rows=rows, footer=tuple(_scaling_footer(errors)), keys=len(naming))
+
+
+def summary_table(measurements: Sequence[Measurement], title: str) -> Table:
+    """A row for each method: the errors of all measurements."""
+    columns, rows = fill(_SUMMARY, list(checks_of(measurements).values()))
+    own = [measurement.error for measurement in measurements if not measurement.environment]
+    footer = (f"All {len(own)} measurements: {summary_of(own)}.", SCOPE, guide_line("the-lab"))
+    return Table(title=title, columns=columns, rows=rows, footer=footer, keys=1)
+
+
+SCOPE = (
+    "Each replay has the computing that its run recorded, without scaling: these errors are those of the network's "
+    "model alone. `--scaling` checks replays for other computing speeds."
+)
+
+
+def _seconds(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
+    return lambda repeats: rounded(statistics.median(map(of, repeats)))
+
+
+def _percent(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
+    def entry(repeats: Repeats) -> Entry:
+        values = [of(error) for error in repeats]
+        median = statistics.median(values)
+        spread = f" [{min(values):+.1%} to {max(values):+.1%}]" if len(values) > 1 else ""
+        return Entry(text=f"{median:+.1%}{spread}", value=median)
+
+    return entry
+
+
+_NAMING: tuple[ColumnOf[Repeats], ...] = (
+    ColumnOf(key="workload", title="workload", align="left", entry=lambda repeats: plain(repeats[0].workload)),
+    ColumnOf(key="method", title="method", align="left", entry=lambda repeats: plain(repeats[0].method)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda repeats: plain(repeats[0].nodes)),
+    ColumnOf(key="bandwidth", title="bandwidth", entry=lambda repeats: plain(repeats[0].bandwidth)),
+)
+ENVIRONMENT: ColumnOf[Repeats] = ColumnOf(
+    key="environment", title="a node has", entry=lambda repeats: plain(repeats[0].environment)
+)
+_SECONDS: tuple[ColumnOf[Repeats], ...] = (
+    ColumnOf(key="measured_s", title="measured s", entry=_seconds(lambda error: error.measured_s)),
+    ColumnOf(key="replayed_s", title="replayed s", entry=_seconds(lambda error: error.replayed_s)),
+    ColumnOf(key="error", title="error", entry=_percent(lambda error: error.error)),
+)
+_ON_LOOPBACK: tuple[ColumnOf[Repeats], ...] = (
+    ColumnOf(
+        key="error_recorded_elsewhere",
+        title="error, recorded on loopback",
+        entry=_percent(lambda error: error.error_recorded_elsewhere),
+    ),
+)
+_SCALED: tuple[ColumnOf[Repeats], ...] = (
+    ColumnOf(key="scale", title="scale of computing", entry=_seconds(lambda error: error.scale)),
+    ColumnOf(
+        key="error_own_trace",
+        title="error of the run's own trace",
+        entry=_percent(lambda error: error.error_recorded_elsewhere),
+    ),
+)
+_SUMMARY: tuple[ColumnOf[Check], ...] = (
+    ColumnOf(key="method", title="method", align="left", entry=lambda check: plain(check.method)),
+    ColumnOf(
+        key="workloads", title="workload", align="left", entry=lambda check: plain(", ".join(check.workloads))
+    ),
+    ColumnOf(key="nodes", title="nodes", entry=lambda check: plain(", ".join(map(str, check.nodes)))),
+    ColumnOf(
+        key="bandwidths",
+        title="bandwidths",
+        entry=lambda check: plain(" to ".join(dict.fromkeys([check.slowest, check.fastest]))),
+    ),
+    ColumnOf(key="measurements", title="measurements", entry=lambda check: plain(check.measurements)),
+    ColumnOf(
+        key="median",
+        title="median error, without sign",
+        entry=lambda check: Entry(text=f"{check.median:.1%}", value=check.median),
+    ),
+    ColumnOf(
+        key="mean", title="mean error", entry=lambda check: Entry(text=f"{check.mean:+.1%}", value=check.mean)
+    ),
+    ColumnOf(
+        key="largest",
+        title="largest error",
+        entry=lambda check: Entry(text=f"{check.largest:+.1%} ({check.where})", value=check.largest),
+    ),
+)
+
+
+def _footer(errors: Sequence[ReplayError]) -> list[str]:
+    return [
+        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        SCOPE,
+        f"Error of traces recorded on loopback before: "
+        f"{summary_of([error.error_recorded_elsewhere for error in errors])}. The speed of the machine changes "
+        "between runs.",
+        *_common_lines(errors),
+    ]
+
+
+def _scaling_footer(errors: Sequence[ReplayError]) -> list[str]:
+    return [
+        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        "The replayed traces are from the loopback interface, with one thread a node. The scale of computing "
+        "follows from the speeds that the two runs measured, and from the share of a core that a node has.",
+        f"Error of the measured runs' own traces, which have the right computing: "
+        f"{summary_of([error.error_recorded_elsewhere for error in errors])}.",
+        *_common_lines(errors),
+    ]
+
+
+def _common_lines(errors: Sequence[ReplayError]) -> list[str]:
+    dilation = max(error.dilation for error in errors)
+    lines = [f"Trained on {', '.join(sorted({error.data for error in errors}))}."]
+    costs: dict[str, list[str]] = {}
+    for error in errors:
+        if error.carrying is not None:
+            named = costs.setdefault(f"{error.nodes} nodes: {error.carrying}", [])
+            if error.method not in named:
+                named.append(error.method)
+    for cost, methods in costs.items():
+        lines.append(f"Sending and receiving for {', '.join(methods)}, measured before in the lab, {cost}.")
+    doubtful = [error for error in errors if error.doubt]
+    if doubtful:
+        lines.append(f"Careful: {len(doubtful)} measurements may be far off: {doubtful[0].doubt}.")
+    if dilation > 1:
+        lines.append(
+            f"More nodes than cores: computing and links ran {dilation:g} times slower. The seconds are "
+            "divided by this factor."
+        )
+    return [*lines, guide_line("the-lab")]

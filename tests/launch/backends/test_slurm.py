@@ -1,0 +1,380 @@
+"""Cells as jobs: submitted, followed, found again; on submitit's executors that need no Slurm."""
+
+import json
+import pickle
+import sys
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+import submitit
+from fake_runs import RESULT, header, ramp, write_run
+from garbage import one_line
+from small_task import write_task
+from submitit.core.utils import FailedJobError
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
+from istbench.cli import main
+from istbench.launch.backends import slurm
+from istbench.launch.backends.backend import Outcome
+from istbench.launch.backends.slurm import Noted, Slurm, SlurmOptions, run_as_jobs
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.results.store import RunDirectory
+
+REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
+NAMES = ["a", "b", "c"]
+DEBUG = SlurmOptions.parse(["executor=debug"])
+SLURM = SlurmOptions()
+
+
+def run(requests, names, out, options, say, **how):
+    """Run cells as jobs, and say how each ended; returns a line for each that failed."""
+    failures = []
+    for outcome in run_as_jobs(requests, names, out, options, say, **how):
+        say(f"{outcome.cell}: {'failed' if outcome.failure else 'done' if outcome.fresh else 'done before'}")
+        failures += [f"{outcome.cell}: {outcome.failure}"] if outcome.failure else []
+    return failures
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The methods that were run; `ist` fails."""
+    ran = []
+
+    def train(_, cells, *__):
+        (method,) = [cell.method for cell in cells]
+        ran.append(method)
+        if method == "p3":
+            raise KeyboardInterrupt
+        yield Outcome(cell=method, failure=RunFailed("worker 1 died") if method == "ist" else None)
+
+    monkeypatch.setattr(slurm.Here, "run", train)
+    return ran
+
+
+class FakeJob:
+    """A job that Slurm has, done when asked for the second time."""
+
+    def __init__(self, folder, job_id):
+        self.job_id, self.asked, self.cancelled = job_id, 0, False
+        self.paths = SimpleNamespace(folder=folder)
+
+    def done(self, force_check=False):
+        self.asked += 1
+        return self.asked > 1
+
+    def exception(self):
+        return None if self.job_id == "7" else RuntimeError("Job is out of memory\n")
+
+    def result(self):
+        return None
+
+
+class FakeExecutor:
+    """Numbers the jobs that it is given, and takes so many at a time, and in all."""
+
+    def __init__(self):
+        self.given, self.jobs = [], []
+        self.at_a_time = self.in_all = 100
+
+    def submit(self, job):
+        alive = [job for job in self.jobs if job.asked < 2]
+        if len(alive) >= self.at_a_time or len(self.jobs) >= self.in_all:
+            raise FailedJobError("sbatch: error:\nQOSMaxSubmitJobPerUserLimit")
+        self.given.append(job.request.method)
+        self.jobs.append(FakeJob("there", str(8 + len(self.given))))
+        return self.jobs[-1]
+
+
+@pytest.fixture
+def executor(monkeypatch):
+    made = FakeExecutor()
+    monkeypatch.setattr(slurm, "_executor", lambda *_: made)
+    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0)
+    monkeypatch.setattr(slurm, "_SETTLES_S", 0)
+    monkeypatch.setattr(submitit, "SlurmJob", FakeJob)
+    return made
+
+
+def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_path):
+    failures = run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    assert ran == ["ddp", "ist", "p3"]
+    assert failures == ["b: worker 1 died", "c: interrupted; the same command resumes it"]
+    assert said[1:] == ["a: done", "b: failed", "c: failed"]
+
+
+def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_is_done", lambda _, name: name == "a")
+    run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
+    assert (ran, said[0]) == (["ist", "p3"], "a: done before")
+    run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append, again=True)
+    assert ran[-1] == "ddp"
+
+
+def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, said, tmp_path):
+    RunDirectory.of(tmp_path, "a").create(header("ddp", cell="a", result=RESULT))
+    damaged = RunDirectory.of(tmp_path, "b")
+    damaged.path.mkdir()
+    damaged.run_json.write_text("{")
+    saving = msgspec.structs.replace(REQUESTS[0], save=tmp_path / "weights")
+    unsaved, broken = run([saving, REQUESTS[1], REQUESTS[0]], NAMES, tmp_path, DEBUG, said.append)
+    assert unsaved == (
+        f"a: a is done already, and its weights are not in {tmp_path / 'weights'}; "
+        "--again trains it again and saves them"
+    )
+    assert broken.startswith(f"b: {damaged.run_json}")
+    assert (ran, said[-1]) == (["ddp"], "c: done")
+
+
+def test_a_done_run_of_another_cell_is_refused_without_a_job(ran, said, tmp_path):
+    RunDirectory.of(tmp_path, "a").create(header("ddp", result=RESULT))
+    (failure,) = run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append)
+    assert "run.json is of cell speech-ddp-n2-s0 and lies in the directory of a; move it back" in failure
+    assert ran == []
+
+
+@pytest.fixture
+def earlier(tmp_path, monkeypatch):
+    """A job of cell `a` that Slurm has when first asked, with a pickle in the folder that names it."""
+
+    class Read:
+        def __reduce__(self):
+            return exec, (f"open({str(tmp_path / 'EXECUTED')!r}, 'w')",)
+
+    folder = tmp_path / "slurm/7"
+    folder.mkdir(parents=True)
+    (tmp_path / "slurm/jobs.json").write_text('{"a": "7", "other": "1"}')
+    for task in range(2):
+        (folder / f"7_{task}_result.pkl").write_bytes(pickle.dumps(Read()))
+    asked = []
+
+    def queued():
+        asked.append(None)
+        return {"7"} if len(asked) == 1 else set()
+
+    monkeypatch.setattr(slurm, "queued_jobs", queued)
+    yield
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [("done", None), ("failed", "a: it ran out of luck"), (None, "a: job 7 left the queue without a result")],
+)
+def test_a_job_that_slurm_still_has_is_waited_for(executor, earlier, said, tmp_path, monkeypatch, status, failure):
+    def ends(queue, identity):
+        if status is not None:
+            write_run(tmp_path, header("ddp", cell="a", status=status, error="it ran out of luck"), ramp(9.0))
+        return identity == "7"
+
+    monkeypatch.setattr(slurm.Queue, "lacks", ends)
+    failures = run(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
+    assert (executor.given, said[0]) == (["ist"], "2 jobs: 7 9")
+    *told, last = failures
+    assert [line.partition(";")[0] for line in told] == ([failure] if failure else [])
+    assert last == "b: job 9 ended: Job is out of memory; its output is in there"
+    assert json.loads((tmp_path / "slurm/jobs.json").read_text()) == {"a": "7", "other": "1", "b": "9"}
+
+
+def test_a_queue_that_does_not_answer_lets_no_job_run_twice(executor, earlier, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "queued_jobs", lambda: None)
+    with pytest.raises(UserError, match=r"^squeue does not answer, and Slurm may still have job 7 of a; try again"):
+        run(REQUESTS[:2], NAMES[:2], tmp_path, SLURM, said.append)
+    assert executor.given == []
+
+
+@pytest.mark.parametrize("jobs", ['{"../a": "7"}', '{"a": "../7"}', '{"a": "%j"}'])
+def test_names_that_are_paths_are_refused(executor, said, tmp_path, jobs):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/jobs.json").write_text(jobs)
+    with pytest.raises(UserError, match=r"jobs\.json: .* must match .*; delete it after all"):
+        run(REQUESTS[:1], NAMES[:1], tmp_path, SLURM, said.append)
+
+
+def test_submitit_reads_no_pickle_that_lies_in_the_results(tmp_path):
+    """The names of jobs are process ids, which others can tell before."""
+    executor = slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor
+    folder = executor.folder.parent
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path / "slurm", 0o700)
+    assert folder != slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor.folder.parent
+
+
+def test_no_folder_is_made_for_jobs_where_no_job_is_submitted(said, tmp_path, monkeypatch):
+    for name in NAMES:
+        write_run(tmp_path, header("ddp", cell=name), ramp(9.0))
+    assert run(REQUESTS, NAMES, tmp_path, DEBUG, said.append) == []
+    assert not (tmp_path / "slurm").exists()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="this machine has no `srun`"):
+        run(REQUESTS[:1], ["new"], tmp_path, SLURM, said.append)
+    assert list((tmp_path / "slurm").iterdir()) == []
+
+
+def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(slurm, "_collect", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said[-1] == "3 jobs keep running, and the same command waits for them; `scancel 9 10 11` ends them"
+
+
+def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
+    executor.at_a_time = 1
+    failures = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert executor.given == ["ddp", "ist", "p3"]
+    assert [failure[:13] for failure in failures] == ["a: job 9 ende", "b: job 10 end", "c: job 11 end"]
+    assert said == [
+        "1 job: 9",
+        "2 cells wait until other jobs end; Slurm takes no more: sbatch: error: QOSMaxSubmitJobPerUserLimit",
+        "a: failed",
+        "1 job: 10",
+        "b: failed",
+        "1 job: 11",
+        "c: failed",
+    ]
+
+
+def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path, monkeypatch):
+    tried = []
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
+    executor.at_a_time = 1
+    submission = slurm.Submission(lambda: executor, Noted(tmp_path), said.append)
+    submission.left.update(
+        {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
+    )
+    assert [submission.more(alive) for alive in (0, 1, 1, 1)] == [2, 2, 2, 2]
+    assert tried == ["ddp", "ist"]
+    executor.jobs[0].asked = 2
+    assert [submission.more(alive) for alive in (0, 1)] == [1, 1]
+    assert tried == ["ddp", "ist", "ist", "p3"]
+
+
+def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "_PATIENCE_S", 0)
+    executor.in_all = 1
+    first, *others = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert first.startswith("a: job 9 ended: ")
+    why = "Slurm refused its job: sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    assert others == [f"b: {why}", f"c: {why}"]
+
+
+def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
+    executor.in_all = 0
+    with pytest.raises(
+        UserError, match="^Slurm took no job: sbatch: error: QOS.*Limit; see the options of --slurm$"
+    ):
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == []
+
+
+def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
+    executor, said, tmp_path, monkeypatch
+):
+    def add(noted, name, identity):
+        if name == "b":
+            raise UserError("cannot write")
+
+    monkeypatch.setattr(Noted, "add", add)
+    with pytest.raises(UserError, match="^cannot write$"):
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+    assert said == ["2 jobs keep running, and the same command waits for them; `scancel 9 10` ends them"]
+
+
+def test_the_reason_is_the_last_line_of_a_traceback_and_no_path_of_a_log():
+    trace = "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: out of luck\n"
+    said = (
+        f"Job (task=0) failed during processing with trace:\n{'-' * 22}\n{trace}\n{'-' * 22}\n"
+        "You can check full logs with 'job.stderr(0)' and 'job.stdout(0)'or at paths:\n  - there/7_0_log.out"
+    )
+    job = FakeJob("there", "7")
+    job.exception = lambda: FailedJobError(said)
+    assert slurm._failure(job) == "job 7 ended: ValueError: out of luck; its output is in there"
+
+
+def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm._executor(tmp_path, SLURM)._executor.max_num_timeout == 1000
+
+
+@pytest.mark.parametrize(
+    ("pairs", "nodes", "typed", "threads"),
+    [(["cpus=8"], 3, None, 2), (["cpus=2"], 4, None, 1), (["cpus=8"], 1, 3, 3), ([], 2, None, None)],
+)
+def test_a_node_gets_its_share_of_the_cores_of_the_job(pairs, nodes, typed, threads):
+    request = msgspec.structs.replace(REQUESTS[0], nodes=nodes, threads=typed)
+    assert Slurm(options=SlurmOptions.parse(pairs))._with_threads(request).threads == threads
+
+
+def test_a_cell_has_the_name_that_its_job_gives_it_and_may_have_more_threads_than_this_machine():
+    request = REQUESTS[0]
+    cell = prepare_cell(request, lambda *_: None)
+    there = msgspec.structs.replace(request, threads=1)
+    assert slurm._name(cell.header, request) == cell.name
+    assert slurm._name(cell.header, there) == prepare_cell(there, lambda *_: None).name
+    assert slurm._name(cell.header, msgspec.structs.replace(request, threads=4096)) != cell.name
+
+
+def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():
+    job = slurm.CellJob(request=REQUESTS[0], out="out", again=True)
+    queued = job.checkpoint().function
+    assert (queued.request, queued.again) == (REQUESTS[0], False)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["partion=gpu"], "--slurm partion: unknown name; did you mean 'partition'?"),
+        (["minutes=0"], "--slurm minutes must be a whole number of at least 1, not '0'"),
+        (["cpus=many"], "--slurm cpus must be a whole number"),
+        (["executor=lsf"], "--slurm executor must be one of slurm, local, debug"),
+        (["gpu"], "--slurm 'gpu' is not of the form name=value"),
+        (["partition=a b"], "--slurm partition"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(pairs, message):
+    with pytest.raises(UserError) as refused:
+        SlurmOptions.parse(pairs)
+    assert message in one_line(refused.value)
+
+
+def test_without_slurm_that_is_said(tmp_path, said, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="this machine has no `srun`"):
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+
+
+def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, said):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/jobs.json").write_text('{"a": 7}')
+    with pytest.raises(UserError, match="jobs.json: .* must be text; delete it after all of its jobs have ended"):
+        run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
+
+
+def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0.1)
+    task = str(write_task(tmp_path / "mine.py"))
+    words = ["compare", "--workload", task, "--methods", "ist", "--nodes", "1", "--steps", "4"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--slurm", "executor=local", "--slurm", "cpus=1", "--out", str(tmp_path)])
+    said = capsys.readouterr()
+    assert (ended.value.code, "ist" in said.out) == (0, True)
+    assert "[1/1] mine-ist-n1-s0" in said.err
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+def test_a_missing_submitit_is_one_line_with_the_package_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    line = r"^--slurm needs submitit, which is not installed: pip install 'istbench\[slurm\]'$"
+    with pytest.raises(UserError, match=line):
+        run(REQUESTS, NAMES, tmp_path, DEBUG, print)

@@ -1,0 +1,182 @@
+"""Data and plug-ins of this machine on a host that lacks them: only new content is sent, checked by SHA-256."""
+
+import io
+import json
+import os
+import threading
+from collections import namedtuple
+from concurrent.futures import Future
+
+import pytest
+
+from istbench.base.errors import UserError
+from istbench.launch.hosts import push as pushing
+from istbench.launch.hosts import trees
+from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.connection import Refused
+from istbench.launch.hosts.group import Unfit
+from istbench.launch.hosts.push import push
+from istbench.launch.hosts.remote import ACTIONS
+from istbench.launch.hosts.trees import list_tree, tree_digest
+
+
+class OtherHost:
+    """A host with a home directory of its own at `root`, which answers as the agent does; counts written bytes."""
+
+    def __init__(self, root, name="other"):
+        self.root, self.name, self.agent, self.bytes = root, name, Agent(io.StringIO()), 0
+
+    def ask(self, do, content=None, **rest):
+        future = Future()
+        if content is not None:
+            rest["content"] = content
+        if do == "write_pieces":
+            self.bytes += len(content)
+        if "path" in rest:  # the same path on another machine
+            rest["path"] = f"{self.root}/{rest['path']}"
+        try:
+            future.set_result(json.loads(json.dumps(ACTIONS[do](self.agent, rest))))
+        except OSError as error:
+            future.set_exception(Refused(error.strerror or str(error)))
+        return future
+
+    def answer(self, future, timeout_s):
+        return future.result(timeout_s)
+
+    def hang_up(self):
+        """A real one closes its connection."""
+
+
+@pytest.fixture
+def host(tmp_path):
+    (tmp_path / "host").mkdir()
+    return OtherHost(tmp_path / "host")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "large").write_bytes(os.urandom(3 * trees.PART + 5))
+    (folder / "inner" / "empty").write_bytes(b"")
+    (folder / "inner" / "one").write_bytes(b"same")
+    (folder / "two").write_bytes(b"same")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "linked").write_bytes(b"linked")
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "link" / "up").symlink_to(folder)
+    return folder
+
+
+def sent(host, *paths):
+    """The places on `host`, the bytes sent, and the lines said."""
+    host.bytes, said = 0, []
+    found = push([host], [str(path) for path in paths], said.append)
+    return found[host.name], host.bytes, said
+
+
+def test_a_directory_comes_whole_and_then_only_its_changes(host, data):
+    places, size, (line,) = sent(host, data)
+    place = places[str(data)]
+    assert size == 3 * trees.PART + 5 + len("same") + len("linked")
+    assert tree_digest(list_tree(trees.Path(place))) == tree_digest(list_tree(data))
+    assert line.startswith(f"copied {data} to other: 3.1 MB in ")
+    assert (data / "two").stat().st_mtime_ns == trees.Path(place, "two").stat().st_mtime_ns
+    assert sent(host, data) == (places, 0, [])
+
+    (data / "two").write_bytes(b"changed")
+    after, size, _ = sent(host, data)
+    assert size == len("changed")
+    assert after != places
+    assert trees.Path(place, "two").read_bytes() == b"same"  # a run may still read it
+
+
+def test_equal_content_at_the_same_path_is_used_in_place(host, data):
+    there = host.root / str(data).lstrip("/")
+    there.parent.mkdir(parents=True)
+    trees.shutil.copytree(data, there, ignore=lambda folder, names: {"up"} & set(names))
+    assert sent(host, data) == ({}, 0, [])
+    (there / "two").write_bytes(b"other")
+    places, size, _ = sent(host, data)
+    assert (list(places), size) == ([str(data)], 3 * trees.PART + 5 + len("same") + len("linked"))
+
+
+def test_a_plugin_is_a_tree_of_one_file_and_keeps_its_name(host, tmp_path):
+    plugin = tmp_path / "own.py"
+    plugin.write_text("x = 1\n")
+    places, _, _ = sent(host, plugin, tmp_path / "no such")
+    assert list(places) == [str(plugin)]
+    place = trees.Path(places[str(plugin)])
+    assert (place.name, place.read_text()) == ("own.py", "x = 1\n")
+
+
+def test_only_this_user_can_read_what_came(host, data, cache):
+    sent(host, data)
+    assert (cache / "pushed").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (cache / "pushed").rglob("*") if path.is_file()} == {0o600}
+
+
+def test_content_that_changes_on_its_way_is_refused_and_leaves_nothing(host, data, cache, monkeypatch):
+    listed = [(name, size, changed, "0" * 64) for name, size, changed, _ in list_tree(data / "two")]
+    monkeypatch.setattr(pushing, "list_tree", lambda path: listed)
+    with pytest.raises(Unfit, match="^other: cannot take .*: a file changed while it was copied; run the same"):
+        push([host], [str(data / "two")], print)
+    host.agent.end()
+    assert not [path for path in (cache / "pushed").rglob("*") if path.is_file()]
+
+
+def test_a_full_disk_is_named_before_anything_is_sent(host, data, monkeypatch):
+    monkeypatch.setattr(trees.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
+    with pytest.raises(Unfit) as unfit:
+        push([host], [str(data)], print)
+    (line,) = unfit.value.problems
+    assert line.startswith(f"other: no space for {data}: 3.1 MB are to go to ")
+    assert line.endswith(", and 1.0 MB are free; free some, or set ISTBENCH_CACHE there to a larger disk")
+    assert host.bytes == 0
+
+
+def test_a_file_that_cannot_be_read_here_is_named(data, host, monkeypatch):
+    monkeypatch.setattr(trees, "file_sha256", lambda path: open(path / "not a directory"))  # noqa: PTH123, SIM115
+    with pytest.raises(UserError, match="^cannot read .*; give what you may read$"):
+        push([host], [str(data)], print)
+
+
+def test_a_listing_reads_only_files_that_changed(data, monkeypatch):
+    before = list_tree(data)
+    read = []
+    monkeypatch.setattr(trees, "file_sha256", lambda path: read.append(path.name) or "0" * 64)
+    assert list_tree(data) == before
+    assert read == []
+    (data / "two").write_bytes(b"another")
+    list_tree(data)
+    assert read == ["two"]
+
+
+def test_bytecode_that_python_writes_beside_a_plugin_is_no_change(data):
+    before = tree_digest(list_tree(data))
+    (data / "__pycache__").mkdir()
+    (data / "__pycache__" / "plugin.cpython-311.pyc").write_bytes(b"compiled")
+    assert tree_digest(list_tree(data)) == before
+
+
+def test_hosts_that_fail_are_all_named_and_the_others_are_not_waited_for(tmp_path, data):
+    class Full(OtherHost):
+        def ask(self, do, content=None, **rest):
+            if do == "write_pieces":
+                future = Future()
+                future.set_exception(Refused("No space left on device"))
+                return future
+            return super().ask(do, content, **rest)
+
+    hosts = [Full(tmp_path / name, name) for name in "ab"]
+    before = threading.active_count()
+    with pytest.raises(Unfit) as unfit:
+        push(hosts, [str(data)], print)
+    assert [line.partition(" for ")[0] for line in unfit.value.problems] == ["a: no space", "b: no space"]
+    assert threading.active_count() == before

@@ -1,0 +1,189 @@
+"""Labs: links really as slow as asked, and nothing left of them, however they end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from istbench.base.errors import UserError
+from istbench.base.machine import cores, own_cores
+from istbench.launch.lab import control_groups, network, time_slices
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+
+try:
+    network.check()
+except UserError as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("only_lab")
+
+
+def seconds_of_all_reduce(fabric, count):
+    tensor = torch.ones(count)
+    fabric.barrier()
+    started = time.perf_counter()
+    fabric.all_reduce_sum(tensor)
+    assert tensor.sum() == count * fabric.world_size
+    return time.perf_counter() - started
+
+
+def seconds_to_the_other_rack(fabric, count):
+    """Nodes 0 and 1 send to nodes 2 and 3, then node 0 alone."""
+    tensor, seconds = torch.ones(count), []
+    for senders in ({0, 1}, {0}):
+        fabric.barrier()
+        started = time.perf_counter()
+        sends = {fabric.rank + 2: tensor} if fabric.rank in senders else {}
+        receives = {fabric.rank - 2: tensor} if fabric.rank - 2 in senders else {}
+        fabric.exchange(sends, receives)
+        fabric.barrier()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def seconds_of_work(fabric):
+    fabric.barrier()
+    started, until = time.perf_counter(), time.thread_time() + 0.2
+    while time.thread_time() < until:
+        pass
+    return time.perf_counter() - started
+
+
+def cores_of_a_node(fabric):
+    return sorted(os.sched_getaffinity(0)), own_cores(), cores()
+
+
+def time_slice():
+    """Seconds for which this thread may keep a core; 0 if the kernel decides."""
+    found = time_slices._attributes()
+    return 0.0 if found is None else found.runtime / 1e9
+
+
+def time_slices_of_a_node(fabric):
+    with ThreadPoolExecutor(1) as pool:
+        return time_slice(), pool.submit(time_slice).result()
+
+
+def interfaces(fabric):
+    return [name for _, name in socket.if_nameindex()], namespace()
+
+
+def namespace():
+    return str(Path("/proc/self/ns/net").readlink())
+
+
+def traces_of_labs():
+    namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    groups = [path.name for path in control_groups.GROUPS.glob("istbench-lab-*")]
+    return [line for line in namespaces.splitlines() if "istbench-lab" in line] + groups
+
+
+def test_a_link_carries_no_more_than_asked():
+    place = ShapedNetwork(nodes=2, bandwidth=100e6)
+    slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, launcher=LocalLauncher(place=place))
+    # Each of two nodes sends 4 MB; what the buckets give for nothing is 256 kB an end.
+    assert min(slow) > (4_000_000 - 2 * 256_000) * 8 / 100e6
+    assert traces_of_labs() == []
+
+
+def test_racks_share_an_uplink_and_two_senders_take_twice_as_long():
+    place = ShapedNetwork(nodes=4, bandwidth=100e6, racks=2, uplink=100e6)
+    assert place.lab.summary.startswith("links shaped to 100 Mbit/s, racks of 2 nodes with uplinks of 100 Mbit/s")
+    slow = on_nodes(seconds_to_the_other_rack, 4, 1_000_000, launcher=LocalLauncher(place=place))
+    both, alone = (max(seconds) / place.lab.dilation for seconds in zip(*slow, strict=True))
+    # 4 MB and 8 MB through one uplink; the buckets of both ends of three links give 256 kB each.
+    assert alone > (4_000_000 - 6 * 256_000) * 8 / 100e6
+    assert both > (8_000_000 - 6 * 256_000) * 8 / 100e6
+    assert both > 1.6 * alone
+    assert traces_of_labs() == []
+
+
+def test_racks_and_uplinks_belong_together():
+    with pytest.raises(UserError, match="give lab --racks 2 --uplink 100mbit"):
+        ShapedNetwork(nodes=4, bandwidth=1e9, racks=2)
+    with pytest.raises(UserError, match="4 nodes leave one of 3 racks empty"):
+        ShapedNetwork(nodes=4, bandwidth=1e9, racks=3, uplink=1e9)
+
+
+def test_every_node_has_a_network_of_its_own():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+    first, second = on_nodes(interfaces, 2, launcher=LocalLauncher(place=place))
+    assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
+    assert len({first[1], second[1], namespace()}) == 3
+
+
+@pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
+def test_every_node_has_cores_of_its_own():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+    first, second = on_nodes(cores_of_a_node, 2, launcher=LocalLauncher(place=place))
+    share = len(os.sched_getaffinity(0)) // 2
+    assert len(first[0]) == len(second[0]) == first[1] == second[1] == share
+    assert not set(first[0]) & set(second[0])
+    assert first[2] == second[2] == cores()  # of the machine, to tell who else uses it
+
+
+@pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
+def test_threads_of_a_node_hand_its_core_over_at_once():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+    found = on_nodes(time_slices_of_a_node, 2, launcher=LocalLauncher(place=place))
+    if found == [[0, 0]] * 2:
+        pytest.skip("this kernel has no time slices to ask for")
+    assert found == [[1e-4, 1e-4]] * 2
+
+
+def test_more_nodes_than_cores_are_dilated():
+    nodes = 2 * cores()
+    place = ShapedNetwork(nodes=nodes, bandwidth=1e9)
+    try:
+        control_groups.check()
+    except UserError as reason:
+        pytest.skip(str(reason))
+    assert place.lab.dilation == pytest.approx(2 / 0.8)
+    seconds = on_nodes(seconds_of_work, nodes, launcher=LocalLauncher(place=place))
+    assert min(seconds) > 0.9 * 0.4
+
+
+def test_a_killed_lab_takes_itself_down():
+    script = (
+        "from istbench.launch.lab.network import ShapedNetwork\nimport time\n"
+        "with ShapedNetwork(nodes=2, bandwidth=1e9).built():\n print('built', flush=True)\n time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"built\n"
+    assert len(traces_of_labs()) == 3
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # The next one waits for that, whatever is left.
+    with ShapedNetwork(nodes=2, bandwidth=1e9).built():
+        pass
+    assert traces_of_labs() == []
+
+
+def test_names_that_a_crashed_lab_left_are_cleaned_up():
+    subprocess.run(["ip", "netns", "add", "istbench-lab-hub"], check=True)
+    subprocess.run(["ip", "netns", "add", "istbench-lab-7"], check=True)
+    with ShapedNetwork(nodes=2, bandwidth=1e9).built():
+        assert sorted(name.split()[0] for name in traces_of_labs()) == [
+            "istbench-lab-0", "istbench-lab-1", "istbench-lab-hub",
+        ]  # fmt: skip
+    assert traces_of_labs() == []
+
+
+def test_what_cannot_be_had_is_said(monkeypatch, tmp_path):
+    with pytest.raises(UserError, match="2 to 250 nodes"):
+        ShapedNetwork(nodes=1, bandwidth=1e9)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="install iproute2"):
+        network.check()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UserError, match="needs root"):
+        network.check()
+    assert Path("/proc/self/ns/net").exists()

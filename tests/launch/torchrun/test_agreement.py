@@ -1,0 +1,124 @@
+"""What ranks on several hosts are refused for before training, and what ended them all: no processes."""
+
+import json
+
+import msgspec
+import pytest
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.processes.failures import WorkerLost
+from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.torchrun.meeting import Card, Ending
+from istbench.launch.torchrun.workers import cause_of
+from istbench.launch.torchrun.world import this_world
+
+VERSIONS = {"istbench": "1.0", "torch": "2.9.1", "python": "3.11.4"}
+FIRST = Card(
+    rank=0, host="a", address="10.0.0.1", versions=VERSIONS, fingerprint="f" * 64,
+    config=json.dumps({"steps": 20, "threads": 4, "plugins": ["/a/own.py"]}),
+)  # fmt: skip
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
+
+
+def second(**fields):
+    return msgspec.structs.replace(FIRST, rank=1, **{"host": "b", "address": "10.0.0.2", **fields})
+
+
+def test_hosts_may_differ_in_threads_where_plugins_lie_and_patches_of_python():
+    own = {"steps": 20, "threads": 2, "plugins": ["/b/own.py"]}
+    check_agreement([FIRST, second(config=json.dumps(own), versions={**VERSIONS, "python": "3.11.9"})])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"versions": {**VERSIONS, "torch": "2.8.0"}}, "b has torch 2.8.0 (2.9.1 on a); install the same"),
+        ({"versions": {**VERSIONS, "python": "3.12.1"}}, r"b has python 3.12 \(3.11 on a\)"),
+        ({"versions": {"istbench": "0.9"}}, r"b has istbench 0.9 \(1.0 on a\), torch none"),
+        ({"config": '{"steps": 30, "threads": 4}'}, "steps is 30 on b and 20 on a; give the same command"),
+        ({"config": '{"threads": 4}'}, "steps is None on b and 20 on a"),
+        ({"fingerprint": "0" * 64}, "b and a have different data"),
+        ({"own_gpu": True}, "b has a GPU for every process, and a does not; use --device cpu"),
+        ({"address": "127.0.1.1"}, "b reaches the rendezvous endpoint by its loopback interface"),
+        ({"host": "a", "fingerprint": "0" * 64}, r"a \(10.0.0.2\) and a \(10.0.0.1\) have different data"),
+    ],
+)
+def test_what_differs_is_said_by_host(fields, said):
+    with pytest.raises(UserError, match=said.replace("2.8.0 (2.9.1 on a)", r"2.8.0 \(2.9.1 on a\)")) as refused:
+        check_agreement([FIRST, second(**fields)])
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_the_cell_has_threads_that_every_host_has_cores_for_and_the_hosts_names():
+    cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=2, threads=1), lambda *_: None)
+    more = msgspec.structs.replace(cell.config, threads=8)
+    cards = [Card(rank=rank, host=f"h{rank}", config=as_text(more)) for rank in (0, 1, 2)]
+    found = agreed(cell, [*cards, msgspec.structs.replace(cards[2], rank=3, config=as_text(cell.config))])
+    assert (found.config, found.name) == (cell.config, cell.name)
+    assert (found.header.host.name, found.header.cell) == ("h0, h1, h2", cell.name)
+    wider = agreed(cell, cards)
+    assert wider.config.threads == wider.header.config.threads == 8
+    assert wider.name == wider.header.cell != cell.name
+
+
+def test_a_run_has_the_cores_of_all_its_hosts_each_counted_once():
+    cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=3, threads=1), lambda *_: None)
+    config = as_text(cell.config)
+    cards = [Card(rank=0, host="a", address="10.0.0.1", config=config, cores=2)]
+    alone = agreed(cell, [*cards, Card(rank=1, host="a", address="10.0.0.1", config=config, cores=2)]).header.host
+    assert (alone.name, alone.cores, alone.count) == ("a", 2, 1)
+    cards += [Card(rank=rank, host="b", address="10.0.0.2", config=config, cores=4) for rank in (1, 2)]
+    together = agreed(cell, cards).header.host
+    assert (together.name, together.cores, together.count) == ("a, b", 6, 2)
+    unknown = agreed(cell, [*cards, Card(rank=3, host="c", config=config)]).header.host
+    assert (unknown.cores, unknown.count) == (None, 3)
+
+
+def test_hosts_of_one_name_are_told_apart_and_processes_of_one_host_are_not():
+    cards = [FIRST, msgspec.structs.replace(FIRST, rank=1), second(host="b"), second(host="b", address="10.0.0.3")]
+    assert host_names(cards) == ["a", "a", "b (10.0.0.2)", "b (10.0.0.3)"]
+
+
+def word(kind, message=""):
+    return Ending(kind=kind, message=message)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ([word("done"), word("done")], type(None), "None"),
+        ([word("interrupted"), word("ended")], KeyboardInterrupt, ""),
+        ([word("ended"), word("run", "worker 1 was killed")], RunFailed, "b: worker 1 was killed"),
+        ([word("lost", "worker 0 failed"), word("user", "no space")], UserError, "b: no space"),
+        ([word("lost", "worker 0 failed"), word("ended")], WorkerLost, "a: worker 0 failed"),
+        ([word("lost", "worker 0 failed"), word("gone", "worker 1 was killed")], WorkerLost, "b: worker 1 was"),
+        ([word("lost", "worker 0 failed")], WorkerLost, "b: worker 1 is gone"),
+        ([word("interrupted")], WorkerLost, "b: worker 1 is gone"),
+    ],
+)
+def test_one_rank_and_its_host_are_said_to_have_ended_a_run(words, kind, said):
+    cause = cause_of(dict(enumerate(words)), ("a", "b"))
+    assert type(cause) is kind
+    assert str(cause).startswith(said)
+
+
+def test_torchruns_environment_says_who_a_process_is():
+    assert this_world({"RANK": "1", "WORLD_SIZE": "2"}) is None
+    world = this_world(TORCHRUN)
+    assert (world.rank, world.size, world.local_rank, world.host_rank, world.hosts) == (3, 4, 1, 1, 2)
+    assert world.nodes(None) == world.nodes(4) == 4
+    with pytest.raises(UserError, match="--nodes 3, and torchrun started 4 processes; leave out"):
+        world.nodes(3)
+
+
+@pytest.mark.parametrize(
+    "broken", [{"RANK": "first"}, {"MASTER_PORT": ""}, {"WORLD_SIZE": "0"}, {"GROUP_RANK": "-1"}]
+)
+def test_an_environment_that_is_only_half_torchruns_is_refused(broken):
+    with pytest.raises(UserError, match=next(iter(broken))):
+        this_world({**TORCHRUN, **broken})
