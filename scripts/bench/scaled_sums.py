@@ -1,13 +1,13 @@
 """Whether `ist` gains by scaling the sums that no normalisation follows, on four task files beside `local_sgd`.
 
-    python scripts/bench/scaled_sums.py TARGET                            # hours on two cores
-    python scripts/bench/scaled_sums.py TARGET --models mlp --seeds 1 --nodes 1 --steps 4 --rates 1    # to try it
+    python scripts/bench/scaled_sums.py TARGET                            # an hour on two cores
+    python scripts/bench/scaled_sums.py TARGET --models mlp --seeds 1 --nodes 1 --steps 4    # to try it
 
 The models are in scripts/bench/scaled_models: a pre-LN transformer, an MLP without normalisation, and a CNN with
 and without BatchNorm. Each trains by `local_sgd`, and by `ist` with scale=off and scale=auto, on the same samples.
 The program prints the final losses on the test data: the median and the range over seeds, and the differences
-between auto and off, paired by seed. A larger learning rate shows whether the factor only stands for one. The
-command resumes: a finished run in TARGET does not train again.
+between auto and off, paired by seed. With --rates 1,3, a larger learning rate shows whether the factor
+only stands for one. The command resumes: a finished run in TARGET does not train again.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--models", default=",".join(SETTINGS), help="task files, separated by commas")
     parser.add_argument("--nodes", default="2,4")
-    parser.add_argument("--rates", default="1,3", help="multiples of the learning rate")
+    parser.add_argument("--rates", default="1", help="multiples of the learning rate")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--local-steps", type=int, default=20)
