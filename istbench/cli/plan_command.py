@@ -53,8 +53,8 @@ def command(
     if as_json:
         click.echo(json.dumps(plan.as_json(), allow_nan=False))
     else:
-        from istbench.plan.table import plan_table
         from istbench.report.output.terminal import print_table
+        from istbench.report.tables.plan import plan_table
 
         print_table(plan_table(plan), sys.stdout)
 

@@ -148,8 +148,8 @@ def _replay_script(
     from istbench.cluster.script_record import load_script
 
     record = load_script(file)
+    from istbench.cli.script_report import script_report
     from istbench.cli.show import show_report
-    from istbench.plan.script_report import script_report
 
     with replaying():
         report = script_report(record, profiles, counts or _SCRIPT_NODES, chosen)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from istbench.base.memory_order import flattened, unflattened
 from istbench.fabric import Fabric
 from istbench.methods.footprint import trained
+from istbench.workloads.memory_order import flattened, unflattened
 from istbench.workloads.neuron_groups.layout import own_vectors
 
 

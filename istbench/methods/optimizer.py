@@ -10,9 +10,9 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
-from istbench.base.memory_order import memory_format
 from istbench.base.options.numbers import Part, Rate, Share
 from istbench.base.options.tunable import LEARNING_RATE
+from istbench.workloads.memory_order import memory_format
 
 _KEPT = {
     torch.optim.SGD: ("momentum_buffer",),

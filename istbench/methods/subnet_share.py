@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.base.memory_order import memory_format
 from istbench.fabric import Fabric
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started
 from istbench.methods.subnets.exchange import (
@@ -24,6 +23,7 @@ from istbench.methods.subnets.exchange import (
     write_blocks,
 )
 from istbench.workloads.base import Workload
+from istbench.workloads.memory_order import memory_format
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import (
     Layout,

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.base.errors import UserError, printable
-from istbench.base.memory_order import make_narrow_norms_contiguous
 from istbench.base.options.run import Precision
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.memory_order import make_narrow_norms_contiguous
 from istbench.workloads.wide_softmax import OverNodes, WideSoftmax
 
 LOSS_SCALE = 2.0**10

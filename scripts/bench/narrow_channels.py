@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from istbench.base.memory_order import make_narrow_norms_contiguous
+from istbench.workloads.memory_order import make_narrow_norms_contiguous
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup

@@ -17,7 +17,7 @@ from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
-from istbench.plan.table import plan_table
+from istbench.report.tables.plan import plan_table
 from istbench.studies.conformance.training import open_workload, set_up, train
 
 METHODS = ("ddp", "zero", "fsdp", "local_sgd", "sparseloco", "noloco", "ist", "parameter_server", "p3")

@@ -11,6 +11,7 @@ from script_records import script_record
 
 import istbench
 from istbench.base.errors import UserError
+from istbench.cli.script_report import script_report
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.profile import load_profile
@@ -21,7 +22,6 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
 from istbench.plan.script_plan import plan_script
-from istbench.plan.script_report import script_report
 from istbench.plan.script_trace import (
     ChosenMethod,
     PlannedScript,

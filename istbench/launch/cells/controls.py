@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.node.registry import build_method, build_workload, load_method
-from istbench.report.phrases import count_nodes
 
 _WHOLE_MODEL = ("ddp", "local_sgd")
 _ACCUMULATING = "ddp"
@@ -99,4 +98,4 @@ def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[R
 
 
 def _on_nodes(request: RunRequest) -> str:
-    return f"{request.method} on {count_nodes(request.nodes)}"
+    return f"{request.method} on {request.nodes} node{'s' * (request.nodes > 1)}"

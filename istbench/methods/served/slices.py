@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from istbench.base.memory_order import flattened, memory_format
+from istbench.workloads.memory_order import flattened, memory_format
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from functools import partial
 from torch import Tensor
 
 from istbench.base.errors import UserError
-from istbench.base.memory_order import flattened
 from istbench.fabric import Fabric
 from istbench.fabric.transport import payload_of
 from istbench.methods.served.memory import DirectMemory
 from istbench.methods.served.record import ServedRecord
 from istbench.methods.served.server import SliceServer
 from istbench.methods.served.slices import SendOrder, Slice, SlicedParameters
+from istbench.workloads.memory_order import flattened
 
 _OVERWRITTEN = "modified by an inplace operation"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from istbench.base.memory_order import memory_format
+from istbench.workloads.memory_order import memory_format
 from istbench.workloads.neuron_groups.cut_attention import keep_head_size
 from istbench.workloads.neuron_groups.groups import (
     NeuronGroup,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.base.memory_order import make_narrow_norms_contiguous
+from istbench.workloads.memory_order import make_narrow_norms_contiguous
 
 
 @pytest.mark.parametrize(
