@@ -12,6 +12,7 @@ import msgspec
 
 from istbench.base.errors import UserError, printable_lines
 from istbench.base.files import is_directory
+from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
@@ -141,10 +142,12 @@ def _question(
         links = [] if bits is None else [bits], [] if seconds is None else [seconds]
         ((profile,),) = select_clusters([cluster], *links).values()
     listed = split_list(methods, "--methods", "see `istbench list methods`") if methods is not None else []
-    chosen = dict.fromkeys(["ddp", *(listed or [entry.name for entry in registered("methods")])])
+    chosen = dict.fromkeys([BASELINE, *(listed or [entry.name for entry in registered("methods")])])
     shared = parse_pairs(given.pop("method_options"), "--set")
     workload_options = parse_pairs(given.pop("workload_options"), "--workload-set")
-    base = RunRequest(workload=workload, method="ddp", workload_options=workload_options, plugins=plugins, **given)
+    base = RunRequest(
+        workload=workload, method=BASELINE, workload_options=workload_options, plugins=plugins, **given
+    )
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)

@@ -20,7 +20,6 @@ from istbench.cluster.trace import AFTER, COMPUTE, KINDS, POST, RECEIVE, SEND, W
 
 _VERSION = "0.0.4"
 _COMP, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7  # NodeType
-_COMM_TYPES = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "reduce_scatter": 7, "barrier": 9}
 
 Attribute = bool | int | str
 
@@ -120,7 +119,7 @@ def _attributes(event: np.void, kind: int, rank: int) -> dict[str, Attribute]:
         source, receiver = (rank, peer) if kind == SEND else (peer, rank)
         ends = {"comm_src": source, "comm_dst": receiver, "comm_tag": int(event["match"])}
         return {**found, **ends, "priority": int(event["priority"])}
-    found["comm_type"] = _COMM_TYPES[COLLECTIVES[kind].name]
+    found["comm_type"] = COLLECTIVES[kind].chakra
     return {**found, "root": peer} if COLLECTIVES[kind].rooted else found
 
 

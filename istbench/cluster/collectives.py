@@ -1,86 +1,15 @@
-"""Collectives. An entry gives the name, the code in traces and the messages; byte counts follow from the messages.
+"""The table of collectives. Byte counts follow from the messages of an entry.
 
-Each node sends its messages of a collective in order. A message leaves when the message before it has left, the
-messages that it needs have arrived, and its receiver has started the same collective. In a collective that sends at
-once, a message does not wait for the message before it. A node is done when it has sent and received all of its
-messages.
+An installed package adds its own by entry points of the group `istbench.collectives`, each a `Collective`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, TypeAlias
 
-Backend: TypeAlias = Literal["gloo", "nccl"]
-"""The library that carries the collectives of a cluster."""
-
-_NCCL_CHUNK = 2**20  # bytes that a node holds before it passes them on: 512 KiB in each of two channels
-_CHUNKS_PER_HOP = 32  # at most; filling the ring then takes 3 % of the time, and the simulation stays short
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveMessage:
-    """A message that one node sends in a collective. Other nodes are named by their distance from it in ranks.
-
-    Attributes:
-        to: the receiver.
-        after: the sender waits until its received messages count at least this much together.
-        counts: the message counts this much at its receiver.
-        part_of: the node whose tensor it carries.
-        parts: it carries one of this many equal parts of that tensor; infinity for an empty message.
-    """
-
-    to: int
-    after: int
-    counts: int = 1
-    part_of: int = 0
-    parts: float = 1.0
-
-
-# One row for each place, which is the rank counted from the root; or a single row for all nodes. Equal rows may be
-# one object.
-Schedule: TypeAlias = Sequence[Sequence[CollectiveMessage]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collective:
-    """A kind of collective.
-
-    Attributes:
-        name: as the fabric posts it. code: its number in saved traces; a new collective takes the next free one.
-        schedule: its messages between this many nodes. nccl: the same in NCCL, if they differ.
-        nccl_in_chunks: the same in NCCL, if it cuts the tensor in this many chunks.
-        rooted: it has a root. sizes_differ: nodes may post tensors of different sizes. gloo_sends_at_once: a node
-            gives gloo all its messages at once, and they share its link.
-    """
-
-    name: str
-    code: int
-    schedule: Callable[[int], Schedule]
-    nccl: Callable[[int], Schedule] | None = None
-    nccl_in_chunks: Callable[[int, int], Schedule] | None = None
-    rooted: bool = False
-    sizes_differ: bool = False
-    gloo_sends_at_once: bool = False
-
-    def between(self, nodes: int, backend: Backend = "gloo", chunks: int = 1) -> Schedule:
-        """Its messages between `nodes` nodes; `chunks` as `chunks` returns it."""
-        if backend == "nccl" and self.nccl_in_chunks is not None:
-            return self.nccl_in_chunks(nodes, chunks)
-        return self.nccl(nodes) if backend == "nccl" and self.nccl is not None else self.schedule(nodes)
-
-    def sends_at_once(self, backend: Backend) -> bool:
-        """Whether a message of a node does not wait until the node's message before it has left."""
-        return self.gloo_sends_at_once and backend == "gloo"
-
-    def chunks(self, size: int, nodes: int, backend: Backend) -> int:
-        """The number of chunks of a tensor of `size` bytes."""
-        if backend != "nccl" or self.nccl_in_chunks is None:
-            return 1
-        return max(1, min(-(-size // _NCCL_CHUNK), _CHUNKS_PER_HOP * (nodes - 2)))
+from istbench.base.entry_points import from_packages
+from istbench.cluster.collective import Backend, Collective, CollectiveMessage, Schedule
 
 
 def _ring_all_reduce(nodes: int) -> Schedule:
@@ -155,18 +84,35 @@ def _dissemination_barrier(nodes: int) -> Schedule:
 
 # Codes stand in saved traces: never change one. Codes 1, 2 and 6 are send, receive and work.
 _ALL = (
-    Collective(name="all_reduce", code=0, schedule=_ring_all_reduce),
-    Collective(name="all_gather", code=3, schedule=_direct_all_gather, nccl=_ring_all_gather, sizes_differ=True),
+    Collective(name="all_reduce", code=0, chakra=0, schedule=_ring_all_reduce),
+    Collective(
+        name="all_gather",
+        code=3,
+        chakra=2,
+        schedule=_direct_all_gather,
+        nccl=_ring_all_gather,
+        in_turns=True,
+        sizes_differ=True,
+    ),
     Collective(
         name="broadcast",
         code=4,
+        chakra=5,
         schedule=_binomial_broadcast,
         nccl_in_chunks=_ring_broadcast,
         rooted=True,
         gloo_sends_at_once=True,
     ),
-    Collective(name="barrier", code=5, schedule=_dissemination_barrier),
-    Collective(name="reduce_scatter", code=7, schedule=_direct_reduce_scatter, nccl=_ring_reduce_scatter),
+    Collective(name="barrier", code=5, chakra=9, schedule=_dissemination_barrier),
+    Collective(
+        name="reduce_scatter",
+        code=7,
+        chakra=7,
+        schedule=_direct_reduce_scatter,
+        nccl=_ring_reduce_scatter,
+        in_turns=True,
+    ),
+    *from_packages("collectives", Collective),
 )
 
 COLLECTIVES = {collective.code: collective for collective in _ALL}
@@ -193,6 +139,11 @@ def bytes_on_wire(
     shares = _shares(name, world_size, backend)
     sent, received, whole = shares[place % len(shares)]
     return size * sent // whole, size * received // whole
+
+
+def successive_messages(name: str, world_size: int) -> int:
+    """The number of messages of the collective `name`, by gloo, that follow each other."""
+    return max(map(len, _BY_NAME[name].schedule(world_size)))
 
 
 @lru_cache(maxsize=256)

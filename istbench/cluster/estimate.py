@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.cluster.collectives import COLLECTIVES, Backend, bytes_on_wire
+from istbench.cluster.collective import Backend
+from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import POST, SEND, round_ends
 from istbench.cluster.trace_builder import merge

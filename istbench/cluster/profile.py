@@ -21,7 +21,7 @@ from msgspec import Meta
 from istbench.base.decode import convert, parse_toml, read_text, toml_lines
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.numbers import MOST_NODES
-from istbench.cluster.collectives import Backend
+from istbench.cluster.collective import Backend
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.base.activity import current
-from istbench.cluster.collectives import Backend, bytes_on_wire
+from istbench.cluster.collective import Backend
+from istbench.cluster.collectives import bytes_on_wire, successive_messages
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
 from istbench.fabric.pending import Pending, Transfers
@@ -104,10 +105,9 @@ class Fabric:
 
     def all_reduce_sum_async(self, tensor: Tensor, name: str) -> Pending:
         """Start replacing `tensor` on every node by the sum over nodes."""
-        op = self._post_collective("all_reduce", tensor.nbytes)
-        with self._operation(name):
-            work = dist.all_reduce(tensor, async_op=True)
-        return self._pending(op, work, name, self._ring_messages)
+        return self.collective_async(
+            "all_reduce", tensor.nbytes, lambda: dist.all_reduce(tensor, async_op=True), name
+        )
 
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the mean over nodes."""
@@ -166,10 +166,22 @@ class Fabric:
 
     def broadcast_async(self, tensor: Tensor, root: int, name: str) -> Pending:
         """Start replacing `tensor` on every node by that of rank `root`."""
-        op = self._post_collective("broadcast", tensor.nbytes, root)
+        return self.collective_async(
+            "broadcast", tensor.nbytes, lambda: dist.broadcast(tensor, root, async_op=True), name, root
+        )
+
+    def collective_async(
+        self, kind: str, size: int, start: Callable[[], Any], name: str, root: int | None = None
+    ) -> Pending:
+        """Start any other collective by `start()`, which calls torch.distributed and returns its work handle.
+
+        kind: name of the entry of `istbench.cluster.collectives`, which counts its bytes and replays it.
+        size: bytes of the tensor, as the entry counts them.
+        """
+        op = self._post_collective(kind, size, root)
         with self._operation(name):
-            work = dist.broadcast(tensor, root, async_op=True)
-        return self._pending(op, work, name, (self.world_size - 1).bit_length())
+            work = start()
+        return self._pending(op, work, name, successive_messages(kind, self.world_size))
 
     def numbers(self, value: float) -> list[float]:
         """Every node's `value`, by rank. Control traffic."""

@@ -50,6 +50,9 @@ _PAIR_BYTES = (
 )
 
 
+_ROW_RULES = ("sgd", "adam")  # of the kernels
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActiveOptions(OptimizerOptions):
     """Options of methods with active outputs."""
@@ -70,10 +73,10 @@ class ActiveOptions(OptimizerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.optimizer == "adamw":
+        if self.optimizer not in _ROW_RULES and not self.rule.whole_matrices:  # `Method` refuses those
             raise UserError(
-                "optimizer=adamw updates every weight in every step, but this method touches only active outputs; "
-                "use adam or sgd"
+                f"optimizer={self.optimizer} updates every weight in every step, but this method touches only "
+                "active outputs; use adam or sgd"
             )
         for name in ("momentum", "weight_decay"):
             if getattr(self, name):
@@ -83,7 +86,7 @@ class ActiveOptions(OptimizerOptions):
                 )
 
     @property
-    def rule(self) -> Rule:
+    def row_rule(self) -> Rule:
         """The update rule of the rows."""
         if self.optimizer == "sgd":
             return Rule.SGD
@@ -108,7 +111,7 @@ class ActiveOutputs(Method):
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric
         self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
-        sparse = self.options.rule == Rule.SGD
+        sparse = self.options.row_rule == Rule.SGD
         self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
         self._part = self._cut.part
         self._exchange = HiddenExchange(fabric, self._cut.units)
@@ -131,7 +134,7 @@ class ActiveOutputs(Method):
         return OutputShard(
             weight,
             bias,
-            RowOptimizer.of(self.options.rule, weight, bias, self.options.betas),
+            RowOptimizer.of(self.options.row_rule, weight, bias, self.options.betas),
             self._threads,
             seed=derived_seed(self.seed, "active", self._fabric.rank),
             **fields,

@@ -51,6 +51,7 @@ class Method(ABC):
         also evaluates copies of it; or builds it again from its named values. istbench proves all but the first.
     all_gradients: whether every minibatch must give every parameter a gradient.
     own_kernels: whether it computes with its own kernels, in float32 and on CPUs only.
+    narrow_control: whether `istbench compare --controls` also trains it at the width of another method's subnet.
     control_nodes: number of nodes whose row belongs beside every other row of the method in a table; None for none.
         `istbench compare` runs it too.
     own_updates: why it cannot step an optimizer of the workload, nor Muon; empty if it can, by `build_optimizer`
@@ -70,6 +71,7 @@ class Method(ABC):
     own_object: ClassVar[OwnObject] = "kept"
     all_gradients: ClassVar[bool] = False
     own_kernels: ClassVar[bool] = False
+    narrow_control: ClassVar[bool] = False
     control_nodes: ClassVar[int | None] = None
     own_updates: ClassVar[str] = "builds its own optimizer"
     interrupts: ClassVar[str] = "waits for parameters module by module inside a forward pass"
@@ -82,10 +84,10 @@ class Method(ABC):
     def __init__(self, options: Any = None, *, seed: int = 0) -> None:
         self.options = self.Options() if options is None else options
         self.seed = seed
-        if self.own_updates and isinstance(self.options, OptimizerOptions) and self.options.optimizer == "muon":
+        if self.own_updates and isinstance(self.options, OptimizerOptions) and self.options.rule.whole_matrices:
             raise UserError(
-                f"{self.name} {self.own_updates}, and Muon needs whole matrices; use optimizer=adamw, or ddp, "
-                "local_sgd, diloco and its kin"
+                f"{self.name} {self.own_updates}, and {self.options.optimizer} needs whole matrices; use "
+                "optimizer=adamw, or ddp, local_sgd, diloco and its kin"
             )
 
     @classmethod
@@ -139,6 +141,13 @@ class Method(ABC):
         1 if nodes train the whole model, or if layers are cut differently.
         """
         return 1
+
+    def joint_steps(self) -> bool:
+        """Whether a local step of all nodes is one optimizer step on their joint minibatch, up to rounding.
+
+        `istbench advise` trains only the fastest of such methods: they learn alike.
+        """
+        return False
 
     def accumulation(self) -> int:
         """The option `accumulate` with which `ddp` sends as many bytes in as many local steps; 1 for none."""

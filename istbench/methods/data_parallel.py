@@ -35,6 +35,7 @@ class DataParallel(Method):
     """One optimizer step on the mean gradient of the minibatches of all nodes in a round."""
 
     name = "ddp"
+    narrow_control = True
     scheduled = True
     own_updates = ""
 
@@ -72,6 +73,9 @@ class DataParallel(Method):
     @property
     def round_steps(self) -> int:
         return self.options.accumulate
+
+    def joint_steps(self) -> bool:
+        return self.options.accumulate == 1 and self.options.compress == "none"
 
     def step(self, batch: Batch) -> Tensor:
         if not self._minibatches:

@@ -27,7 +27,7 @@ from istbench.fabric import Fabric
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.local_sgd import LocalSGD, RoundOptions
-from istbench.methods.optimizer import UpdateRule
+from istbench.methods.optimizer import RuleName
 from istbench.methods.outer_step import OuterOptions, OuterStep
 from istbench.workloads.base import Workload
 
@@ -45,6 +45,7 @@ class DiLoCo(LocalSGD):
     """Rounds of local steps, then an outer step by Nesterov momentum on the mean change of all nodes."""
 
     name = "diloco"
+    narrow_control = False
     exact_on_one_node = False
     control_nodes = 1
 
@@ -52,7 +53,7 @@ class DiLoCo(LocalSGD):
     class Options(OuterOptions, RoundOptions):
         """Options of `diloco`."""
 
-        optimizer: UpdateRule = field(
+        optimizer: RuleName = field(
             default="adamw", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
         )
         lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})

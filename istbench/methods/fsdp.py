@@ -61,6 +61,9 @@ class FullySharded(Method):
             default=True, metadata={"help": "gather the next block while one computes its forward pass"}
         )
 
+    def joint_steps(self) -> bool:
+        return True
+
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
         self._full = copy.deepcopy(model)

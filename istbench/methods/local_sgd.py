@@ -42,8 +42,8 @@ class RoundOptions(ClippedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.average_optimizer and self.optimizer == "muon":
-            raise UserError("average_optimizer is an option of sgd, adam and adamw, not of muon; leave it out")
+        if self.average_optimizer and self.rule.whole_matrices:
+            raise UserError(f"average_optimizer cannot average the state of {self.optimizer}; leave it out")
         if self.average_optimizer and not self.slots:
             raise UserError(
                 "average_optimizer averages the state of the optimizer, but sgd without momentum has none; set "
@@ -55,6 +55,7 @@ class LocalSGD(Method):
     """Rounds of `local_steps` local steps, then the mean of the models of all nodes."""
 
     name = "local_sgd"
+    narrow_control = True
     scheduled = True
     own_updates = ""
     own_object: ClassVar[OwnObject] = "moved"

@@ -3,155 +3,22 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
+from istbench.base.entry_points import from_packages
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Part, Rate, Share
 from istbench.base.options.tunable import LEARNING_RATE
+from istbench.methods.update_rule import UpdateRule
 from istbench.workloads.memory_order import memory_format
 
-_KEPT = {
-    torch.optim.SGD: ("momentum_buffer",),
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq", "step"),
-    torch.optim.AdamW: ("exp_avg", "exp_avg_sq", "step"),
-}
-
-
-UpdateRule = Literal["sgd", "adam", "adamw", "muon"]
+_ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
 _DECAY_AT, _DECAY = (0.5, 0.75), 0.1
 _BETAS = (0.9, 0.999)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerOptions:
-    """Options of the optimizer of local steps. Workloads set their own defaults."""
-
-    optimizer: UpdateRule = field(
-        default="sgd", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
-    )
-    lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
-    momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
-    weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
-    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})
-    schedule: Literal["constant", "step", "cosine"] = field(
-        default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
-    )
-    warmup: Share = field(
-        default=0.0,
-        metadata={"help": "share of the budget in which the learning rate rises to lr", "later": True},
-    )
-    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
-        default=_DECAY_AT,
-        metadata={"help": "shares of the budget after which schedule=step multiplies by decay", "later": True},
-    )
-    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step", "later": True})
-    cosine_end: Share = field(
-        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends", "later": True}
-    )
-    beta1: Share = field(
-        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw", "later": True}
-    )
-    beta2: Share = field(
-        default=_BETAS[1],
-        metadata={"help": "decay of the mean squared gradient, with adam and adamw", "later": True},
-    )
-    weight_decay_of: Literal["all", "matrices"] = field(
-        default="all",
-        metadata={
-            "help": "parameters with weight decay: all, or matrices without biases and normalisation weights",
-            "later": True,
-        },
-    )
-
-    def __post_init__(self) -> None:
-        if self.momentum and self.optimizer != "sgd":
-            raise UserError(f"momentum is an option of sgd, not of {self.optimizer}; leave it out")
-        if self.nesterov and not self.momentum:
-            raise UserError("nesterov needs momentum, which is 0; set momentum=0.9, or leave nesterov out")
-        if self.schedule != "step" and (self.decay_at, self.decay) != (_DECAY_AT, _DECAY):
-            name = "decay" if self.decay_at == _DECAY_AT else "decay_at"
-            raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")
-        if self.cosine_end and self.schedule != "cosine":
-            raise UserError(f"cosine_end is an option of schedule=cosine, not of {self.schedule}")
-        if self.optimizer == "sgd" and self.betas != _BETAS:
-            name = "beta1" if self.beta1 != _BETAS[0] else "beta2"
-            raise UserError(f"{name} is an option of adam and adamw, not of sgd; leave it out")
-        if self.weight_decay_of != "all" and not self.weight_decay:
-            raise UserError("weight_decay_of needs weight_decay, which is 0; set weight_decay=0.1, or leave it out")
-
-    def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of local step number `step`, from 0, in a budget of `steps`; a pure function of both.
-
-        Raises:
-            ValueError: if the schedule has no such step.
-        """
-        if self.schedule == "constant" and not self.warmup:
-            return self.lr
-        if not 0 <= step < steps:
-            raise ValueError(f"no local step {step} in a budget of {steps}")
-        warm = round(self.warmup * steps)
-        rate = self.lr * min(1.0, (step + 1) / (warm + 1))
-        if self.schedule == "step":
-            rate *= self.decay ** sum(step >= round(share * steps) for share in self.decay_at)
-        elif self.schedule == "cosine":
-            share = (1 + math.cos(math.pi * max(0, step - warm) / max(1, steps - warm))) / 2
-            rate *= self.cosine_end + (1 - self.cosine_end) * share
-        return rate
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """Adam's decay rates of the mean gradient and of the mean squared gradient."""
-        return self.beta1, self.beta2
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the tensors of its own shape that the optimizer keeps for a parameter (muon: for no matrix)."""
-        if self.optimizer == "sgd":
-            return ("momentum_buffer",) if self.momentum else ()
-        return "exp_avg", "exp_avg_sq"
-
-    def state_bytes(self, parameters: Iterable[Tensor]) -> int:
-        """Bytes of the optimizer's tensors for `parameters`."""
-        muon = self.optimizer == "muon"
-        return sum(own.nbytes * (1 if muon and own.dim() == 2 else len(self.slots)) for own in parameters)
-
-    def groups(self, parameters: Iterable[Tensor], part_of: Tensor | None = None) -> list[dict[str, Any]]:
-        """`parameters` as torch's parameter groups, which differ in weight decay; one group if all have the same.
-
-        part_of: the parameter of which all of them are parts, in another shape.
-        """
-        every = list(parameters)
-        if not self.weight_decay or self.weight_decay_of == "all":
-            return [{"params": every}]
-        matrices = [own for own in every if (own if part_of is None else part_of).dim() > 1]
-        others = [own for own in every if (own if part_of is None else part_of).dim() <= 1]
-        return [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
-
-    def build(
-        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, part_of: Tensor | None = None
-    ) -> torch.optim.Optimizer:
-        """The optimizer over `parameters`, or over some of `groups`, with `part_of` as there.
-
-        On a CPU Adam is torch's fused one: one pass, 2 to 10 times faster.
-        """
-        given: list[Any] = list(parameters)
-        groups = given if given and isinstance(given[0], dict) else self.groups(given, part_of)
-        if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                groups,
-                lr=self.lr,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                nesterov=self.nesterov,
-            )
-        if self.optimizer == "muon":
-            return MuonAndAdamW(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
-        rule = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return _fused(rule(groups, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay))
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -201,6 +68,195 @@ def _fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for group in optimizer.param_groups:  # None leaves it to torch, which steps all tensors of a GPU at once
         group["fused"] = all(parameter.is_cpu for parameter in group["params"]) or None
     return optimizer
+
+
+def _sgd(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        groups,
+        lr=options.lr,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        nesterov=options.nesterov,
+    )
+
+
+def _adam(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
+    return _fused(torch.optim.Adam(groups, **_adam_settings(options)))
+
+
+def _adamw(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
+    return _fused(torch.optim.AdamW(groups, **_adam_settings(options)))
+
+
+def _muon(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
+    return MuonAndAdamW(groups, **_adam_settings(options))
+
+
+def _adam_settings(options: Any) -> dict[str, Any]:
+    return {"lr": options.lr, "betas": options.betas, "weight_decay": options.weight_decay}
+
+
+_TABLE = (
+    UpdateRule(
+        name="sgd",
+        build=_sgd,
+        made_by=torch.optim.SGD,
+        options=frozenset({"momentum", "nesterov"}),
+        slots=lambda options, dimensions: ("momentum_buffer",) if options.momentum else (),
+        kept=lambda dimensions: ("momentum_buffer",),
+    ),
+    *(
+        UpdateRule(
+            name=name,
+            build=build,
+            made_by=kind,
+            options=frozenset({"beta1", "beta2"}),
+            slots=lambda options, dimensions: _ADAM_SLOTS,
+            kept=lambda dimensions: (*_ADAM_SLOTS, "step"),
+        )
+        for name, build, kind in (("adam", _adam, torch.optim.Adam), ("adamw", _adamw, torch.optim.AdamW))
+    ),
+    UpdateRule(
+        name="muon",
+        build=_muon,
+        made_by=MuonAndAdamW,
+        options=frozenset({"beta1", "beta2"}),
+        slots=lambda options, dimensions: ("momentum_buffer",) if dimensions == 2 else _ADAM_SLOTS,
+        kept=lambda dimensions: ("momentum_buffer",) if dimensions == 2 else (*_ADAM_SLOTS, "step"),
+        whole_matrices=True,
+    ),
+    *from_packages("optimizers", UpdateRule),
+)
+
+RULES = {rule.name: rule for rule in _TABLE}
+"""Every update rule by its name."""
+
+_OF_SOME_RULES = frozenset().union(*(rule.options for rule in _TABLE))
+OF_RULES = frozenset({"optimizer", "lr", "weight_decay", "weight_decay_of"}) | _OF_SOME_RULES
+"""Options that choose an update rule, or have values that suit it."""
+
+if TYPE_CHECKING:
+    RuleName = str
+else:
+    RuleName = Literal[tuple(RULES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """Options of the optimizer of local steps. Workloads set their own defaults."""
+
+    optimizer: RuleName = field(
+        default="sgd", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
+    )
+    lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
+    momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
+    weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
+    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})
+    schedule: Literal["constant", "step", "cosine"] = field(
+        default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
+    )
+    warmup: Share = field(
+        default=0.0,
+        metadata={"help": "share of the budget in which the learning rate rises to lr", "later": True},
+    )
+    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
+        default=_DECAY_AT,
+        metadata={"help": "shares of the budget after which schedule=step multiplies by decay", "later": True},
+    )
+    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step", "later": True})
+    cosine_end: Share = field(
+        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends", "later": True}
+    )
+    beta1: Share = field(
+        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw", "later": True}
+    )
+    beta2: Share = field(
+        default=_BETAS[1],
+        metadata={"help": "decay of the mean squared gradient, with adam and adamw", "later": True},
+    )
+    weight_decay_of: Literal["all", "matrices"] = field(
+        default="all",
+        metadata={
+            "help": "parameters with weight decay: all, or matrices without biases and normalisation weights",
+            "later": True,
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name in sorted(_OF_SOME_RULES - self.rule.options):
+            if getattr(self, name) != getattr(OptimizerOptions, name):
+                others = ", ".join(rule.name for rule in RULES.values() if name in rule.options)
+                raise UserError(f"{name} is an option of {others}, not of {self.optimizer}; leave it out")
+        if self.nesterov and not self.momentum:
+            raise UserError("nesterov needs momentum, which is 0; set momentum=0.9, or leave nesterov out")
+        if self.schedule != "step" and (self.decay_at, self.decay) != (_DECAY_AT, _DECAY):
+            name = "decay" if self.decay_at == _DECAY_AT else "decay_at"
+            raise UserError(f"{name} is an option of schedule=step, not of {self.schedule}")
+        if self.cosine_end and self.schedule != "cosine":
+            raise UserError(f"cosine_end is an option of schedule=cosine, not of {self.schedule}")
+        if self.weight_decay_of != "all" and not self.weight_decay:
+            raise UserError("weight_decay_of needs weight_decay, which is 0; set weight_decay=0.1, or leave it out")
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of local step number `step`, from 0, in a budget of `steps`; a pure function of both.
+
+        Raises:
+            ValueError: if the schedule has no such step.
+        """
+        if self.schedule == "constant" and not self.warmup:
+            return self.lr
+        if not 0 <= step < steps:
+            raise ValueError(f"no local step {step} in a budget of {steps}")
+        warm = round(self.warmup * steps)
+        rate = self.lr * min(1.0, (step + 1) / (warm + 1))
+        if self.schedule == "step":
+            rate *= self.decay ** sum(step >= round(share * steps) for share in self.decay_at)
+        elif self.schedule == "cosine":
+            share = (1 + math.cos(math.pi * max(0, step - warm) / max(1, steps - warm))) / 2
+            rate *= self.cosine_end + (1 - self.cosine_end) * share
+        return rate
+
+    @property
+    def rule(self) -> UpdateRule:
+        """The update rule of `optimizer`."""
+        return RULES[self.optimizer]
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's decay rates of the mean gradient and of the mean squared gradient."""
+        return self.beta1, self.beta2
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the tensors of its own shape that the optimizer keeps for a parameter (muon: for no matrix)."""
+        return self.rule.slots(self, 1)
+
+    def state_bytes(self, parameters: Iterable[Tensor]) -> int:
+        """Bytes of the optimizer's tensors for `parameters`."""
+        return sum(own.nbytes * len(self.rule.slots(self, own.dim())) for own in parameters)
+
+    def groups(self, parameters: Iterable[Tensor], part_of: Tensor | None = None) -> list[dict[str, Any]]:
+        """`parameters` as torch's parameter groups, which differ in weight decay; one group if all have the same.
+
+        part_of: the parameter of which all of them are parts, in another shape.
+        """
+        every = list(parameters)
+        if not self.weight_decay or self.weight_decay_of == "all":
+            return [{"params": every}]
+        matrices = [own for own in every if (own if part_of is None else part_of).dim() > 1]
+        others = [own for own in every if (own if part_of is None else part_of).dim() <= 1]
+        return [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+    def build(
+        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, part_of: Tensor | None = None
+    ) -> torch.optim.Optimizer:
+        """The optimizer over `parameters`, or over some of `groups`, with `part_of` as there.
+
+        On a CPU Adam is torch's fused one: one pass, 2 to 10 times faster.
+        """
+        given: list[Any] = list(parameters)
+        groups = given if given and isinstance(given[0], dict) else self.groups(given, part_of)
+        return self.rule.build(groups, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,10 +335,8 @@ def _kind(value: Any) -> Any:
 
 def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
     """Whether `slots` can be the state of `parameter` in an optimizer of class `rule`."""
-    names = _KEPT.get(rule)
-    if rule is MuonAndAdamW:
-        names = ("momentum_buffer",) if parameter.dim() == 2 else _KEPT[torch.optim.AdamW]
-    if names is None or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
+    names = next((known.kept(parameter.dim()) for known in RULES.values() if known.made_by is rule), ())
+    if not names or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True
     return set(names) <= slots.keys() and all(_slot_fits(name, slots[name], parameter) for name in names)
 

@@ -54,6 +54,9 @@ class ParameterServer(Method):
         part = -(-batch_size // self.options.accumulation_steps)  # like Tensor.chunk: the last part has the rest
         return batch_size - part * ((batch_size - 1) // part)
 
+    def joint_steps(self) -> bool:
+        return True
+
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
         self._fabric = fabric

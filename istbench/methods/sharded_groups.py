@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from istbench.cluster.collectives import Backend
+from istbench.cluster.collective import Backend
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

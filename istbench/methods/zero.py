@@ -31,6 +31,7 @@ class ZeroRedundancy(DataParallel):
     """Data parallel with the optimizer state of each parameter on one node only."""
 
     name = "zero"
+    narrow_control = False
     own_object = "moved"
     own_updates = "builds an optimizer over the parameters of each node"
 

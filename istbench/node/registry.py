@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _FORMER_OPTIONS = {("ist", "streaming"): EntryPoint("", "istbench.methods.streaming_ist:StreamingByOption", "")}
 _AGAIN = "run the cell again with --again"
 Kind = Literal["methods", "workloads", "sinks"]
-# Options whose values suit one optimizer only.
-_RATES = ("lr", "momentum", "nesterov", "weight_decay", "weight_decay_of")
 
 
 @dataclass(frozen=True)
@@ -122,11 +120,13 @@ def suited_defaults(
     Defaults that name no optimizer are rates of sgd. A method with another optimizer keeps its own rates, unless
     `options` choose sgd.
     """
+    from istbench.methods.optimizer import OF_RULES
+
     defaults = workload.method_defaults(name)
     own = {field.name: field.default for field in dataclasses.fields(kind.Options)}.get("optimizer", "sgd")
     if "sgd" in (own, options.get("optimizer")) or "optimizer" in defaults:
         return defaults
-    return {option: value for option, value in defaults.items() if option not in _RATES}
+    return {option: value for option, value in defaults.items() if option not in OF_RULES}
 
 
 def _by_former_option(

@@ -1,6 +1,6 @@
 """Memory of a node by part, from the footprint of its method and a step on the meta device."""
 
-from istbench.cluster.collectives import Backend
+from istbench.cluster.collective import Backend
 from istbench.cluster.estimate import NodeMemory
 from istbench.methods.footprint import Footprint, StepCost, tensor_bytes, trained
 from istbench.plan.step import optimizer_scratch

@@ -13,11 +13,11 @@ from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.methods.base import Method
 from istbench.methods.footprint import StepCost, trained
+from istbench.methods.optimizer import RULES
 from istbench.plan.traced_node import UpdateCost
 from istbench.workloads.base import Batch, Progress, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 
-_OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw"}
 _BY_STATE: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd", "momentum": 0.0},
     {"optimizer": "sgd", "momentum": 0.9},
@@ -58,7 +58,8 @@ class ScriptWorkload(Workload):
     def method_defaults(self, method: str) -> dict[str, Any]:
         """The optimizer that keeps as much state as the script's own."""
         record = self.record
-        own = _OPTIMIZERS.get(record.optimizers[0]) if len(set(record.optimizers)) == 1 else None
+        rules = {rule.made_by.__name__: name for name, rule in RULES.items()}
+        own = rules.get(record.optimizers[0]) if len(set(record.optimizers)) == 1 else None
         if own is None or own == "sgd":
             return _BY_STATE[min(record.state_tensors, len(_BY_STATE) - 1)]
         return {"optimizer": own}

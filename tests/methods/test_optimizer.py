@@ -169,7 +169,7 @@ def test_clipping_bounds_the_joint_norm_of_the_gradients():
     ("options", "says"),
     [
         ({"cosine_end": 0.1}, "cosine_end is an option of schedule=cosine"),
-        ({"beta2": 0.99}, "beta2 is an option of adam and adamw, not of sgd"),
+        ({"beta2": 0.99}, "beta2 is an option of adam, adamw, muon, not of sgd"),
         ({"weight_decay_of": "matrices"}, "weight_decay_of needs weight_decay, which is 0"),
     ],
 )
@@ -223,5 +223,5 @@ def test_muon_is_for_methods_that_step_whole_matrices(name):
     if not load_method(name).own_updates:
         assert build_method(name, {"optimizer": "muon"}).options.optimizer == "muon"
         return
-    with pytest.raises(UserError, match=f"{name} .*, and Muon needs whole matrices"):
+    with pytest.raises(UserError, match=f"{name} .*, and muon needs whole matrices"):
         build_method(name, {"optimizer": "muon"})

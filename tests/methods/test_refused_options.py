@@ -4,8 +4,8 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.cells.refusals import OF_OPTIMIZERS
 from istbench.launch.cells.resolve import prepare_cell
+from istbench.methods.optimizer import OF_RULES
 from istbench.node.registry import build_method
 
 TASK = """
@@ -34,7 +34,7 @@ def prepare(method, *, workload="toy", **fields):
 def test_options_of_an_optimizer_are_none_of_a_task_with_its_own(tmp_path, option, value):
     (tmp_path / "mine.py").write_text(TASK)
     mine = {"workload": str(tmp_path / "mine.py"), "steps": 2, "nodes": 2}
-    assert option in OF_OPTIMIZERS
+    assert option in OF_RULES
     with pytest.raises(UserError, match=f"^--set {option}: mine has an optimizer of its own; set it there$"):
         prepare("diloco", method_options={option: value}, **mine)
 

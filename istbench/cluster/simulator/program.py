@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
-from istbench.cluster.collectives import COLLECTIVES, Backend, Schedule
+from istbench.cluster.collective import Backend, Schedule
+from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.trace import (
     AFTER,
     COMPUTE,

@@ -8,11 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from istbench.base.errors import UserError
+from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
 from istbench.node.registry import build_method, build_workload, load_method
-
-_WHOLE_MODEL = ("ddp", "local_sgd")
-_ACCUMULATING = "ddp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
 def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[str]]:
     """The controls at a subnet's width and of accumulation, for the methods among `requests`.
 
-    - At a subnet's width: where a method cuts the model, `ddp` and `local_sgd` train one as wide as its subnets.
+    - At a subnet's width: where a method cuts the model, plain ones such as `ddp` train one as wide as its subnets.
     - Of accumulation: where a method averages the model at the end of a round, `ddp` accumulates the minibatches of
       a round, and so sends as many bytes. A `ddp` that compresses its gradients sends fewer, and
       has no such control.
@@ -77,7 +75,7 @@ def _alike(request: RunRequest) -> tuple[object, ...]:
 
 def _accumulating(request: RunRequest, steps: int, others: Sequence[RunRequest]) -> Iterator[Control]:
     for other in others if steps > 1 and request.nodes > 1 else ():
-        if other.method == _ACCUMULATING and _sends_whole_gradients(other.method_options):
+        if other.method == BASELINE and _sends_whole_gradients(other.method_options):
             options = {**other.method_options, "accumulate": steps}
             purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
             yield Control(request=replace(other, method_options=options, tuned=None), purpose=purpose)
@@ -91,7 +89,7 @@ def _sends_whole_gradients(options: Mapping[str, Any]) -> bool:
 def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[RunRequest]) -> Iterator[Control]:
     words = ", ".join(f"{name}={value}" for name, value in narrowed.items())
     for other in others if narrowed else ():
-        if other.method in _WHOLE_MODEL:
+        if load_method(other.method, other.plugins).narrow_control:
             options = {**other.workload_options, **narrowed}
             purpose = f"{_on_nodes(other)} with {words}: the width of a subnet of {request.method}"
             yield Control(request=replace(other, workload_options=options, tuned=None), purpose=purpose)

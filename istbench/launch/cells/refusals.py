@@ -18,7 +18,7 @@ from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
 from istbench.methods.base import Method
 from istbench.methods.footprint import batch_tensors, tensor_bytes
-from istbench.methods.optimizer import OptimizerOptions
+from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.computed import HALF
 from istbench.node.registry import load_sink
 from istbench.node.weights_file import check_directory
@@ -32,9 +32,6 @@ _GIB = 2**30
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 # An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
-OF_OPTIMIZERS = (
-    "optimizer", "lr", "momentum", "weight_decay", "nesterov", "beta1", "beta2", "weight_decay_of",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +95,7 @@ def _own_optimizer(candidate: Candidate) -> None:
             f"{method.name} {method.own_updates}, so it cannot step the optimizer of {workload.name}; delete its "
             "function optimizer and use --set optimizer=adamw, or use ddp or local_sgd"
         )
-    given = [name for name in OF_OPTIMIZERS if name in request.method_options]
+    given = [name for name in request.method_options if name in OF_RULES]
     if given:
         raise UserError(f"--set {given[0]}: {workload.name} has an optimizer of its own; set it there")
     if getattr(method.options, "average_optimizer", False):

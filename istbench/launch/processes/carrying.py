@@ -32,8 +32,6 @@ _COMPUTED_S = 5e-3
 _WIDTH, _SAMPLES = 2048, 32  # of the step that computes: its weights and gradients are larger than most caches
 _REPEATS = 3
 
-_IN_TURNS = ("all_gather", "reduce_scatter")  # the fabric's exchanges over the transport
-
 
 class Ways(msgspec.Struct, frozen=True, kw_only=True):
     """The message costs of gloo's collectives and direct transfers, and of the fabric's transport.
@@ -73,7 +71,7 @@ class Ways(msgspec.Struct, frozen=True, kw_only=True):
                 amounts = float(len(own)), float(own.sum())
             elif kind in COLLECTIVES:
                 collective, n = COLLECTIVES[kind], trace.world_size
-                way = "in_turns" if trace.meta.transport and collective.name in _IN_TURNS else "all_reduce"
+                way = "in_turns" if trace.meta.transport and collective.in_turns else "all_reduce"
                 rows = collective.schedule(n)
                 sent = sum(bytes_on_wire(collective.name, int(own.sum()), n, place)[0] for place in range(n))
                 amounts = len(own) * sum(map(len, rows)) / len(rows), sent / n

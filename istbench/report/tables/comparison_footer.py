@@ -33,7 +33,6 @@ from istbench.results.stats import interval_name
 _UNEQUAL_SHOWN = 6
 _NAMED = 8
 _ABOUT = 0.1  # bytes of a step that differ by less are about the same
-_AVERAGING = ("local_sgd", "diloco", "streaming_diloco")  # the whole model at the end of a round
 _HELD_OUT = "by `istbench tune`, judged on samples held out of the training data"
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
@@ -242,7 +241,7 @@ def _accumulates_like(row: Contender, local: Contender) -> bool:
     """Whether `row` accumulates the minibatches of a round of `local`, and sends about as many bytes a step."""
     if row.accumulated == 1 or row.nodes == 1 or row.nodes != local.nodes or row.narrowed or local.narrowed:
         return False
-    if local.method not in _AVERAGING or local.settings.get("local_steps") != row.accumulated:
+    if local.runs[0].header.narrowed or local.settings.get("local_steps") != row.accumulated:
         return False
     ends = [own.runs[0].curve.evaluations[-1] for own in (row, local)]
     one, other = (end.bytes_sent_per_node / max(end.step, 1) for end in ends)

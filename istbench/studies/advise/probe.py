@@ -14,6 +14,7 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import cores
+from istbench.base.options.defaults import BASELINE
 from istbench.base.options.interval import Interval
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
@@ -32,7 +33,7 @@ from istbench.studies.advise.here import Recorded
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.progress import continued
-from istbench.studies.advise.promise import by_promise, longest_alike, makes_ddp_steps
+from istbench.studies.advise.promise import by_promise, longest_alike
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.screen import Screening, planned_data
 from istbench.studies.advise.time_limit import TimeUp, at_most
@@ -195,7 +196,7 @@ class _Probing:
             cell = DealtCell.of(
                 base.workload,
                 base.workload_options,
-                "ddp",
+                BASELINE,
                 self._recorded_variant().options,
                 plugins=base.plugins,
                 batch_size=base.batch_size,
@@ -208,9 +209,9 @@ class _Probing:
 
     def _recorded_variant(self) -> Variant:
         """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
-        given = self._question.given.get("ddp", {})
+        given = self._question.given.get(BASELINE, {})
         kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
-        return Variant(method="ddp", options=kept)
+        return Variant(method=BASELINE, options=kept)
 
     def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
         for one in screened:
@@ -245,7 +246,7 @@ class _Probing:
         candidates = [self._candidate(one, {}) for one in self._few]
         checks, _ = own_checks(self._out)
         found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
-        plain = [one.variant for one in self._few if one.variant.method == "ddp" and makes_ddp_steps(one.variant)]
+        plain = [one.variant for one in self._few if one.variant.method == BASELINE and one.variant.joint_steps]
         labels = worth_probing(found, [one.label for one in plain if not self.failed(one.label)])
         return [label for label in labels if not self._learned_as_another(label)]
 

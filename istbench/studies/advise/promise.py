@@ -4,13 +4,11 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+from istbench.base.options.defaults import BASELINE
 from istbench.studies.advise.variant import Screened, Variant
 
 _SAME_SPEED = 0.98
 _SAME_BYTES = 0.01
-
-_EXACT = ("ddp", "zero", "fsdp", "parameter_server", "p3")
-"""Methods that make the optimizer step of `ddp`, each in its own way: only the fastest of them can be first."""
 
 
 def mark_slow(found: Sequence[Screened]) -> list[Screened]:
@@ -20,7 +18,7 @@ def mark_slow(found: Sequence[Screened]) -> list[Screened]:
     other method learns more in a local step than they do, so one that takes as long as the fastest of them cannot
     be first either. Baselines are trained in any case.
     """
-    exact = [one for one in found if makes_ddp_steps(one.variant) and one.step_s is not None and not one.why_not]
+    exact = [one for one in found if one.step_s is not None and not one.why_not and one.variant.joint_steps]
     fastest = min(exact, key=lambda one: one.step_s or 0.0, default=None)
     marked = [one if fastest is None else _marked(one, fastest) for one in found]
     return [_marked_equivalent(one, marked[:place]) for place, one in enumerate(marked)]
@@ -45,7 +43,7 @@ def _marked(one: Screened, fastest: Screened) -> Screened:
     if one.why_not or one.variant.baseline or one is fastest or one.step_s is None:
         return one
     assert fastest.step_s is not None
-    if makes_ddp_steps(one.variant):
+    if one.variant.joint_steps:
         return dataclasses.replace(one, why_not=f"learns as {fastest.variant.label} does, which is faster here")
     if one.step_s >= _SAME_SPEED * fastest.step_s and not _has_control(one):
         return dataclasses.replace(one, why_not=f"a step takes as long as one of {fastest.variant.label}")
@@ -64,15 +62,10 @@ def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> s
     """
     own = max((steps for other, steps in trained if other.label == variant.label), default=0)
     for other, steps in trained:
-        alike = other.method == "ddp" and other.options == variant.options
-        if alike and makes_ddp_steps(variant) and steps > own:
+        alike = other.method == BASELINE and other.options == variant.options
+        if alike and variant.joint_steps and steps > own:
             return other.label
     return variant.label
-
-
-def makes_ddp_steps(variant: Variant) -> bool:
-    """Whether it makes the optimizer step of `ddp`, and so learns as much in each one."""
-    return variant.method in _EXACT and not {"accumulate", "compress"} & set(variant.options)
 
 
 def by_promise(found: Iterable[Screened]) -> list[Screened]:

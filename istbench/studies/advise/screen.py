@@ -13,6 +13,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
+from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import fits
@@ -65,27 +66,28 @@ class Screening:
         given = self._given.get(method, {})
         kind = load_method(method, self._base.plugins)
         names = {option.name for option in dataclasses.fields(kind.Options)}
-        plain = self.screened(Variant(method=method, options=given, baseline=method == "ddp"))
+        plainest = method == BASELINE
+        plain = self.screened(self._variant(method, given, baseline=plainest))
         yield plain
         if plain.why_not:
             return
-        if method == "ddp" and "accumulate" not in given:
+        if plainest and "accumulate" not in given:
             yield self._first_computing(
-                [Variant(method=method, options={**given, "accumulate": n}, baseline=True) for n in _ACCUMULATED],
+                [self._variant(method, {**given, "accumulate": n}, baseline=True) for n in _ACCUMULATED],
                 _ACCUMULATING,
             )
-        if "compress" in names and method == "ddp" and "compress" not in given:
+        if plainest and "compress" not in given:
             for compress in _choices(kind.Options, "compress"):
-                yield self.screened(Variant(method=method, options={**given, "compress": compress}))
+                yield self.screened(self._variant(method, {**given, "compress": compress}))
         steps = plain.cell.method.options.local_steps if plain.cell and "local_steps" in names else 0
         if steps and "local_steps" not in given and plain.computing is not None and plain.computing < _COMPUTING:
             yield self._first_computing(
-                [
-                    Variant(method=method, options={**given, "local_steps": factor * steps})
-                    for factor in _FACTORS[1:]
-                ],
+                [self._variant(method, {**given, "local_steps": factor * steps}) for factor in _FACTORS[1:]],
                 _COMPUTING,
             )
+
+    def _variant(self, method: str, options: Mapping[str, Any], *, baseline: bool = False) -> Variant:
+        return Variant(method=method, options=options, baseline=baseline, plugins=self._base.plugins)
 
     def _first_computing(self, variants: Sequence[Variant], share: float) -> Screened:
         """The first of `variants`, which have ever longer rounds, whose nodes compute `share` of the time."""

@@ -9,7 +9,7 @@ from istbench.base.options.options import option_text
 from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.trace import Trace
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.node.registry import build_workload, load_method, suited_defaults
+from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.dealt_cell import DealtCell
 
 _ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
@@ -18,11 +18,17 @@ _SCHEDULE = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A method with options. baseline: as in `Candidate`."""
+    """A method with options, and the plug-in files that may define it. baseline: as in `Candidate`."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     baseline: bool = False
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def joint_steps(self) -> bool:
+        """Whether it makes the optimizer steps of `ddp`, and so learns as much in each one."""
+        return build_method(self.method, self.options, plugins=self.plugins).joint_steps()
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.cells.refusals import OF_OPTIMIZERS
+from istbench.methods.optimizer import OF_RULES
 from istbench.node.registry import build_method, build_workload
 from istbench.studies.tuning.ranges import GivenRange, Range, check_known, ranges_of
 from istbench.studies.tuning.trials import Trial, trials_of
@@ -72,7 +72,7 @@ def plan_trials(
         if twice:
             raise UserError(f"--range {twice[0]}: --set gives it a value; leave one of the two out")
         # A task file with an optimizer of its own sets that optimizer's options itself.
-        left_out = {*fixed, *(OF_OPTIMIZERS if workload.has_optimizer else ())}
+        left_out = {*fixed, *(OF_RULES if workload.has_optimizer else ())}
         ranges[name] = ranges_of(name, defaults[name], given, left_out=left_out, by_seconds=by_seconds)
         if not ranges[name]:
             own = f"{workload.name} has an optimizer of its own; give a --range of another option"
