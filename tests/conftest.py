@@ -24,7 +24,7 @@ SLOW_FILES = [
     "cluster/simulator/test_folding", "node/test_node_seconds", "launch/hosts/test_ssh_run",
     "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files", "launch/hosts/test_ssh_install",
     "cli/test_lab_command", "cli/test_streams", "identities/test_served", "studies/conformance/test_check",
-    "launch/lab/test_lab", "plan/recording/test_scripts",
+    "launch/lab/test_lab", "plan/recording/test_scripts", "test_from_outside",
 ]  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores

@@ -103,9 +103,7 @@ class ActiveOutputs(Method):
     batches = "replicated"
     exact_on_one_node = False
     scheduled = True
-    compilable = False
     interrupts = "exchanges the hidden layer inside a forward pass"
-    own_kernels = True
     own_object = "rebuilt"
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

@@ -1,9 +1,9 @@
-"""The contract of a method, and the initial weights that methods share."""
+"""The contract of a method, its optional parts, and the initial weights that methods share."""
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,18 @@ from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
 
 __all__ = [
+    "AveragesModels",
+    "CutsUnits",
+    "DividesBatches",
+    "Figures",
+    "JointSteps",
     "Method",
+    "Notes",
     "OptimizerOptions",
+    "OwnKernels",
+    "Planned",
+    "ReadInBlocks",
+    "Remarks",
     "counted",
     "is_parameter",
     "load_optimizer_state",
@@ -38,48 +48,69 @@ OwnObject = Literal["kept", "moved", "copied", "rebuilt"]
 class Method(ABC):
     """A way of training on several nodes. It owns its optimizer and communicates only through the fabric.
 
+    A method must have the five functions below, `name`, `Options` and `batches`. All else has a default here, or is
+    a part of its own (below this class) that a method has as soon as it has the function of that part.
+
     name: as typed on the command line.
     Options: a frozen dataclass of the method's options, all with defaults. Their types have bounds, and users see
         each field's `metadata["help"]`. Its `__post_init__` raises `UserError` for options that exclude each other.
-    exact_on_one_node: whether one node trains exactly as without a method; `istbench check` then proves it.
     batches: "sharded" where each node takes its own minibatch, "replicated" where all take the same one.
-    scheduled: whether every local step uses `learning_rate`; if not, istbench refuses options that change it.
-    compilable: whether the method only needs the model's whole forward pass, so that torch may compile it.
-        interrupts: if not, the action of the method inside a forward pass, for the refusal.
-    cuts_units: whether it cuts the model by the workload's neuron groups.
-    own_object: what it does with a model object of the user: keeps it as it is; moves its tensors to other memory;
-        also evaluates copies of it; or builds it again from its named values. istbench proves all but the first.
-    all_gradients: whether every minibatch must give every parameter a gradient.
-    own_kernels: whether it computes with its own kernels, in float32 and on CPUs only.
-    narrow_control: whether `istbench compare --controls` also trains it at the width of another method's subnet.
-    control_nodes: number of nodes whose row belongs beside every other row of the method in a table; None for none.
-        `istbench compare` runs it too.
-    own_updates: why it cannot step an optimizer of the workload, nor Muon; empty if it can, by `build_optimizer`
-        and `set_rates`.
-    total_steps: local steps of the budget, set before `setup`; 0 without a budget.
-    local_step: number of the next local step, from 0; set before each call of `step`.
-    tuning_s: seconds in which `setup` tried settings, on the slowest node. No clock counts them.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type]
-    exact_on_one_node: ClassVar[bool] = True
     batches: ClassVar[Literal["sharded", "replicated"]] = "sharded"
-    scheduled: ClassVar[bool] = False
-    compilable: ClassVar[bool] = True
-    cuts_units: ClassVar[bool] = False
-    own_object: ClassVar[OwnObject] = "kept"
-    all_gradients: ClassVar[bool] = False
-    own_kernels: ClassVar[bool] = False
-    narrow_control: ClassVar[bool] = False
-    control_nodes: ClassVar[int | None] = None
-    own_updates: ClassVar[str] = "builds its own optimizer"
-    interrupts: ClassVar[str] = "waits for parameters module by module inside a forward pass"
 
-    total_steps: int = 0
-    local_step: int = 0
-    tuning_s: float = 0.0
-    _own_rates: list[Any] | None = None
+    @abstractmethod
+    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
+        """Take `model` (meta device, no storage) and materialise the part that this node keeps."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> Tensor:
+        """One local step on this node's minibatch, and the exchange where a round ends.
+
+        Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
+        """
+
+    @abstractmethod
+    def assemble(self) -> nn.Module | None:
+        """The full model on rank 0, None elsewhere. Every rank calls it, outside the clock.
+
+        It may return the live model: callers must not change its tensors or its mode.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """This node's state, enough to resume bit for bit.
+
+        A nested dictionary with string keys; its values are tensors and JSON values.
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from `state_dict` of the same rank; called after `setup`."""
+
+    # Before a run.
+
+    exact_on_one_node: ClassVar[bool] = True
+    """Whether one node trains exactly as without a method; `istbench check` then proves it."""
+
+    own_object: ClassVar[OwnObject] = "kept"
+    """What it does with a model object of the user: keeps it as it is; moves its tensors to other memory; also
+    evaluates copies of it; or builds it again from its named values. istbench proves all but the first."""
+
+    all_gradients: ClassVar[bool] = False
+    """Whether every minibatch must give every parameter a gradient."""
+
+    interrupts: ClassVar[str] = ""
+    """The action of the method inside a forward pass, for the refusal of `--compile`; empty for none."""
+
+    control_nodes: ClassVar[int | None] = None
+    """Number of nodes whose row belongs beside every other row of the method in a table; None for none.
+    `istbench compare` runs it too."""
+
+    narrow_control: ClassVar[bool] = False
+    """Whether `istbench compare --controls` also trains it at the width of another method's subnet."""
 
     def __init__(self, options: Any = None, *, seed: int = 0) -> None:
         self.options = self.Options() if options is None else options
@@ -99,12 +130,22 @@ class Method(ABC):
         """
         return
 
-    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
-        """A line for the user about `model` (meta device) on that many nodes, known before a run; may be empty.
+    # The optimizer.
 
-        `check` has accepted the cell.
-        """
-        return ""
+    scheduled: ClassVar[bool] = False
+    """Whether every local step uses `learning_rate`; if not, istbench refuses options that change it."""
+
+    own_updates: ClassVar[str] = "builds its own optimizer"
+    """Why it cannot step an optimizer of the workload, nor one of whole matrices; empty if it can, by
+    `build_optimizer` and `set_rates`."""
+
+    total_steps: int = 0
+    """Local steps of the budget, set before `setup`; 0 without a budget."""
+
+    local_step: int = 0
+    """Number of the next local step, from 0; set before each call of `step`."""
+
+    _own_rates: list[Any] | None = None
 
     @property
     def learning_rate(self) -> float:
@@ -128,49 +169,10 @@ class Method(ABC):
             for group, rate in zip(optimizer.param_groups, self._own_rates, strict=True):
                 group["lr"] = rate * share
 
-    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint | None:
-        """Memory and messages of the busiest of `world_size` nodes for `model` (meta device); None if unknown.
+    # Rounds and checkpoints.
 
-        `istbench plan` calls it after `check`, before any process starts; it allocates nothing.
-        """
-        return None
-
-    def narrowing(self, world_size: int) -> int:
-        """The number that divides the units of the full model in the part that one of `world_size` nodes trains.
-
-        1 if nodes train the whole model, or if layers are cut differently.
-        """
-        return 1
-
-    def joint_steps(self) -> bool:
-        """Whether a local step of all nodes is one optimizer step on their joint minibatch, up to rounding.
-
-        `istbench advise` trains only the fastest of such methods: they learn alike.
-        """
-        return False
-
-    def accumulation(self) -> int:
-        """The option `accumulate` with which `ddp` sends as many bytes in as many local steps; 1 for none."""
-        return 1
-
-    def gathered_bytes(self) -> float:
-        """Bytes that own kernels, which torch does not see, read and wrote in the last local step of this node."""
-        return 0.0
-
-    def least_batch(self, batch_size: int) -> int:
-        """Samples in the smallest part of a minibatch that passes through the model at once."""
-        return batch_size
-
-    @abstractmethod
-    def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        """Take `model` (meta device, no storage) and materialise the part that this node keeps."""
-
-    @abstractmethod
-    def step(self, batch: Batch) -> Tensor:
-        """One local step on this node's minibatch, and the exchange where a round ends.
-
-        Returns the loss as a detached scalar. Leaves nothing half done: `assemble` is defined after any step.
-        """
+    tuning_s: float = 0.0
+    """Seconds in which `setup` tried settings, on the slowest node. No clock counts them."""
 
     @property
     def round_steps(self) -> int:
@@ -185,43 +187,9 @@ class Method(ABC):
         """
         return
 
-    def note(self) -> str:
-        """A line for the user about this run, known once it trains; may be empty."""
-        return ""
-
-    def figures(self) -> dict[str, float]:
-        """Figures of the training since the last call, by name. An evaluation records them beside its metrics.
-
-        Every rank calls it, outside the clock; istbench records those of rank 0.
-        """
-        return {}
-
     def drain(self) -> None:
         """Finish transfers that `step` started. Every rank calls it before the clock stops."""
         return
-
-    @abstractmethod
-    def assemble(self) -> nn.Module | None:
-        """The full model on rank 0, None elsewhere. Every rank calls it, outside the clock.
-
-        It may return the live model: callers must not change its tensors or its mode.
-        """
-
-    def blocks(self) -> Callable[[str, int, int, int], Tensor | None] | None:
-        """A function that reads the full model block by block, so that no node holds it, or None.
-
-        Every rank calls the function alike as (name, dim, first, last), until the next step. On rank 0 it returns
-        entries `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the assembled model;
-        elsewhere None. A tensor without dimensions is one block. Every rank calls `blocks`, outside the clock.
-        """
-        return None
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """This node's state, enough to resume bit for bit.
-
-        A nested dictionary with string keys; its values are tensors and JSON values.
-        """
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
         """Whether all nodes now have the same tensor, bit for bit, at `keys` of `state_dict()`.
@@ -230,9 +198,102 @@ class Method(ABC):
         """
         return False
 
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from `state_dict` of the same rank; called after `setup`."""
+
+# Optional parts of a method. A method needs no other base class: its function is enough.
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """Its memory and messages follow from sizes."""
+
+    def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint | None:
+        """Memory and messages of the busiest of `world_size` nodes for `model` (meta device); None if unknown.
+
+        `istbench plan` calls it after `check`, before any process starts; it allocates nothing.
+        """
+
+
+@runtime_checkable
+class ReadInBlocks(Protocol):
+    """Its full model can be read block by block, so that no node holds it."""
+
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None] | None:
+        """A function that reads a block, or None if the options need the assembled model.
+
+        Every rank calls the function alike as (name, dim, first, last), until the next step. On rank 0 it returns
+        entries `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the assembled model;
+        elsewhere None. A tensor without dimensions is one block. Every rank calls `blocks`, outside the clock.
+        """
+
+
+@runtime_checkable
+class CutsUnits(Protocol):
+    """It cuts the model by the workload's neuron groups."""
+
+    def narrowing(self, world_size: int) -> int:
+        """The number that divides the units of the full model in the part that one of `world_size` nodes trains.
+
+        1 if layers are cut differently.
+        """
+
+
+@runtime_checkable
+class OwnKernels(Protocol):
+    """It computes with its own kernels, in float32 and on CPUs only."""
+
+    def gathered_bytes(self) -> float:
+        """Bytes that the kernels, which torch does not see, read and wrote in the last local step of this node."""
+
+
+@runtime_checkable
+class DividesBatches(Protocol):
+    """A minibatch passes through the model in parts."""
+
+    def least_batch(self, batch_size: int) -> int:
+        """Samples in the smallest part of a minibatch."""
+
+
+@runtime_checkable
+class JointSteps(Protocol):
+    """A local step of all nodes is one optimizer step on their joint minibatch, up to rounding."""
+
+    def joint_steps(self) -> bool:
+        """Whether it is so with these options. `istbench advise` trains only the fastest of such methods."""
+
+
+@runtime_checkable
+class AveragesModels(Protocol):
+    """Nodes average their models at the end of a round."""
+
+    def accumulation(self) -> int:
+        """The option `accumulate` with which `ddp` sends as many bytes in as many local steps; 1 for none."""
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """It has a line for the user before a run."""
+
+    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
+        """A line about `model` (meta device) on that many nodes, which `check` has accepted; may be empty."""
+
+
+@runtime_checkable
+class Notes(Protocol):
+    """It has a line for the user once it trains."""
+
+    def note(self) -> str:
+        """A line about this run; may be empty."""
+
+
+@runtime_checkable
+class Figures(Protocol):
+    """It measures figures of the training."""
+
+    def figures(self) -> dict[str, float]:
+        """Figures since the last call, by name. An evaluation records them beside its metrics.
+
+        Every rank calls it, outside the clock; istbench records those of rank 0.
+        """
 
 
 def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> int:

@@ -48,7 +48,7 @@ class FullySharded(Method):
     all_gradients = True  # torch's reduce-scatter sends the gradients that there are
     own_updates = "cuts parameters by rows, and updates the rows of each node"
     scheduled = True
-    compilable = False
+    interrupts = "waits for parameters module by module inside a forward pass"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ClippedOptions):

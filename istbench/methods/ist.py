@@ -64,7 +64,6 @@ class IndependentSubnetTraining(Method):
     name = "ist"
     scheduled = True
     own_updates = "sends the optimizer's state with its units"
-    cuts_units = True
     own_object = "rebuilt"
 
     @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,6 @@ class ModelParallel(Method):
     name = "model_parallel"
     batches = "replicated"
     scheduled = True
-    compilable = False
     own_object = "rebuilt"
     interrupts = "exchanges the hidden layer inside a forward pass"
 

@@ -36,7 +36,7 @@ class ParameterServer(Method):
     own_updates = "updates slices of parameters on their servers"
     own_object = "moved"
     scheduled = True
-    compilable = False
+    interrupts = "waits for parameters module by module inside a forward pass"
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):

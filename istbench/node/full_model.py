@@ -16,7 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Method
+from istbench.methods.base import Figures, Method, ReadInBlocks
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
@@ -67,7 +67,7 @@ class Evaluator:
     def evaluate(self, step: int) -> Evaluated:
         """Assemble and evaluate the model after local step `step`. Metrics include the method's own figures."""
         current.begin("evaluating after step", step)
-        figures = self._method.figures()
+        figures = self._method.figures() if isinstance(self._method, Figures) else {}
         started = time.perf_counter()
         with self._full_model() as model:
             metrics = {} if model is None else {**figures, **model.metrics()}
@@ -122,7 +122,7 @@ def full_model(
     blank = _streamed(workload)
     assembling = during("copying the model", workload.place("model"), of_libraries=True)
     with fabric.accounting("assemble"), assembling:
-        blocks = None if blank is None else method.blocks()
+        blocks = method.blocks() if blank is not None and isinstance(method, ReadInBlocks) else None
         model = method.assemble() if blocks is None else None
     if fabric.rank:
         _serve(blocks or partial(evaluate_share, workload, fabric), fabric)

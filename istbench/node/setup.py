@@ -13,7 +13,7 @@ from istbench.base.activity import current
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
-from istbench.methods.base import Method
+from istbench.methods.base import Method, OwnKernels
 from istbench.node import checkpoint
 from istbench.node.computed import compiling, computed
 from istbench.node.registry import build_method
@@ -127,7 +127,7 @@ def _throw_away_step(
         setup.method.step(on_device(setup.batch(0), fabric.device))
     setup.method.drain()  # transfers that are still under way would count as training
     current.begin("starting")
-    return setup.method.gathered_bytes()
+    return setup.method.gathered_bytes() if isinstance(setup.method, OwnKernels) else 0.0
 
 
 def compile_model(setup: Setup, fabric: Fabric) -> None:

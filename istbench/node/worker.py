@@ -14,6 +14,7 @@ from istbench.base.machine import own_cores
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
+from istbench.methods.base import Notes
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Sinks, sinks_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
@@ -175,7 +176,8 @@ class RankTraining:
             if self._trainer.stopped:
                 return
             over = self._is_over(self._evaluate(loss))
-            self._log.method_note(self._setup.method.note())
+            method = self._setup.method
+            self._log.method_note(method.note() if isinstance(method, Notes) else "")
             self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
             if not over and totals.step < last_step:
                 self._state.save_if_due(totals)

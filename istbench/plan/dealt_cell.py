@@ -12,7 +12,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
-from istbench.methods.base import Method
+from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.step import step_cost
@@ -71,7 +71,9 @@ class DealtCell:
             model = blank_model(task, data_known=False)
             built.check(built.options, model, task, nodes)
             size = batch_size or task.batch_size
-            footprint = None if built.own_kernels else built.footprint(model, task, nodes, size)
+            footprint = None
+            if isinstance(built, Planned) and not isinstance(built, OwnKernels):
+                footprint = built.footprint(model, task, nodes, size)
         if footprint is None or footprint.rounds is None:
             raise CannotDeal(f"method {method} does not say how its work and messages change with the nodes")
         cost = step_cost(footprint.model, task, footprint.samples, copied=footprint.gradients_copied)

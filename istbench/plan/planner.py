@@ -30,7 +30,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
-from istbench.methods.base import Method
+from istbench.methods.base import Method, OwnKernels, Planned, Remarks
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
@@ -139,7 +139,7 @@ class _Planner:
     def _step_seconds(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> float | None:
         """Seconds in which a node computes a local step; None if unknown."""
         cluster = self._request.cluster
-        if cost.flops is None or (cell.method.own_kernels and not footprint.gathered):
+        if cost.flops is None or (isinstance(cell.method, OwnKernels) and not footprint.gathered):
             return None
         passes = cell.batch_size / footprint.samples
         products = StepWork(operations=cost.flops * passes, bytes=0.0)
@@ -165,7 +165,9 @@ class _Planner:
             model = blank_model(workload, data_known=False)
             method.check(method.options, model, workload, nodes)
             batch_size = request.batch_size or workload.batch_size
-            footprint = method.footprint(model, workload, nodes, batch_size)
+            footprint = None
+            if isinstance(method, Planned):
+                footprint = method.footprint(model, workload, nodes, batch_size)
         return _Cell(workload, method, model, batch_size, footprint, expected)
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
@@ -255,9 +257,12 @@ class _Planner:
 
     def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:
-            return (f"method {cell.method.name} has no footprint (Method.footprint, docs/plugins.md)",)
+            return (f"method {cell.method.name} has no footprint (docs/plugins.md)",)
+        method, remark = cell.method, ""
+        if isinstance(method, Remarks):
+            remark = method.remark(cell.model, cell.workload, self._request.nodes)
         lines = [
-            *filter(None, [cell.expected, cell.method.remark(cell.model, cell.workload, self._request.nodes)]),
+            *filter(None, [cell.expected, remark]),
             "float32 throughout; evaluation, assembling and the processes themselves are not counted",
         ]
         if cell.footprint is not None:
@@ -279,7 +284,7 @@ def _first_round(events: NDArray[Any]) -> NDArray[Any]:
 
 
 def _computing_line(cell: _Cell, cluster: ClusterProfile) -> str:
-    own = cell.method.own_kernels
+    own = isinstance(cell.method, OwnKernels)
     if own and on_gpus(cluster):
         return (
             f"seconds are unknown: {cell.method.name} has kernels for processors only, and a node of "

@@ -23,7 +23,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.methods.base import Method
+from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, load_method, registered
 from istbench.plan.script_workload import ScriptWorkload, check_sizes_suffice
@@ -85,7 +85,7 @@ def methods_by_sizes() -> list[ChosenMethod]:
     found = []
     for entry in registered("methods"):
         method = load_method(entry.name)
-        if not method.cuts_units and not method.own_kernels:
+        if not issubclass(method, CutsUnits | OwnKernels):
             found.append(ChosenMethod(name=entry.name, options={}))
     return found
 
@@ -113,7 +113,9 @@ class PlannedScript:
         method = build_method(chosen.name, chosen.options, workload=workload)
         model = blank_model(workload, data_known=True)
         method.check(method.options, model, workload, nodes)
-        footprint = method.footprint(model, workload, nodes, workload.batch_size)
+        footprint = None
+        if isinstance(method, Planned):
+            footprint = method.footprint(model, workload, nodes, workload.batch_size)
         if footprint is None or footprint.rounds is None:
             raise UserError(f"{chosen.name} does not say how its messages follow from the sizes of a model")
         cost = workload.step_cost(model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
-from istbench.methods.base import Method
+from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.footprint import StepCost, trained
 from istbench.methods.optimizer import RULES
 from istbench.plan.traced_node import UpdateCost
@@ -148,9 +148,9 @@ def check_sizes_suffice(method: type[Method]) -> None:
     """
     reason = (
         "cuts the model by groups of neurons"
-        if method.cuts_units
+        if issubclass(method, CutsUnits)
         else "computes with kernels of its own"
-        if method.own_kernels
+        if issubclass(method, OwnKernels)
         else ""
     )
     if reason:

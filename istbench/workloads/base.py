@@ -9,8 +9,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -19,21 +18,32 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
-from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
-from istbench.workloads.neuron_groups.groups import NeuronGroup
-from istbench.workloads.wide_softmax import WideSoftmax
+from istbench.workloads.parts import (
+    Batch,
+    Block,
+    Cuttable,
+    Fetched,
+    Plannable,
+    Progress,
+    ReadInBlocks,
+    Sampled,
+    UsersObjects,
+)
 
-Batch = tuple[Any, Any]
-"""Inputs and targets of some samples: tensors, or objects with a tensor's `to`, `chunk`, `equal`, `shape`, `dim`
-and length, such as rows of a sparse matrix (istbench/workloads/extreme_data/points.py)."""
+__all__ = [
+    "NARROW",
+    "WIDEN",
+    "WIDENED",
+    "Batch",
+    "Block",
+    "Progress",
+    "Workload",
+    "check_widened",
+    "divided",
+    "opened",
+]
 
 Split = TypeVar("Split")
-
-Block = Callable[[str, int, int, int], Tensor]
-"""block(name, dim, first, last): entries `first` to `last` (exclusive) along `dim` of a tensor of the model."""
-
-Progress = Callable[[str, int, int], None]
-"""progress(task, done, total), called during the preparation of data."""
 
 
 # Help of options of workloads that can widen the layers whose units `ist` deals.
@@ -52,65 +62,30 @@ def check_widened(widen: int, widened: str) -> None:
         raise UserError(f"widened={widened} has no effect without widen; set widen=2 or more, or leave it out")
 
 
-class Workload(ABC):
-    """A workload. Subclasses set the class attributes and implement the abstract methods.
+class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects, ABC):
+    """A model, its data, its loss and its metric.
+
+    A workload must have the eight functions below, `name`, `Options`, and the metric. All else has a default, here
+    or in one of the optional parts (istbench/workloads/parts.py).
 
     name: its name on the command line.
     Options: a frozen dataclass of workload options, all with defaults; their types have bounds, and each field's
         `metadata["help"]` is shown to users.
     metric: name of the metric for the targets. lower_is_better: its direction: an accuracy rises, a loss falls.
-    unit: of the metric, for readers, such as "nats a token"; empty for a share or a count.
-    targets: levels of the metric for time to accuracy, any finite numbers. They may depend on the data; `prepare`
-        sets them. Without targets, the report uses levels near the best run's metric for real data.
-    batch_size: default minibatch of one node.
-    epochs: default length of a run, in passes over the training data by all nodes together.
-    sources: the sources that `fetch` accepts; empty if there is nothing to fetch.
-    width: the option with the width of the model, for `istbench plan`; empty if there is none.
-    batches_ahead: number of training batches that a background thread prepares; 0 if a batch takes almost no time.
-        That thread calls `train_batch` in the order of steps.
-    metrics_are_means: whether all metrics of `evaluate` are means over samples. Then nodes on several hosts may
-        each evaluate a share.
-    evaluates_blocks: whether `evaluate_blocks` is implemented. A model with running statistics is assembled anyway.
-    in_turn: whether the training data has batches of its own size and order, which nodes take in turn. Then the
-        indices for `train_batch` are consecutive, and begin at a multiple of `batch_size`. The generator's seed
-        belongs to the pass over the data.
-    has_optimizer: whether `optimizer` returns one.
-    without_test: whether nothing reads the test split, because `--held-out` evaluates on training samples. It is
-        set before `prepare` and `open`, which may then leave that split closed.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type]
     metric: ClassVar[str] = "accuracy"
     lower_is_better: ClassVar[bool] = False
-    unit: str = ""
-    targets: tuple[float, ...] = ()
-    batch_size: ClassVar[int] = 128
-    epochs: ClassVar[float] = 10
-    sources: ClassVar[tuple[str, ...]] = ()
-    width: str = ""
-    batches_ahead: ClassVar[int] = 0
-    metrics_are_means: ClassVar[bool] = False
-    evaluates_blocks: ClassVar[bool] = False
-    sized_by_data: ClassVar[bool] = False
-    in_turn: ClassVar[bool] = False
-    has_optimizer: ClassVar[bool] = False
-    without_test: bool = False
 
-    def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
-        self._rules: dict[str, Any] | None = None
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """Build the model. Called under `torch.device("meta")`: it allocates nothing."""
 
-    @property
-    def in_errors(self) -> str:
-        """Its name in errors."""
-        return f"workload {self.name!r}"
-
-    def place(self, function: Literal["model", "data"]) -> str:
-        """The place of the user's code that makes the model or the data, for errors; empty for code of istbench."""
-        return "" if type(self).__module__.partition(".")[0] == "istbench" else self.in_errors
-
-    # Data.
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Forward pass and mean loss of one batch, a scalar to call backward on."""
 
     @property
     @abstractmethod
@@ -127,20 +102,6 @@ class Workload(ABC):
             UserError: for a missing or empty directory, one in the wrong layout, or a broken file.
         """
 
-    def computed_bytes(self) -> int:
-        """Bytes of data that `open` computes and every process holds; 0 if `open` maps files."""
-        return 0
-
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` from `source`, one of `self.sources`, for later runs.
-
-        Raises:
-            UserError: if that fails.
-        """
-        raise UserError(
-            f"{self.in_errors} has no fetch(source, cache, progress); write it, or leave its sources out"
-        )
-
     @abstractmethod
     def open(self, source: DataSource) -> None:
         """Map the prepared data. Cheap; every worker calls it before the batch methods."""
@@ -149,71 +110,9 @@ class Workload(ABC):
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Training samples `indices` (int64 [b]) as CPU tensors; `generator` is the randomness of augmentation."""
 
-    def train_classes(self) -> Tensor | None:
-        """The class of every training sample, int64 [train_size]; None if samples have no single class.
-
-        It allows a small sample with the same proportions of classes.
-        """
-        return None
-
     @abstractmethod
     def test_batches(self) -> Iterator[Batch]:
         """The whole test split in order, in batches of the workload's choice."""
-
-    def plain_batch(self, indices: Tensor) -> Batch:
-        """Training samples `indices` (int64 [b]) in the form of test samples: without augmentation."""
-        return self.train_batch(indices, torch.Generator().manual_seed(0))
-
-    def divide_training(self, samples: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Indices of training samples to train on, and of `count` others to hold out, both int64 and rising.
-
-        A pure function of its arguments: `generator` draws from `samples`, all training samples. A workload whose
-        neighbouring samples overlap holds out a run of them.
-        """
-        order = torch.randperm(samples, generator=generator)
-        return order[count:].sort().values, order[:count].sort().values
-
-    @property
-    def opened_splits(self) -> tuple[str, ...]:
-        """The splits that `open` maps."""
-        return ("train",) if self.without_test else ("train", "test")
-
-    # Model.
-
-    @abstractmethod
-    def build_model(self) -> nn.Module:
-        """Build the model. Called under `torch.device("meta")`: it allocates nothing."""
-
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Forward pass and mean loss of one batch, a scalar to call backward on."""
-
-    def expect(self, data: Path | None, chosen: Collection[str]) -> str:
-        """Set the sizes of the model for the data set in `data`, without preparing the data.
-
-        Called before `build_model`: by `istbench plan` in place of `prepare`, and before `prepare` if
-        `sized_by_data`.
-
-        Args:
-            data: a directory, or None.
-            chosen: names of the options that the user set.
-
-        Returns:
-            The assumptions, as text.
-
-        Raises:
-            UserError: for data of another workload, or data that does not determine the model.
-        """
-        if data is not None:
-            raise UserError(f"{self.name} is planned from its options only; leave out --data")
-        return f"{self.name} from its options only, without data"
-
-    def meta_batch(self, samples: int) -> Batch | None:
-        """A training batch for `istbench plan`; None if the loss does not work on the meta device.
-
-        Called under `torch.device("meta")`, before any data is open.
-        """
-        return None
 
     @abstractmethod
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
@@ -222,98 +121,29 @@ class Workload(ABC):
         `<metric>_standard_error` may be among them. Reports then say which targets it cannot tell apart.
         """
 
-    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
-        """The metrics of `evaluate`, for a model too large for one node. `block` reads parts of it.
+    unit: str = ""
+    """Unit of the metric, for readers, such as "nats a token"; empty for a share or a count."""
 
-        Every call of `block` fetches the block from other nodes, to the device of `batches`.
-        """
-        raise NotImplementedError(f"{self.name} has no evaluate_blocks")
+    targets: tuple[float, ...] = ()
+    """Levels of the metric for time to accuracy, any finite numbers. They may depend on the data; `prepare` sets
+    them. Without targets, the report uses levels near the best run's metric for real data."""
 
-    @abstractmethod
-    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """The groups of hidden units of `model` for Independent Subnet Training; empty if it has none."""
+    batch_size: ClassVar[int] = 128
+    """Default minibatch of one node."""
 
-    def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
-        """Prove `groups`, whose places fit the model, by runs of it; returns a line if no proof is possible.
+    epochs: ClassVar[float] = 10
+    """Default length of a run, in passes over the training data by all nodes together."""
 
-        Only groups of a task file need it: `istbench check` and tests prove those of other workloads.
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
 
-        Raises:
-            UserError: if another order of the units of a group changes the result.
-        """
-        return ""
-
-    def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
-        """Check that units of `groups` may be zero, as those in flight are in `streaming_ist`.
-
-        Only groups of a task file need it.
-
-        Raises:
-            UserError: if the result is not finite then.
-        """
-        return
-
-    def narrowed(self, times: int) -> dict[str, Any]:
-        """The options that divide the units of every group by `times`, rounded up; the others stay as they are.
-
-        That is the width of a subnet of `times` nodes. `istbench compare --controls` trains other methods at it.
-
-        Raises:
-            UserError: if no options do so.
-        """
-        raise UserError(f"{self.in_errors} has no option that makes its model narrower")
-
-    def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
-        """How nodes share a `model` that ends in a softmax over very many outputs; None for other models."""
-        return None
+    def place(self, function: Literal["model", "data"]) -> str:
+        """The place of the user's code that makes the model or the data, for errors; empty for code of istbench."""
+        return "" if type(self).__module__.partition(".")[0] == "istbench" else self.in_errors
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Default option values for the method of that name; options that it lacks are ignored."""
         return {}
-
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        """The workload's own optimizer over `parameters`, in place of the method's; None without one."""
-        return None
-
-    def state_kept(self) -> AbstractContextManager[None]:
-        """Afterwards, the state that the workload's functions keep outside the model is as before."""
-        return nullcontext()
-
-    def try_out(self) -> None:
-        """Try the workload once, on throw-away weights, before it trains; its data is open.
-
-        Raises:
-            UserError: for the first mistake.
-        """
-        return
-
-    # Initial weights.
-
-    def own_model(self, seed: int) -> nn.Module | None:
-        """A new model object of the user with its initial values for `seed`, on the CPU.
-
-        None if istbench builds the model and fills it by name, from `build_model`, `initial_rows` and
-        `initial_buffer`.
-        """
-        return None
-
-    def start_sums(self) -> tuple[float, ...]:
-        """Sums over the initial values of the last object of `own_model`, to compare nodes; empty without one."""
-        return ()
-
-    def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
-        """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.
-
-        `model` may be on the meta device. One seed gives one full model, for any blocks in which nodes compute it.
-        """
-        if self._rules is None:
-            self._rules = initializers(model)
-        shape = model.get_parameter(name).shape
-        return initial_rows(self._rules[name], shape, name, rows, seed)
-
-    def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
-        """Initial value of buffer `name` of the whole `model`, on the CPU."""
-        return initial_buffer(model, name)
 
 
 def divided(units: int, times: int) -> int:

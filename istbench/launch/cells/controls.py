@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
+from istbench.methods.base import AveragesModels, CutsUnits
 from istbench.node.registry import build_method, build_workload, load_method
 
 
@@ -59,9 +60,10 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
         except UserError:  # the cell of the request says so
             continue
         others = beside[_alike(request)]
-        found += _accumulating(request, method.accumulation(), others)
+        steps = method.accumulation() if isinstance(method, AveragesModels) else 1
+        found += _accumulating(request, steps, others)
         try:
-            times = method.narrowing(request.nodes)
+            times = method.narrowing(request.nodes) if isinstance(method, CutsUnits) else 1
             found += _narrow(request, workload.narrowed(times) if times > 1 else {}, others)
         except UserError as error:
             lacking[f"no control at the width of a subnet of {request.method}: {error}"] = None

@@ -19,6 +19,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.options import build_options, option_text
 from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
 from istbench.launch.cells.refusals import Candidate
+from istbench.methods.base import CutsUnits
 from istbench.node.registry import suited_defaults
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.workloads.base import Workload
@@ -75,7 +76,8 @@ def _changed(defaults: Any, options: Any) -> dict[str, Any]:
 
 
 def _narrowed(candidate: Candidate) -> dict[str, Any]:
-    times = candidate.method.narrowing(candidate.request.nodes)
+    method = candidate.method
+    times = method.narrowing(candidate.request.nodes) if isinstance(method, CutsUnits) else 1
     try:
         return candidate.workload.narrowed(times) if times > 1 else {}
     except UserError:

@@ -16,7 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
-from istbench.methods.base import Method
+from istbench.methods.base import CutsUnits, DividesBatches, Method, OwnKernels, Planned
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.computed import HALF
@@ -124,9 +124,9 @@ def _save(candidate: Candidate) -> None:
 def _own_kernels(candidate: Candidate) -> None:
     """A method with its own kernels computes in float32 on CPUs."""
     request, method, device = candidate.request, candidate.method, candidate.device
-    if method.own_kernels and device == "cuda":
+    if isinstance(method, OwnKernels) and device == "cuda":
         raise UserError(f"--device cuda: {request.method} runs on CPUs only; use --device cpu")
-    if method.own_kernels and request.amp:
+    if isinstance(method, OwnKernels) and request.amp:
         raise UserError(f"--amp: {request.method} computes in float32 only; leave it out")
 
 
@@ -149,12 +149,12 @@ def _channels_last(candidate: Candidate) -> None:
 def _compiled(candidate: Candidate) -> None:
     """`--compile` needs a compiler, and a method that leaves the forward pass whole and keeps its model."""
     request, method, device = candidate.request, candidate.method, candidate.device
-    if request.compile and not method.compilable:
+    if request.compile and method.interrupts:
         raise UserError(
             f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
         )
     warms_up = bool(getattr(method.options, "warmup_rounds", None)) and request.nodes > 1
-    if request.compile and method.cuts_units and warms_up:
+    if request.compile and isinstance(method, CutsUnits) and warms_up:
         raise UserError(
             f"--compile: {request.method} trains another model after warmup_rounds, and torch would compile "
             "that one on the clock; leave --compile or warmup_rounds out"
@@ -176,7 +176,7 @@ def _memory(candidate: Candidate) -> None:
         return
     model, nodes, batch_size = candidate.model, request.nodes, candidate.batch_size
     activations = not (request.amp or request.compile)
-    footprint = method.footprint(model, workload, nodes, batch_size)
+    footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
     if footprint is None:
@@ -217,7 +217,7 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
 def _batch(candidate: Candidate) -> None:
     """BatchNorm gets at least two samples in every part of a minibatch."""
     method, model, batch_size = candidate.method, candidate.model, candidate.batch_size
-    least = method.least_batch(batch_size)
+    least = method.least_batch(batch_size) if isinstance(method, DividesBatches) else batch_size
     if least > 1:
         return
     layer = next((name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm1d)), None)

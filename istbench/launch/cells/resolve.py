@@ -18,7 +18,7 @@ from istbench.base.options.options import written_options
 from istbench.base.options.run import Device, RunConfig, RunRequest
 from istbench.launch.cells.header import header_of
 from istbench.launch.cells.refusals import Candidate, refuse
-from istbench.methods.base import Method
+from istbench.methods.base import Method, OwnKernels, Remarks
 from istbench.node.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
 from istbench.results.store import MOST_EVALUATIONS
@@ -148,7 +148,7 @@ def _candidate(request: RunRequest, built: _Built, here: int) -> Candidate:
         workload=workload,
         method=method,
         model=built.model,
-        device="cpu" if method.own_kernels and request.device == "auto" else _device(request.device),
+        device="cpu" if isinstance(method, OwnKernels) and request.device == "auto" else _device(request.device),
         threads=request.threads or max(1, cores() // here),
         batch_size=request.batch_size or workload.batch_size,
         here=here,
@@ -208,7 +208,8 @@ def _with_notes(candidate: Candidate, source: DataSource) -> DataSource:
         size = candidate.batch_size
         shards = 1 if method.batches == "replicated" else nodes
         notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")
-    notes.append(method.remark(candidate.model, workload, nodes))
+    if isinstance(method, Remarks):
+        notes.append(method.remark(candidate.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from istbench.base.options.options import option_text
 from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.trace import Trace
+from istbench.methods.base import JointSteps
 from istbench.methods.optimizer import OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.dealt_cell import DealtCell
@@ -28,7 +29,8 @@ class Variant:
     @property
     def joint_steps(self) -> bool:
         """Whether it makes the optimizer steps of `ddp`, and so learns as much in each one."""
-        return build_method(self.method, self.options, plugins=self.plugins).joint_steps()
+        method = build_method(self.method, self.options, plugins=self.plugins)
+        return isinstance(method, JointSteps) and method.joint_steps()
 
     @property
     def label(self) -> str:

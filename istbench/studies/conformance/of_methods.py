@@ -13,7 +13,7 @@ from torch import nn
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
-from istbench.methods.base import Method
+from istbench.methods.base import Method, ReadInBlocks
 from istbench.node.registry import build_method
 from istbench.studies.conformance.training import (
     assembled,
@@ -212,7 +212,7 @@ def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: n
     with torch.device("meta"):
         tensors = workload.build_model().state_dict()
     with fabric.accounting("assemble"):
-        block = method.blocks()
+        block = method.blocks() if isinstance(method, ReadInBlocks) else None
         if block is None:
             return False
         for name, tensor in tensors.items():

@@ -14,6 +14,7 @@ from istbench.base.options.run import RunRequest
 from istbench.fabric import Fabric, FabricError
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.base import CutsUnits
 from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
 from istbench.node.evaluate import evaluate
 from istbench.node.model_proof import prove_model
@@ -131,7 +132,7 @@ def by_methods(
             count, problem = failed[0]
             yield name, "failed", f"on {count} node{'s' if count > 1 else ''}: {problem}"
         else:
-            cuts = load_method(name, plugins).cuts_units
+            cuts = issubclass(load_method(name, plugins), CutsUnits)
             yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
 
 
