@@ -16,7 +16,6 @@ from istbench.launch.hosts import relay
 
 _COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
-    "aws": "Create clusters of AWS machines for `--hosts`, and delete them.",
     "check": "Run the conformance tests on a method, a workload or a task file.",
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Prepare the data of a workload before the first run.",

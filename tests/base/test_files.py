@@ -21,7 +21,6 @@ OWN_FOLDERS = {
     "launch/lab/namespaces.py": "/proc and a lock",
     "launch/lab/control_groups.py": "control groups",
     "launch/torchrun/secret.py": "its own file, of this user alone",
-    "aws/local_files.py": "a folder of this user alone",
     "launch/hosts/agent_program.py": "the cache of a host",
     "launch/hosts/detached.py": "the cache of a host",
     "launch/hosts/job.py": "the cache of a host",

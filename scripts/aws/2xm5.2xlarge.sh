@@ -1,5 +1,0 @@
-#!/usr/bin/env bash
-# The IST paper's speech tables (arXiv 1910.02120) on 2 CPU machines; reproduce.sh lists the options.
-set -euo pipefail
-here=$(dirname "$0")
-exec "$here/reproduce.sh" 2xm5.2xlarge speech speech,speech-finals -- "$@"
