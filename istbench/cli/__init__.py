@@ -20,6 +20,7 @@ _COMMANDS = {
     "compare": "Train many cells and compare their time to accuracy.",
     "data": "Prepare the data of a workload before the first run.",
     "doctor": "List what works on this machine, and how to repair the rest.",
+    "engine": "Write the file with which SkyPilot, Kubeflow or Slurm runs a command.",
     "export": "Write finished runs for TensorBoard, MLflow, MLPerf's or Chakra's tools.",
     "lab": "Run a command on a shaped network inside this machine, or check replays against one.",
     "list": "List methods, workloads or clusters.",

@@ -1,0 +1,102 @@
+"""`istbench engine`: a command of istbench as a file for SkyPilot, Kubeflow, Slurm or ParallelCluster."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from istbench import __version__
+from istbench.base.decode import convert
+from istbench.base.errors import UserError, shown, unknown_name
+from istbench.base.options.defaults import DEFAULT_CLUSTER
+from istbench.base.options.numbers import Nodes
+from istbench.cli import cli
+from istbench.cluster.profile import load_profile, names
+from istbench.launch.engines import kubeflow, parallelcluster, skypilot, slurm
+from istbench.launch.engines.job import EngineJob
+
+_ENGINES: dict[str, Callable[[EngineJob], str]] = {
+    "kubeflow": kubeflow.file_of,
+    "parallelcluster": parallelcluster.file_of,
+    "skypilot": skypilot.file_of,
+    "slurm": slurm.file_of,
+}
+_MACHINES = [name for name in names() if "." in name]
+"""Profiles that are called as a type of machine of AWS."""
+_Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
+
+
+@click.command("engine")
+@click.argument("engine", metavar="ENGINE")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--nodes", required=True, metavar="N", help="Number of machines; each is a node.")
+@click.option(
+    "--machine",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    help=f"Type of the machines: {', '.join(_MACHINES)}.",
+)
+@click.option("--hours", default="2", show_default=True, help="The run ends after so many hours.")
+@click.option(
+    "--results",
+    metavar="PLACE",
+    help="Place of the results: a bucket (skypilot), a PersistentVolumeClaim (kubeflow), or a directory that all "
+    "nodes share (slurm, parallelcluster).",
+)
+@click.option(
+    "--install",
+    default=f"dist/istbench-{__version__}-py3-none-any.whl",
+    show_default=True,
+    metavar="WHEEL|ADDRESS|NAME",
+    help="Where istbench comes from: a wheel, which `pip wheel --no-deps --wheel-dir dist .` makes of a checkout, "
+    "or a requirement of pip, such as git+https://...",
+)
+@click.option("--name", default="istbench", show_default=True, help="Name of the job.")
+def command(
+    engine: str, words: tuple[str, ...], nodes: str, machine: str, hours: str, name: str, **given: Any
+) -> None:
+    """Print the file with which ENGINE runs a command of istbench on machines that it starts.
+
+    \b
+    istbench engine skypilot --nodes 8 --machine m5.2xlarge -- compare SUITE.toml > task.yaml
+    istbench engine slurm --nodes 4 -- run --method ist --workload speech > job.sh
+
+    ENGINE is skypilot, kubeflow, slurm or parallelcluster. The file installs istbench, runs torchrun on every node
+    and ends by itself. It carries the suites and Python files of the command. istbench starts nothing itself.
+    """
+    if engine not in _ENGINES:
+        raise unknown_name("engine", engine, _ENGINES)
+    if machine not in _MACHINES:
+        raise unknown_name("machine", machine, _MACHINES)
+    count = convert(nodes, Nodes, lambda _: "--nodes", text=True)
+    limit = convert(hours, _Hours, lambda _: "--hours", text=True)
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", name):
+        raise UserError(f"--name {shown(name)} is not 1 to 30 lower-case letters, digits and hyphens")
+    _check(words, count)
+    job = EngineJob(name=name, nodes=count, machine=load_profile(machine), words=words, hours=limit, **given)
+    click.echo(_ENGINES[engine](job), nl=False)
+
+
+def _check(words: Sequence[str], nodes: int) -> None:
+    """Refuse a command that the machines would refuse.
+
+    Raises:
+        UserError, click.UsageError: if there is no such command, or its options are wrong.
+    """
+    if not words:
+        raise UserError("give the command of istbench after --, such as: -- run --method ist --workload speech")
+    context = click.Context(cli, info_name="istbench")
+    found = cli.get_command(context, words[0])
+    if found is None:
+        raise unknown_name("command", words[0], cli.list_commands(context))
+    if not any(option.name == "out" for option in found.params):
+        raise UserError(f"istbench {words[0]} leaves no results directory; give run or compare")
+    inner = found.make_context(words[0], list(words[1:]), parent=context)
+    if inner.get_parameter_source("out") is ParameterSource.COMMANDLINE:
+        raise UserError("leave out --out: --results, before --, names the place of the results")
+    given = inner.params.get("nodes")
+    if words[0] == "run" and inner.get_parameter_source("nodes") is ParameterSource.COMMANDLINE and given != nodes:
+        raise UserError(f"run has --nodes {given} on {nodes} machines; leave it out, each machine is a node")

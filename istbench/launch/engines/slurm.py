@@ -1,0 +1,47 @@
+"""A script for `sbatch`: one job with a task on each node."""
+
+import math
+import shlex
+from pathlib import PurePosixPath
+
+from istbench.launch.engines.job import EngineJob
+from istbench.launch.torchrun.secret import SECRET
+
+RESULTS = "istbench-results"
+
+
+def file_of(job: EngineJob) -> str:
+    """The text of the file."""
+    results = job.results or RESULTS
+    comment = job.comment("sbatch THIS_FILE", "Results: a directory that all nodes share.")
+    options = [
+        f"job-name={job.name}",
+        f"nodes={job.nodes}",
+        "ntasks-per-node=1",
+        "exclusive",
+        *([f"gpus-per-node={job.gpus}"] if job.gpus else []),
+        f"time={math.ceil(job.limit_s / 60)}",
+        "no-requeue",
+    ]
+    return (
+        "#!/bin/bash\n"
+        + "".join(f"#SBATCH --{option}\n" for option in options)
+        + comment
+        + "set -eu\n"
+        + f"export results={_absolute(results)}\n"
+        + 'export first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+        + f"export {SECRET}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
+        + "node() {\n"
+        + "set -eu\n"
+        + "work=$(mktemp -d)\n"
+        + "trap 'rm -rf \"$work\"' EXIT\n"
+        + job.setup(_absolute(str(job.wheel.parent)) if job.wheel else "")
+        + job.run("$SLURM_NODEID", "$first", "$results")
+        + "}\n"
+        + 'srun --kill-on-bad-exit=1 bash -c "$(declare -f node); node"\n'
+    )
+
+
+def _absolute(path: str) -> str:
+    """Shell for `path`, which counts from the directory of `sbatch`."""
+    return shlex.quote(path) if PurePosixPath(path).is_absolute() else f'"$SLURM_SUBMIT_DIR"/{shlex.quote(path)}'
