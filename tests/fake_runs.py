@@ -9,8 +9,8 @@ import msgspec
 from istbench.base.decode import decode_own
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.results.events import Evaluation, Start
-from istbench.results.header import SCHEMA, TIMING_RULE, Header, Result
+from istbench.results.events import Evaluation, Part, Start
+from istbench.results.header import SCHEMA, TIMING_RULE, Header, HostRecord, Result
 from istbench.results.store import RunDirectory
 
 # Per method: final metric, steps to get most of the way, seconds a step on one node, MB sent a step.
@@ -23,7 +23,8 @@ CHARACTERS = {
 }
 RESULT = Result(
     steps=10, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": None}, bytes_sent_per_node=3,
-    bytes_received_per_node=3,
+    bytes_received_per_node=3, train_loss=None, peak_memory_bytes_per_node=None, weights_sha256="", node_seconds=(),
+    tuning_s=0.0,
 )  # fmt: skip
 LOCAL_STEPS = {"local_sgd": 8, "ist": 8}
 
@@ -41,13 +42,20 @@ def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **ch
         "schema": SCHEMA, "timing_rule": TIMING_RULE, "status": "done", "workload": workload,
         "cell": f"{workload}-{re.sub('[^A-Za-z0-9._-]', '-', label)}-n{nodes}-s{seed}",
         "workload_label": workload, "method": method, "method_label": label, "nodes": nodes, "seed": seed,
-        "batch_size": 128, "metric": "accuracy", "targets": [0.7, 0.8], "parameters": 1000,
-        "data": "synthetic", "config": config, "budget": "30 epochs", "error": None, "git": None,
+        "threads": 1, "control_nodes": None, "narrowed": {}, "batch_size": 128, "metric": "accuracy",
+        "lower_is_better": False, "unit": "", "targets": [0.7, 0.8], "parameters": 1000,
+        "data": "synthetic", "typed_data": "", "config": config, "budget": "30 epochs", "error": None, "git": None,
         "data_source": {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 100},
         "versions": {"istbench": "0.1.0", "torch": "2.11.0", "python": "3.11.9"},
         "host": {"name": "laptop", "cores": 8, "machine": "x86_64"},
         **changed,
     }  # fmt: skip
+
+
+def part_on(name, *, cores):
+    """A part of a run on the machine `name`."""
+    host = HostRecord(name=name, cores=cores, machine="")
+    return Part(host=host, threads=1, versions={"torch": "2.11.0"}, git=None)
 
 
 def evaluation(step, train_s, value, *, sent=0, loss=1.0):
@@ -97,7 +105,7 @@ def write_run(
     last = events[-1] if events else evaluation(0, 0.0, 0.0)
     result = {
         "final": last.metrics, "train_s": last.train_s, "wall_s": last.wall_s, "steps": last.step,
-        "samples": last.samples, "bytes_sent_per_node": last.bytes_sent_per_node,
+        "samples": last.samples, "train_loss": last.train_loss, "bytes_sent_per_node": last.bytes_sent_per_node,
         "bytes_received_per_node": last.bytes_received_per_node,
         "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
         "tuning_s": tuning_s,

@@ -19,8 +19,8 @@ from istbench.results.events import digest_with
 
 def totals_of(step, evaluations=()):
     return Totals(
-        step=step, train_s=step, wall_s=step, bytes_sent=0, bytes_received=0, evaluations=len(evaluations),
-        evaluations_sha256=reduce(digest_with, evaluations, ""),
+        step=step, train_s=step, wall_s=step, bytes_sent=0, bytes_received=0, computing_s=(),
+        evaluations=len(evaluations), evaluations_sha256=reduce(digest_with, evaluations, ""),
     )  # fmt: skip
 
 

@@ -9,23 +9,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
 from istbench.cli.detached_job import request_of
 from istbench.launch.cells.resolve import prepare_cell
 
 
-def cell_name(words: Sequence[str], nodes: int, here: int, threads: int) -> str | None:
-    """The name of the cell that the command `words` requests on this number of `nodes`; None if it cannot run.
-
-    Args:
-        here: nodes on this machine.
-        threads: of a node, unless `words` sets them.
-    """
+def cell_name(words: Sequence[str], nodes: int) -> str | None:
+    """The name of the cell that the command `words` requests on this number of `nodes`; None if it cannot run."""
     try:
-        request = request_of(words, nodes)
-        request = msgspec.structs.replace(request, threads=request.threads or threads)
-        return prepare_cell(request, lambda *_: None, here=here).name
+        return prepare_cell(request_of(words, nodes), lambda *_: None, here=1).name
     except Exception:  # the run itself reports the error
         return None
 

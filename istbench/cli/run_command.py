@@ -75,10 +75,10 @@ def _notes(run: RunDirectory) -> list[str]:
     """Notes on a finished run, for the lines above its summary."""
     from istbench.results.hosts import changes
 
-    header, events = run.header(), list(run.events())
+    method, events = run.header().method, list(run.events())
     notes = dict.fromkeys(event.message for event in events if isinstance(event, Note) and not event.urgent)
-    parts = changes(header, events)
-    return [f"{header.method}: {note}" for note in notes] + [
+    parts = changes(events)
+    return [f"{method}: {note}" for note in notes] + [
         f"the seconds come from several parts of the run, {change}" for change in parts
     ]
 

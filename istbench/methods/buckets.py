@@ -32,7 +32,6 @@ class BucketOptions(CompressedOptions):
         default=1,
         metadata={
             "help": "minibatches of a node in an optimizer step, with one exchange",
-            "later": True,
             "tune": Tunable(low=1, high=8, scale="log", costs=True),
         },
     )

@@ -30,15 +30,15 @@ class CompressedOptions(ClippedOptions):
 
     compress: Literal["none", "bf16", "fp16", "powersgd"] = field(
         default="none",
-        metadata={"help": "form of sent gradients: as they are, 16 bits, low-rank factors", "later": True},
+        metadata={"help": "form of sent gradients: as they are, 16 bits, low-rank factors"},
     )
-    rank: Count = field(default=_RANK, metadata={"help": "rank of the factors, with powersgd", "later": True})
+    rank: Count = field(default=_RANK, metadata={"help": "rank of the factors, with powersgd"})
     start_compress: Natural = field(
-        default=0, metadata={"help": "local steps without compression at the start, with powersgd", "later": True}
+        default=0, metadata={"help": "local steps without compression at the start, with powersgd"}
     )
     least_compression: Rate = field(
         default=_LEAST,
-        metadata={"help": "powersgd compresses a gradient that shrinks by more than this factor", "later": True},
+        metadata={"help": "powersgd compresses a gradient that shrinks by more than this factor"},
     )
 
     def __post_init__(self) -> None:

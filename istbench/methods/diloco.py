@@ -64,7 +64,6 @@ class DiLoCo(LocalSGD):
             default="nesterov",
             metadata={
                 "help": "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots",
-                "later": True,
             },
         )
 

@@ -82,7 +82,6 @@ class IndependentSubnetTraining(Method):
             metadata={
                 "help": "momenta and other optimizer state at an exchange: carry sends them with their unit, reset "
                 "sends none and starts them at zero",
-                "later": True,
             },
         )
         deal: Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=1000)] = field(
@@ -90,30 +89,27 @@ class IndependentSubnetTraining(Method):
             metadata={
                 "help": "layers whose units are dealt to the nodes: all, late, linear, or names (istbench list "
                 "groups WORKLOAD)",
-                "later": True,
             },
         )
         coverage: Count = field(
             default=1,
-            metadata={"help": "nodes that train each unit, and average it at the end of a round", "later": True},
+            metadata={"help": "nodes that train each unit, and average it at the end of a round"},
         )
         moving: Fraction = field(
             default=1.0,
             metadata={
                 "help": "share of the units that a new round deals again; two of a group at least",
-                "later": True,
             },
         )
         warmup_rounds: Natural = field(
             default=0,
-            metadata={"help": "first rounds, in which the nodes train and average the whole model", "later": True},
+            metadata={"help": "first rounds, in which the nodes train and average the whole model"},
         )
         scale: Literal["auto", "off"] = field(
             default="auto",
             metadata={
                 "help": "sums over a subnet's units that no normalisation follows: auto multiplies them by the "
                 "inverse of its share, off leaves them",
-                "later": True,
             },
         )
 

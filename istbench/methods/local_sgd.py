@@ -66,7 +66,7 @@ class LocalSGD(Method):
 
         warmup_rounds: Natural = field(
             default=0,
-            metadata={"help": "first rounds, in which the nodes average after every local step", "later": True},
+            metadata={"help": "first rounds, in which the nodes average after every local step"},
         )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

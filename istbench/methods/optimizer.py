@@ -151,34 +151,33 @@ class OptimizerOptions:
     lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
     momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
     weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
-    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd", "later": True})
+    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd"})
     schedule: Literal["constant", "step", "cosine"] = field(
-        default="constant", metadata={"help": "learning rate over the budget of local steps", "later": True}
+        default="constant", metadata={"help": "learning rate over the budget of local steps"}
     )
     warmup: Share = field(
         default=0.0,
-        metadata={"help": "share of the budget in which the learning rate rises to lr", "later": True},
+        metadata={"help": "share of the budget in which the learning rate rises to lr"},
     )
     decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
         default=_DECAY_AT,
-        metadata={"help": "shares of the budget after which schedule=step multiplies by decay", "later": True},
+        metadata={"help": "shares of the budget after which schedule=step multiplies by decay"},
     )
-    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step", "later": True})
+    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step"})
     cosine_end: Share = field(
-        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends", "later": True}
+        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends"}
     )
     beta1: Share = field(
-        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw", "later": True}
+        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw"}
     )
     beta2: Share = field(
         default=_BETAS[1],
-        metadata={"help": "decay of the mean squared gradient, with adam and adamw", "later": True},
+        metadata={"help": "decay of the mean squared gradient, with adam and adamw"},
     )
     weight_decay_of: Literal["all", "matrices"] = field(
         default="all",
         metadata={
             "help": "parameters with weight decay: all, or matrices without biases and normalisation weights",
-            "later": True,
         },
     )
 
@@ -265,7 +264,7 @@ class ClippedOptions(OptimizerOptions):
 
     clip: Rate = field(
         default=0.0,
-        metadata={"help": "largest norm of a node's gradient in a local step; 0 leaves it as it is", "later": True},
+        metadata={"help": "largest norm of a node's gradient in a local step; 0 leaves it as it is"},
     )
 
     def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

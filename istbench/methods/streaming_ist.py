@@ -78,7 +78,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
 
         flight_steps: Count = field(
             default=1,
-            metadata={"help": "local steps that a moving unit misses; use more on slow links", "later": True},
+            metadata={"help": "local steps that a moving unit misses; use more on slow links"},
         )
 
         def __post_init__(self) -> None:
@@ -322,18 +322,3 @@ def _fitting(values: Tensor, buffer: Tensor) -> Tensor:
     if values.shape != buffer.shape:
         raise ValueError("units in flight of other sizes")
     return values
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StreamingOption(IndependentSubnetTraining.Options):
-    streaming: bool = field(default=False, metadata={"help": "the former spelling of streaming_ist", "later": True})
-
-
-class StreamingByOption(StreamingSubnetTraining):
-    """`ist` with `streaming=true`, the former spelling of `streaming_ist`: recorded cells keep name and label."""
-
-    name = "ist"
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(StreamingSubnetTraining.Options, _StreamingOption):
-        """Options of `streaming_ist`, and `streaming` in front of `flight_steps`, as recorded labels have it."""

@@ -61,7 +61,7 @@ class Evaluator:
         self, config: RunConfig, method: Method, workload: Workload, fabric: Fabric, all_threads: int
     ) -> None:
         self._config, self._method, self._workload, self._fabric = config, method, workload, fabric
-        self._threads = config.threads if fabric.rank else all_threads
+        self._all_threads = all_threads
         self._sharing = Sharing(possible=can_be_shared(workload, fabric))
 
     def evaluate(self, step: int) -> Evaluated:
@@ -87,7 +87,8 @@ class Evaluator:
 
     @contextmanager
     def _full_model(self) -> Iterator[FullModel | None]:
-        torch.set_num_threads(self._threads)
+        training_threads = torch.get_num_threads()
+        torch.set_num_threads(training_threads if self._fabric.rank else self._all_threads)
         try:
             with (
                 _own_random_numbers(self._config.seed, self._fabric),
@@ -95,7 +96,7 @@ class Evaluator:
             ):
                 yield model
         finally:
-            torch.set_num_threads(self._config.threads)
+            torch.set_num_threads(training_threads)
 
 
 @contextmanager

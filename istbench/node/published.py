@@ -39,8 +39,7 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         step: local steps. train_s, wall_s: seconds.
         bytes_sent, bytes_received: training traffic of the busiest rank.
-        computing_s: seconds of `train_s` in which each rank did not wait for others. Empty if a part of the run
-            did not measure them.
+        computing_s: seconds of `train_s` in which each rank did not wait for others.
         evaluations: their number up to this step. evaluations_sha256: their digest (`results.events.digest_with`),
             empty before the first.
     """
@@ -50,9 +49,9 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     wall_s: Duration
     bytes_sent: Amount
     bytes_received: Amount
-    computing_s: tuple[Duration, ...] = ()
-    evaluations: Natural = 0
-    evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    computing_s: tuple[Duration, ...]
+    evaluations: Natural
+    evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,31 +81,11 @@ class _Pointer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     manifest: Digest
 
 
-class _EarlierContents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The contents of a manifest of earlier versions, which named no cell."""
-
-    totals: Totals
-    files: dict[FileName, ManifestEntry]
-
-
-class _EarlierPointer(Totals, kw_only=True, forbid_unknown_fields=True):
-    """`latest.json` of earlier versions; the first ones wrote no manifest."""
-
-    manifest: Digest | None = None
-
-
 class Broken(Exception):  # noqa: N818
     """A damaged file of a checkpoint, and the reason."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path} is broken ({printable(why)[:_LONGEST_REASON]})")
-
-
-class OfEarlierVersion(Broken):
-    """A file of a checkpoint that an earlier version of istbench wrote, and this one does not read."""
-
-    def __init__(self, path: Path) -> None:
-        Exception.__init__(self, f"{path} is of an earlier version of istbench")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +172,7 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
     """Decode `manifest`, the content of the manifest of step number `step` in `directory`.
 
     Raises:
-        Broken: it is no manifest, or belongs to another step. OfEarlierVersion: as its name says.
+        Broken: it is no manifest, or belongs to another step.
     """
     path = directory / str(step) / MANIFEST
     try:
@@ -201,8 +180,6 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
         found = hashlib.sha256(sealed.contents).hexdigest()
         if found != sealed.sha256:
             raise Broken(path, "its content does not match its own SHA-256")
-        if _is(_EarlierContents, sealed.contents):
-            raise OfEarlierVersion(path)
         contents = decode_json(bytes(sealed.contents), _Contents, path.name, "")
     except UserError as error:
         raise Broken(path, without_way_out(error)) from None
@@ -270,8 +247,6 @@ def newest_whole(directory: Path) -> Step | None:
 
 def none_whole(first: Broken | str, directory: Path) -> UserError:
     """The error of a run without a whole checkpoint; `first` is the newest damage."""
-    if isinstance(first, OfEarlierVersion):
-        return UserError(f"checkpoint {first}, and this one does not read it; --again starts the cell from step 0")
     return UserError(
         f"checkpoint {first}, and no older one is whole; delete {directory} to start the cell again from step 0"
     )
@@ -313,23 +288,11 @@ def _read_pointer(directory: Path) -> _Pointer | Broken | None:
     if not os.path.lexists(path):
         return None
     try:
-        content = _content(path)
-        if _is(_EarlierPointer, content):
-            return OfEarlierVersion(path)
-        return decode_json(content, _Pointer, path.name, "")
+        return decode_json(_content(path), _Pointer, path.name, "")
     except UserError as error:
         return Broken(path, without_way_out(error))
     except Broken as broken:
         return broken
-
-
-def _is(kind: type[msgspec.Struct], content: bytes | msgspec.Raw) -> bool:
-    """Whether JSON `content` is a `kind`."""
-    try:
-        msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _content(path: Path) -> bytes:

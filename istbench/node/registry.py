@@ -25,7 +25,7 @@ from istbench.base.decode import read_bytes
 from istbench.base.error_lines import TASK_FILE, error_line, note_plugin, said_by
 from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.base.files import is_file
-from istbench.base.options.options import build_options, parse_option
+from istbench.base.options.options import build_options
 from istbench.base.options.run import RunConfig
 from istbench.base.options.task_file import CODE_NAME, is_task_file, named_with_file, task_name
 from istbench.base.plugin_code import users_code
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from istbench.node.sinks.base import EvaluationSink
     from istbench.workloads.base import Workload
 
-# Options that have become methods, with the class for the former spelling: recorded cells keep their names.
-_FORMER_OPTIONS = {("ist", "streaming"): EntryPoint("", "istbench.methods.streaming_ist:StreamingByOption", "")}
 _AGAIN = "run the cell again with --again"
 Kind = Literal["methods", "workloads", "sinks"]
 
@@ -106,7 +104,7 @@ def build_method(
     Raises:
         UserError: as `load_method` does, and for an unknown option or a wrong value.
     """
-    kind, options = _by_former_option(load_method(name, plugins), name, options)
+    kind = load_method(name, plugins)
     suited = {} if workload is None else suited_defaults(kind, workload, name, options)
     built = build_options(kind.Options, options, f"method {name!r}", suited)
     return kind(built, seed=seed)
@@ -128,19 +126,6 @@ def suited_defaults(
     if usual in (own, options.get("optimizer")) or "optimizer" in defaults:
         return defaults
     return {option: value for option, value in defaults.items() if option not in OF_RULES}
-
-
-def _by_former_option(
-    kind: "type[Method]", name: str, options: Mapping[str, Any]
-) -> "tuple[type[Method], Mapping[str, Any]]":
-    """The class and options of method `name`, where one of `options` is the former spelling of another method."""
-    known = {field.name for field in dataclasses.fields(kind.Options)}
-    for (method, option), former in _FORMER_OPTIONS.items():
-        if method == name and option in options and option not in known:
-            if parse_option(options[option], bool, f"method {name!r}: option {option}"):
-                return former.load(), options
-            options = {given: value for given, value in options.items() if given != option}
-    return kind, options
 
 
 def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str] = ()) -> "Workload":

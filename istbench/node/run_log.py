@@ -34,7 +34,7 @@ class RunLog:
             Resume(
                 step=step,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
-                part=Part(host=header.host, versions=header.versions, git=header.git),
+                part=Part(host=header.host, threads=header.threads, versions=header.versions, git=header.git),
                 damage=f"checkpoint {damage}; the run resumes from the checkpoint of step {step}",
             )
         )

@@ -118,8 +118,7 @@ class Trainer:
         self._memory.stop()
         totals.train_s += fabric.maximum(seconds)
         by_rank = fabric.numbers(computing)
-        if len(totals.computing_s) == len(by_rank):
-            totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
+        totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
         self.stalls.end(first, seconds)
 
     @contextmanager

@@ -48,7 +48,10 @@ class Progress:
     def none(cls, fabric: Fabric) -> "Progress":
         """The progress of a run that starts now."""
         computing_s = (0.0,) * fabric.world_size
-        totals = Totals(step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=computing_s)
+        totals = Totals(
+            step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=computing_s, evaluations=0,
+            evaluations_sha256="",
+        )  # fmt: skip
         return cls(totals, fabric)
 
     def count(self) -> None:

@@ -68,13 +68,13 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
         )
         own = during("", workload.place("model"), of_libraries=True)
         with fabric.naming_peers(), guarded, sinks, own:
-            train_rank(run, config, workload, fabric, sinks, stopping)
+            train_rank(run, config, workload, fabric, sinks, stopping, threads=header.threads)
 
 
 def _check_code(config: RunConfig) -> None:
     """Refuse code that changed since the launcher named the cell: its figures would stand under the old name.
 
-    Call it after the import, so that a later change also shows. Headers of earlier versions record no code.
+    Call it after the import, so that a later change also shows.
 
     Raises:
         UserError: naming the files.
@@ -97,13 +97,15 @@ def train_rank(
     fabric: Fabric,
     sinks: Sinks,
     stopping: Stopping | None = None,
+    *,
+    threads: int = 1,
 ) -> None:
-    """Train this rank until the budget ends, the target is reached or the launcher requests a stop.
+    """Train this rank on `threads` until the budget ends, the target is reached or the launcher requests a stop.
 
     Continues from the checkpoint in `run` where there is one.
     """
     all_threads = min(torch.get_num_threads(), own_cores())
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(threads)
     seed_random_state(derived_seed(config.seed, "node", fabric.rank))
     with workload.state_kept():
         if fabric.rank == 0 and config.code:
@@ -117,7 +119,7 @@ def train_rank(
     for traffic in fabric.traffic.values():
         traffic.sent = traffic.received = 0
     evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
-    RankTraining(run, config, setup, fabric, evaluator, memory, sinks, stopping, counted).train()
+    RankTraining(run, config, threads, setup, fabric, evaluator, memory, sinks, stopping, counted).train()
 
 
 class RankTraining:
@@ -127,6 +129,7 @@ class RankTraining:
         self,
         run: RunDirectory,
         config: RunConfig,
+        threads: int,
         setup: Setup,
         fabric: Fabric,
         evaluator: Evaluator,
@@ -140,7 +143,7 @@ class RankTraining:
         self._state = TrainingState(DistributedCheckpoint(run.checkpoint, fabric), config, setup.method, fabric)
         restored = self._state.restore()
         # A served model sets one thread for threads that start later.
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(threads)
         self._progress = Progress.none(fabric) if restored is None else restored.progress
         self._log = RunLog(sinks, self._progress, fabric, config.batch_size * setup.shards)
         if restored is not None and restored.damage and fabric.rank == 0:

@@ -4,15 +4,10 @@ import re
 import shlex
 from pathlib import Path
 
-import msgspec
-
 from istbench.base.errors import UserError
 from istbench.base.options.run import Lab
 from istbench.cluster.profile import bandwidth_text
 from istbench.results.header import Header
-
-DATA = "DIR"
-"""Stands for the data of a run that did not record its --data."""
 
 _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
 
@@ -21,15 +16,14 @@ def command_again(header: Header) -> str | None:
     """The command line that trains the cell of `header` from the start; None if its options are no valid request.
 
     It has the value of every option of the method and the workload, also of those that the user left out, so that
-    it names the same cell in a later istbench too. It has the --data that the user typed, or `DATA` for real data
-    of an earlier istbench; the content of the data must be equal.
+    it names the same cell where defaults change. It has the --data that the user typed; the content of the data
+    must be equal.
     """
     config = header.config
-    data = DATA if lacks_data(header) else header.typed_data
     epochs = re.match(_EPOCHS, header.budget)
     length = {"steps": None, "epochs": float(epochs[1])} if epochs else {}
     try:
-        request = config.request(data=Path(data) if data else None, **length)
+        request = config.request(data=Path(header.typed_data) if header.typed_data else None, **length)
     except UserError:
         return None
     words = [*request.arguments(), "--again"]
@@ -37,16 +31,11 @@ def command_again(header: Header) -> str | None:
     return shlex.join(["istbench", *lab, *words])
 
 
-def lacks_data(header: Header) -> bool:
-    """Whether a run with real data, of an earlier istbench, did not record its --data."""
-    return header.typed_data is None and header.data != "synthetic"
-
-
 def _lab(lab: Lab, nodes: int) -> list[str]:
     words = ["lab", f"--nodes={nodes}", f"--bandwidth={_typed(lab.bandwidth)}"]
     if lab.latency_s:
         words.append(f"--latency={lab.latency_s * 1e6:g}us")
-    if not isinstance(lab.uplink, msgspec.UnsetType):
+    if lab.uplink is not None:
         words += [f"--racks={-(-nodes // lab.uplink.nodes)}", f"--uplink={_typed(lab.uplink.bandwidth)}"]
     return words
 

@@ -173,7 +173,7 @@ class Group:
     @property
     def is_validation(self) -> bool:
         """Whether the metric is of samples held out of the training data, not of the test split."""
-        return self.source.before_split is not msgspec.UNSET
+        return self.source.before_split is not None
 
     @property
     def sharing_a_batch(self) -> tuple[str, ...]:
@@ -512,7 +512,7 @@ def row_settings(run: Run) -> dict[str, Any]:
     """Values of the options of the run's method and of computing."""
     everything = _settings(run)
     computing = {name: everything[name] for name in COMPUTING if name in everything}
-    return {**run.header.method_defaults, **run.header.config.method_options, **computing}
+    return {**run.header.config.method_options, **computing}
 
 
 def split_label(label: str) -> tuple[str, dict[str, str]]:
@@ -564,6 +564,7 @@ def _settings(run: Run) -> dict[str, Any]:
     config = run.header.config
     plain = msgspec.to_builtins(config, enc_hook=encode_own)
     flat = {name: value for name, value in plain.items() if name in TELLING_APART}
+    flat["threads"] = run.header.threads  # those in use, given or not
     return {**config.workload_options, **config.method_options, **flat, "lab": _lab_words(config.lab)}
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from istbench.base.decode import encode_own
-from istbench.report.again import DATA, command_again, lacks_data
+from istbench.report.again import command_again
 from istbench.report.answer import Answer, answer
 from istbench.report.groups import Group, Sweep
 from istbench.report.map import winner_map
@@ -294,7 +294,6 @@ def _cell(run: Run, file: Path) -> Cell:
         "status": header.status,
         "error": header.error or "",
         "data": f"{header.data_source.seen}, fingerprint {header.data_source.fingerprint[:16]}",
-        DATA: "a place of this data, which the run did not record" if lacks_data(header) else "",
         "method options": _pairs(header.config.method_options),
         "workload options": _pairs(header.config.workload_options),
         "run": _pairs(plain),

@@ -61,13 +61,13 @@ def _by_metric(runs: list[Run], name: str | None, results: Path) -> list[Run]:
 
 
 def _recorded(name: str, run: Run) -> Metric | None:
-    """The run's own metric if it has that `name` and the run recorded its direction."""
+    """The run's own metric if it has that `name`."""
     own = run.curve.metric
-    return own if own.name == name and own.source == "recorded" else None
+    return own if own.name == name else None
 
 
 def _direction(name: str, runs: Sequence[Run], recorded: Iterable[Metric]) -> Metric:
-    """The metric of that `name` in runs that did not record its direction.
+    """The metric of that `name` in runs that have another one of their own.
 
     The direction is that of a workload that records it, else that of the name, else that of the curves: the metric
     falls if it does so in the median run while the workload's own metric gets better. Else it rises, by assumption.
@@ -81,7 +81,7 @@ def _direction(name: str, runs: Sequence[Run], recorded: Iterable[Metric]) -> Me
     beside = [
         found
         for run in runs
-        if (own := run.curve.metric).name != name and own.source != "assumed"
+        if (own := run.curve.metric).name != name
         if (found := agreement(run.curve.on_metric(metric).values, run.curve.values, own)) is not None
     ]
     return Metric(name, lower_is_better=median(beside) < 0, source="curves") if beside else named

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istbench.base.options.numbers import Count, Duration, Natural
+from istbench.base.options.numbers import Count, Duration, Natural, Threads
 from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
@@ -14,9 +14,10 @@ from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
-    host: HostRecord = HostRecord()
-    versions: Versions = {}
-    git: Git | None = None
+    host: HostRecord
+    threads: Threads
+    versions: Versions
+    git: Git | None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):

@@ -1,18 +1,17 @@
 """The content of run.json: configuration, machine and result of a run."""
 
-import dataclasses
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from istbench.base.options.data_source import DataSource
-from istbench.base.options.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed
+from istbench.base.options.numbers import MOST_NODES, Count, Duration, Levels, Natural, Nodes, Seed, Threads
 from istbench.base.options.options import OptionValues
 from istbench.base.options.run import RunConfig
 from istbench.base.options.task_file import CodeName
 from istbench.base.options.texts import Message, Short, Text
-from istbench.results.metrics import Metric, metric_named
+from istbench.results.metrics import Metric
 
 SCHEMA = 1
 TIMING_RULE = 3
@@ -27,7 +26,7 @@ Metrics = Annotated[dict[Text, float | None], Meta(max_length=10_000)]
 """Metrics by name; None if a metric is not a finite number."""
 
 
-class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
+class HostRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The machines of a run, most often one, and the links of its lab.
 
     Attributes:
@@ -35,10 +34,10 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
         machine: architecture of rank 0. lab: description of the links.
     """
 
-    name: Annotated[str, Meta(max_length=100 * MOST_NODES)] = "an unnamed machine"
+    name: Annotated[str, Meta(max_length=100 * MOST_NODES)]
     count: Count = 1
-    cores: Count | None = None
-    machine: Short = ""
+    cores: Count | None
+    machine: Short
     lab: Text | None = None
 
     @property
@@ -48,14 +47,14 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.cores} cores{together}" if self.cores else ""
 
 
-class Git(msgspec.Struct, frozen=True):
+class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The commit of the source tree of istbench, and whether the tree had changes."""
 
     commit: Short
     dirty: bool
 
 
-class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Train seconds of one node, by activity.
 
     Attributes:
@@ -70,45 +69,45 @@ class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True):
     waiting_s: Duration
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Result of a finished run: totals of all its parts, and its last evaluation.
 
     Attributes:
         bytes_sent_per_node, bytes_received_per_node: training traffic of the busiest node.
         peak_memory_bytes_per_node: during training; None if the system does not report it.
         weights_sha256: of the assembled model's parameters and buffers.
-        node_seconds: of each node, by rank; empty if a part of the run did not measure them.
+        node_seconds: of each node, by rank.
         tuning_s: seconds in which the method tried settings before training, in the last part of the run. No clock
-            counts them. None if they were not recorded.
+            counts them.
     """
 
     steps: Natural
     samples: Natural
     train_s: Duration
     wall_s: Duration
-    train_loss: float | None = None
+    train_loss: float | None
     final: Metrics
     bytes_sent_per_node: Natural
     bytes_received_per_node: Natural
-    peak_memory_bytes_per_node: Natural | None = None
-    weights_sha256: Short = ""
-    node_seconds: Annotated[tuple[NodeSeconds, ...], Meta(max_length=MOST_NODES)] = ()
-    tuning_s: Duration | None = None
+    peak_memory_bytes_per_node: Natural | None
+    weights_sha256: Short
+    node_seconds: Annotated[tuple[NodeSeconds, ...], Meta(max_length=MOST_NODES)]
+    tuning_s: Duration
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run's header.
 
     Attributes:
         schema: version of this format. timing_rule: version of the rules of train_s.
         cell: name of the cell. workload_label, method_label: names with the options that are not defaults.
-        metric: name of the workload's own metric. lower_is_better: its direction; None in runs of earlier versions.
+        metric: name of the workload's own metric. lower_is_better: its direction.
         unit: of the metric, for readers. targets: levels of the metric to report, the easiest first.
         control_nodes: number of nodes of the row that belongs beside this one; None for none.
-        method_defaults: options of the method at their defaults, which `config.method_options` leaves out.
         narrowed: options of the workload whose model is as wide as the part that a node trains; empty if nodes
             train the whole model, or for a workload without such options.
-        data: the kind of data. typed_data: the value of --data; empty without it, None in runs of earlier versions.
+        data: the kind of data. typed_data: the value of --data; empty without it.
+        threads: intra-op threads of each node, in the last part of the run.
         budget: how long it may train, in words.
         versions: of istbench, torch and Python.
     """
@@ -123,23 +122,23 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     method_label: Name
     nodes: Nodes
     seed: Seed
-    control_nodes: Nodes | None = None
-    method_defaults: OptionValues = {}
-    narrowed: OptionValues = {}
+    threads: Threads
+    control_nodes: Nodes | None
+    narrowed: OptionValues
     batch_size: Count
     metric: Name
-    lower_is_better: bool | None = None
-    unit: Unit = ""
+    lower_is_better: bool
+    unit: Unit
     targets: Levels
-    parameters: Natural = 0
+    parameters: Natural
     data: Name
-    typed_data: Text | None = None
+    typed_data: Text
     data_source: DataSource
     config: RunConfig
     budget: Message
-    versions: Versions = {}
-    host: HostRecord = HostRecord()
-    git: Git | None = None
+    versions: Versions
+    host: HostRecord
+    git: Git | None
     error: Message | None = None
     result: Result | None = None
     started_at: Short | None = None
@@ -147,9 +146,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_metric(self) -> Metric:
-        """The workload's own metric. Its name gives the direction if the run did not record one."""
-        if self.lower_is_better is None:
-            return dataclasses.replace(metric_named(self.metric), unit=self.unit)
+        """The workload's own metric."""
         return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
 
 

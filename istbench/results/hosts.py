@@ -1,38 +1,36 @@
-"""Machines, versions and source trees of the parts of a resumed run."""
+"""Machines, threads, versions and source trees of the parts of a resumed run."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from istbench.results.events import Event, Part, Resume, Start
-from istbench.results.header import Header
 
 
-def parts(header: Header, events: Sequence[Event]) -> list[tuple[int, Part | None]]:
-    """The parts of a run whose steps count: the step before each part, and its `Part` if known."""
-    found: list[tuple[int, Part | None]] = []
+def parts(events: Sequence[Event]) -> list[tuple[int, Part]]:
+    """The parts of a run whose steps count: the step before each part, and its `Part`."""
+    found: list[tuple[int, Part]] = []
     for event in events:
         if isinstance(event, Start | Resume):
             step = max(0, event.step)  # -1 stands for a new beginning
-            found = [*((before, part) for before, part in found if before < step), (step, event.part)]
-    if not found or found[-1][1] is None:  # older events have no part; run.json has the last one
-        last = Part(host=header.host, versions=header.versions, git=header.git)
-        found[-1:] = [(found[-1][0] if found else 0, last)]
+            found = [(before, part) for before, part in found if before < step]
+            found += [] if event.part is None else [(step, event.part)]
     return found
 
 
-def changes(header: Header, events: Sequence[Event]) -> list[str]:
-    """A line for each of machine, versions and source tree that differs between the parts of a run."""
-    there = parts(header, events)
+def changes(events: Sequence[Event]) -> list[str]:
+    """A line for each of machine, threads, versions and source tree that differs between the parts of a run."""
+    there = parts(events)
     said = (
         ("resumed on another machine", _machine),
+        ("resumed with other threads a node", lambda part: str(part.threads)),
         ("resumed with other versions", _versions),
         ("resumed from another source tree", _source),
     )
     return [line for what, of in said if (line := _change(what, there, of))]
 
 
-def _change(what: str, there: Sequence[tuple[int, Part | None]], of: Callable[[Part], str]) -> str:
-    known = [(step, of(part)) for step, part in there if part is not None and of(part)]
+def _change(what: str, there: Sequence[tuple[int, Part]], of: Callable[[Part], str]) -> str:
+    known = [(step, of(part)) for step, part in there if of(part)]
     stretches = [next(same) for _, same in groupby(known, key=lambda pair: pair[1])]
     if len(stretches) < 2:
         return ""

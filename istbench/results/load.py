@@ -102,7 +102,7 @@ def load_run(directory: RunDirectory) -> Run:
         header=header,
         curve=curve,
         directory=directory,
-        changes=tuple(changes(header, events)),
+        changes=tuple(changes(events)),
         stalls=stalls_of(events),
     )
 

@@ -35,15 +35,8 @@ def run_on_cluster(
     """
     time = cluster_time(profile.seen(trace), profile, [evaluation.step for evaluation in run.curve.evaluations])
     own = own_checks(_results(run))[0] if checks is None else checks
-    time = dataclasses.replace(time, check=replay_check(_checked_method(run), own))
+    time = dataclasses.replace(time, check=replay_check(run.header.method, own))
     return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", time.seconds), cluster=time)
-
-
-def _checked_method(run: Run) -> str:
-    """The method under which the replays of `run` are checked. `ist` once streamed by an option."""
-    header = run.header
-    streams = header.method == "ist" and header.config.method_options.get("streaming") is True
-    return "streaming_ist" if streams else header.method
 
 
 def own_checks(results: Path) -> tuple[Mapping[str, Check], list[str]]:

@@ -32,9 +32,9 @@ class Cifar10Options:
         default=_SYNTHETIC_IMAGES, metadata={"help": "synthetic training images; no effect on real ones"}
     )
     data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic images; no effect on real ones"})
-    widen: Units = field(default=1, metadata={"help": WIDEN, "later": True})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
-    narrow: Units = field(default=1, metadata={"help": NARROW, "later": True})
+    widen: Units = field(default=1, metadata={"help": WIDEN})
+    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
+    narrow: Units = field(default=1, metadata={"help": NARROW})
 
     def __post_init__(self) -> None:
         check_widened(self.widen, self.widened)

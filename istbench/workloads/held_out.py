@@ -83,7 +83,7 @@ class _HeldOut:
     def open(self, source: DataSource) -> None:
         """Open the data that `prepare` divided."""
         before = source.before_split
-        self.whole.open(source if before is msgspec.UNSET else before)
+        self.whole.open(source if before is None else before)
         self._split = self._divided(self.whole.train_size)
 
     @property

@@ -58,8 +58,8 @@ class ImageNetOptions:
     )
     classes: Classes = field(default=1000, metadata={"help": "classes of noise; image folders define their own"})
     samples: Count = field(default=128, metadata={"help": "number of training images of noise, in memory"})
-    widen: Units = field(default=1, metadata={"help": f"{WIDEN}, in vgg12", "later": True})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
+    widen: Units = field(default=1, metadata={"help": f"{WIDEN}, in vgg12"})
+    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
 
     def __post_init__(self) -> None:
         least = _LEAST_PIXELS.get(self.model, _LEAST)

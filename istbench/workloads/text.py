@@ -57,12 +57,10 @@ class TextOptions:
     dropout: Share = field(default=0.0, metadata={"help": "share of numbers set to zero in training"})
     bias: bool = field(default=False, metadata={"help": "biases in linear layers and LayerNorm"})
     tied: bool = field(default=True, metadata={"help": "output layer with the weights of the symbols' embedding"})
-    test_percent: Percent = field(
-        default=10, metadata={"help": "percent of the text for testing, at its end", "later": True}
-    )
-    widen: Units = field(default=1, metadata={"help": WIDEN, "later": True})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED, "later": True})
-    narrow: Units = field(default=1, metadata={"help": NARROW, "later": True})
+    test_percent: Percent = field(default=10, metadata={"help": "percent of the text for testing, at its end"})
+    widen: Units = field(default=1, metadata={"help": WIDEN})
+    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
+    narrow: Units = field(default=1, metadata={"help": NARROW})
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

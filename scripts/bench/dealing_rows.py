@@ -140,7 +140,7 @@ def kind_of(run: Run) -> dict[str, str]:
 
 def options_of(run: Run) -> dict[str, str]:
     """The options of the method, those at their default too, without those of the study."""
-    options = {**run.header.method_defaults, **run.header.config.method_options}
+    options = run.header.config.method_options
     return {name: option_text(value) for name, value in options.items() if name not in STUDIED}
 
 

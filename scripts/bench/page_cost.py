@@ -71,7 +71,8 @@ def _header(method: str, nodes: int, seed: int, last: Evaluation, cell: str) -> 
     )  # fmt: skip
     return Header(
         schema=SCHEMA, timing_rule=TIMING_RULE, cell=cell, status="done", workload="speech",
-        workload_label="speech", method=method, method_label=method, nodes=nodes, seed=seed, batch_size=128,
+        workload_label="speech", method=method, method_label=method, nodes=nodes, seed=seed, threads=1,
+        control_nodes=None, narrowed={}, batch_size=128, parameters=10_000_000, unit="", typed_data="", git=None,
         metric="accuracy", lower_is_better=False, targets=(0.6, 0.7, 0.8), data="synthetic",
         data_source=DataSource(kind="synthetic", fingerprint="00" * 32, train=12_000, test=2_000),
         config=config, budget=f"{last.step} steps", versions={"istbench": "0.1.0", "torch": "2.11.0"},
@@ -79,7 +80,8 @@ def _header(method: str, nodes: int, seed: int, last: Evaluation, cell: str) -> 
         result=Result(
             steps=last.step, samples=last.samples, train_s=last.train_s, wall_s=last.wall_s, final=last.metrics,
             bytes_sent_per_node=last.bytes_sent_per_node, bytes_received_per_node=last.bytes_received_per_node,
-            peak_memory_bytes_per_node=500_000_000,
+            peak_memory_bytes_per_node=500_000_000, train_loss=last.train_loss, weights_sha256="00" * 32,
+            node_seconds=(), tuning_s=0.0,
         ),
     )  # fmt: skip
 

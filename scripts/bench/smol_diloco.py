@@ -98,10 +98,9 @@ def cells_of(runs: Sequence[Run]) -> list[Cell]:
 
 
 def place_of(run: Run) -> Place:
-    """The place of a run of `diloco`. An option that its configuration leaves out has its default."""
-    options = {**run.header.method_defaults, **run.header.config.method_options}
-    rule = str(options.get("outer_rule", "nesterov"))
-    return Place(rule, int(options["local_steps"]), float(options["outer_lr"]))
+    """The place of a run of `diloco`."""
+    options = run.header.config.method_options
+    return Place(str(options["outer_rule"]), int(options["local_steps"]), float(options["outer_lr"]))
 
 
 def finals(runs: Sequence[Run]) -> Estimate:

@@ -49,7 +49,10 @@ def node_written(fabric, folder):
         state = method.state_dict()
         flat = Flat.of(state, method.is_shared)
         directory = Path(folder, str(number))
-        totals = Totals(step=STEPS, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0)
+        totals = Totals(
+            step=STEPS, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(), evaluations=0,
+            evaluations_sha256="",
+        )  # fmt: skip
         DistributedCheckpoint(directory, fabric).write(totals, state, method.is_shared)
         _, back, _ = DistributedCheckpoint(directory, fabric).read()
         first, second = Flat.of(state), Flat.of(back)

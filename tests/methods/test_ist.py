@@ -8,7 +8,6 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.methods.streaming_ist import StreamingByOption, StreamingSubnetTraining
 from istbench.methods.subnet_share import SubnetShare, initial_rows, loaded_shards
 from istbench.node.registry import build_method, build_workload
 from istbench.workloads.neuron_groups.layout import layout_of
@@ -61,28 +60,6 @@ def test_layers_that_take_turns_need_a_wave_each() -> None:
         else:
             with pytest.raises(UserError, match="in 2 turns a round: flight_steps=2 leaves time for 1"):
                 method.check(method.options, model, workload, 2)
-
-
-@pytest.mark.parametrize(("streaming", "kind"), [
-    ({}, IndependentSubnetTraining), ({"streaming": "no"}, IndependentSubnetTraining),
-    ({"streaming": False}, IndependentSubnetTraining),
-    ({"streaming": "yes"}, StreamingByOption), ({"streaming": True}, StreamingByOption),
-])  # fmt: skip
-def test_the_former_option_streaming_is_the_method_streaming_ist(streaming, kind) -> None:
-    method = build_method("ist", {"local_steps": 3, **streaming})
-    assert type(method) is kind
-    assert method.options.local_steps == 3
-    assert issubclass(StreamingByOption, StreamingSubnetTraining)
-
-
-def test_the_former_spelling_takes_the_options_and_bounds_of_today() -> None:
-    assert build_method("ist", {"streaming": "yes", "flight_steps": "4"}).options.flight_steps == 4
-    with pytest.raises(UserError, match="method 'ist': flight_steps=9 must be less than local_steps=5"):
-        build_method("ist", {"streaming": "yes", "local_steps": 5, "flight_steps": 9})
-    with pytest.raises(UserError, match="method 'ist': option streaming must be true or false, not 'maybe'"):
-        build_method("ist", {"streaming": "maybe"})
-    with pytest.raises(UserError, match="option of method 'ist' 'flight_steps'"):
-        build_method("ist", {"flight_steps": 4})
 
 
 def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:

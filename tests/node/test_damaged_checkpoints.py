@@ -20,7 +20,10 @@ RANKS, CASES = 2, 200
 
 
 def totals_of(step):
-    return Totals(step=step, train_s=step / 2, wall_s=step, bytes_sent=4e9, bytes_received=1)
+    return Totals(
+        step=step, train_s=step / 2, wall_s=step, bytes_sent=4e9, bytes_received=1, computing_s=(), evaluations=0,
+        evaluations_sha256="",
+    )  # fmt: skip
 
 
 def state_of(step, rank):

@@ -22,7 +22,7 @@ from istbench.studies.conformance.training import open_workload
 STEPS, PAUSE_S = 12, 0.05
 CELLS = {
     "ddp": {}, "local_sgd": {"local_steps": "2"}, "ist": {"local_steps": "2"}, "p3": {}, "fsdp": {},
-    "ist streaming": {"streaming": "yes", "local_steps": "2"},
+    "streaming_ist": {"local_steps": "2"},
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def node_results(fabric, configs, folder, stops):
 
 def config_of(name, **changed):
     request = RunRequest(
-        workload="toy", method=name.split()[0], nodes=2, steps=STEPS, eval_every=3, method_options=CELLS[name],
+        workload="toy", method=name, nodes=2, steps=STEPS, eval_every=3, method_options=CELLS[name],
         **changed,
     )  # fmt: skip
     return prepare_cell(request, lambda *_: None).config

@@ -78,7 +78,7 @@ CASES = {
     "fsdp": ("toy", {"optimizer": "adam"}),
     "local_sgd": ("toy", {"momentum": 0.9, "local_steps": 5}),
     "ist": ("toy", {"momentum": 0.9, "local_steps": 5}),
-    "ist streaming": ("toy", {"momentum": 0.9, "local_steps": 4, "streaming": True}),
+    "streaming_ist": ("toy", {"momentum": 0.9, "local_steps": 4}),
     "p3": ("toy", {"optimizer": "adam", "slice_params": 30}),
     "parameter_server": ("toy", {"momentum": 0.9}),
     "model_parallel": ("amazon670k", {}),
@@ -112,7 +112,7 @@ def node_stopped(fabric, folder, name, stops):
     """What a run evaluates and its digest, one that is stopped at each of `stops` and gone on with."""
     workload, options = CASES[name]
     config = RunConfig(
-        workload=workload, method=name.split()[0], nodes=fabric.world_size, seed=0, workload_options={},
+        workload=workload, method=name, nodes=fabric.world_size, seed=0, workload_options={},
         method_options={"lr": 0.1, **options}, batch_size=16, steps=BUDGET, eval_every=Interval(steps=6),
         device="cpu", threads=1,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from istbench.report.tables.summary import run_summary
 from istbench.results.curves import Curve, time_to_target
 from istbench.results.events import Evaluation
 from istbench.results.header import Header
-from istbench.results.load import Run, load_run, load_runs
+from istbench.results.load import Run, load_runs
 from istbench.results.store import RunDirectory
 
 REAL = {"kind": "words", "fingerprint": "ab" * 32, "train": 200, "test": 0}
@@ -253,20 +253,6 @@ def test_a_loss_that_is_no_number_is_the_worst(results):
     assert entries["final_loss"].text == "diverged [1.900–diverged]"
     assert entries["final_loss"].value["median"] is None
     assert entries["train_s_to_2"].text == "> 9.00 1/3"
-
-
-def test_a_run_from_before_directions_were_recorded_has_that_of_its_name(results):
-    old = {name: value for name, value in RECORDED.items() if name != "lower_is_better"}
-    run = load_run(write_run(results, header("ddp", **old, targets=[2.0]), falling(9.0, 4.0, 1.9)))
-    assert "lower_is_better" not in header("ddp", **old)
-    assert run.header.lower_is_better is None
-    assert run.curve.metric.lower_is_better
-    assert run.reached(2.0).seconds == pytest.approx(9 * 2 / 2.1)
-    write_run(results, header("ist", **RECORDED, targets=[2.0]), falling(9.0, 4.0, 1.9))
-    (group,) = group_runs(load_runs(results)[0])  # with those that recorded it
-    assert "Metric: loss, lower is better." in comparison(group).footer
-    write_run(results, header("ist", **RECORDED, unit="bits", targets=[2.0]), falling(9.0, 4.0, 1.9))
-    assert len(group_runs(load_runs(results)[0])) == 2  # another unit is another metric
 
 
 def test_a_metric_far_above_its_best_has_a_logarithmic_axis(results):

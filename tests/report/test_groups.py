@@ -34,7 +34,7 @@ def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
 def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
     for seed, threads in ((0, 1), (0, 2), (1, 2)):
         head = header("ist", seed=seed, cell=f"cell-{seed}-{threads}")
-        head["config"]["threads"] = threads
+        head["threads"] = threads
         write_run(results, head, ramp(9.0))
     assert [(row[0].text, row[2].value) for row in table_of(results).rows] == [
         ("ist threads=1", 1),
@@ -45,6 +45,7 @@ def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
 def with_settings(method, *, nodes=2, batches=2, **settings):
     """A header and events of a run whose step processes this many batches of 128."""
     head = header(method, nodes=nodes)
+    head["threads"] = settings.pop("threads", 1)
     head["config"] |= settings
     events = [msgspec.structs.replace(event, samples=event.step * batches * 128) for event in ramp(9.0)]
     return head, events
@@ -79,7 +80,7 @@ def test_an_epoch_of_one_batch_for_all_nodes_has_more_steps(results):
 def test_threads_may_differ_between_numbers_of_nodes(results):
     for nodes in (2, 4):
         head = header("ist", nodes=nodes)
-        head["config"]["threads"] = 8 // nodes
+        head["threads"] = 8 // nodes
         write_run(results, head, ramp(9.0))
     assert [row[0].text for row in table_of(results).rows] == ["ist", "ist"]
 

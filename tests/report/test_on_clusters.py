@@ -15,8 +15,6 @@ from istbench.cluster.profile import select_clusters
 from istbench.cluster.speed import StepWork
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.pictures import draw_plots
-from istbench.results.load import load_runs
-from istbench.results.on_cluster import run_on_cluster
 
 
 def test_unfinished_runs_stand_below_the_table_of_the_others(results):
@@ -91,14 +89,6 @@ def test_unreadable_checks_are_one_problem_and_the_replays_stay(results):
     assert len(report.problems) == 1
     assert "toy-n2.json" in report.problems[0]
     assert len(report.tables[0].rows) == 2
-
-
-def test_ist_that_streams_by_its_former_option_has_the_check_of_streaming_ist(results):
-    write_run(results, header("ist", options="streaming=True"), ramp(9.0), trace=averaging_trace())
-    (run,), _ = load_runs(results)
-    run.header.config.method_options["streaming"] = True
-    replayed = run_on_cluster(run, averaging_trace(), M5)
-    assert replayed.cluster.check.method == "streaming_ist"
 
 
 def test_pictures_of_every_cluster_bandwidth_and_number_of_nodes(results):

@@ -150,13 +150,13 @@ def test_a_workload_whose_own_metric_falls_is_reported_with_the_others(results):
 
 
 def test_a_summary_by_a_metric_that_falls_has_its_best_and_its_times(results):
-    run = write_with(results, "perplexity", metric="perplexity", targets=[20.0, 5.0])
+    run = write_with(results, "perplexity", metric="perplexity", lower_is_better=True, targets=[20.0, 5.0])
     table = run_summary(load_run(run))
     items = {row[0].text: row[1].text for row in table.rows}
     assert (items["final perplexity"], items["best perplexity"]) == ("12.00", "12.00")
     assert items["train seconds to perplexity 20"] == "~8.08 (step 90)"
     assert items["train seconds to perplexity 5"] == "not reached"
-    assert "Metric: perplexity, lower is better, by its name." in table.footer
+    assert "Metric: perplexity, lower is better." in table.footer
 
 
 def test_an_unknown_baseline_is_named_with_the_methods_there_are(results):
@@ -182,7 +182,7 @@ def test_methods_labels_and_the_default_are_baselines(results, baseline):
 def test_a_label_that_only_rows_on_a_cluster_have_is_a_baseline(results):
     for seed, (name, threads) in enumerate([("laptop", 1), ("server", 8)]):
         head = header("ist", cell=f"cell-{seed}", host={"name": name, "cores": 8, "machine": "x86_64"})
-        head["config"]["threads"] = threads
+        head["threads"] = threads
         write_run(results, head, ramp(9.0))
     cluster = load_profile("m5.2xlarge")
     assert build_report(results, baseline="ist threads=8", cluster=cluster).problems != ()

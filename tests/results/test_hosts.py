@@ -4,25 +4,26 @@ import msgspec
 from fake_runs import header
 
 from istbench.base.decode import decode_own
-from istbench.results.events import Event, Part, Resume, Start
+from istbench.results.events import Part, Resume, Start
 from istbench.results.header import Git, Header, HostRecord
 from istbench.results.hosts import changes, parts
 
 HEADER = msgspec.convert(header(), Header, dec_hook=decode_own)
 VERSIONS = HEADER.versions
-HERE = Part(host=HEADER.host, versions=VERSIONS)
+HERE = Part(host=HEADER.host, threads=1, versions=VERSIONS, git=None)
 THERE = Part(
-    host=HostRecord(name="server", cores=64), versions={**VERSIONS, "torch": "2.12.0"}, git=Git("a" * 40, True)
-)
+    host=HostRecord(name="server", cores=64, machine=""), threads=1, versions={**VERSIONS, "torch": "2.12.0"},
+    git=Git("a" * 40, True),
+)  # fmt: skip
 
 
 def test_a_run_in_one_place_has_nothing_to_say():
-    assert changes(HEADER, [Start(part=HERE)]) == []
-    assert changes(HEADER, [Start(part=HERE), Resume(step=10, part=HERE)]) == []
+    assert changes([Start(part=HERE)]) == []
+    assert changes([Start(part=HERE), Resume(step=10, part=HERE)]) == []
 
 
 def test_another_machine_and_other_versions_are_named_with_the_step():
-    assert changes(HEADER, [Start(part=HERE), Resume(step=10, part=THERE), Resume(step=30, part=HERE)]) == [
+    assert changes([Start(part=HERE), Resume(step=10, part=THERE), Resume(step=30, part=HERE)]) == [
         "resumed on another machine: laptop (8 cores, x86_64), from step 10 on server (64 cores), "
         "from step 30 on laptop (8 cores, x86_64)",
         "resumed with other versions: istbench 0.1.0 python 3.11.9 torch 2.11.0, "
@@ -30,20 +31,19 @@ def test_another_machine_and_other_versions_are_named_with_the_step():
         "from step 30 on istbench 0.1.0 python 3.11.9 torch 2.11.0",
     ]
     clean = msgspec.structs.replace(THERE, git=Git("b" * 40, False))
-    assert changes(HEADER, [Start(part=THERE), Resume(step=7, part=clean)]) == [
+    assert changes([Start(part=THERE), Resume(step=7, part=clean)]) == [
         f"resumed from another source tree: {'a' * 12} with changes, from step 7 on {'b' * 12}"
     ]
 
 
 def test_parts_of_which_nothing_is_left_do_not_count():
-    assert parts(HEADER, [Start(part=THERE), Resume(step=-1, part=HERE)]) == [(0, HERE)]
+    assert parts([Start(part=THERE), Resume(step=-1, part=HERE)]) == [(0, HERE)]
     started = [Start(part=HERE), Resume(step=10, part=THERE)]
-    assert parts(HEADER, [*started, Resume(step=10, part=HERE)]) == [(0, HERE), (10, HERE)]
+    assert parts([*started, Resume(step=10, part=HERE)]) == [(0, HERE), (10, HERE)]
 
 
-def test_events_of_before_load_and_the_header_tells_of_the_last_part():
-    lines = [b'{"event":"start","step":0,"time":"then"}', b'{"event":"resume","step":5,"time":"now"}']
-    events = [msgspec.json.decode(line, type=Event) for line in lines]
-    assert parts(HEADER, events) == [(0, None), (5, HERE)]
-    assert changes(HEADER, events) == []
-    assert parts(HEADER, []) == [(0, HERE)]
+def test_other_threads_are_named_with_the_step():
+    wider = msgspec.structs.replace(HERE, threads=4)
+    assert changes([Start(part=HERE), Resume(step=7, part=wider)]) == [
+        "resumed with other threads a node: 1, from step 7 on 4"
+    ]

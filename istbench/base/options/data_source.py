@@ -8,7 +8,7 @@ from istbench.base.options.numbers import Natural
 from istbench.base.options.texts import Message, Text
 
 
-class DataSource(msgspec.Struct, frozen=True, kw_only=True):
+class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prepared data: its place and its content.
 
     Attributes:
@@ -22,7 +22,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
         whole: samples of the complete data set, if known.
         learnable: a model can learn from the data. On noise, no run reaches a target.
         before_split: the data as the workload gave it, where `train` and `test` are the two parts of its training
-            split (`--held-out`).
+            split (`--held-out`); None for other data.
     """
 
     kind: Text
@@ -35,11 +35,10 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
     unit: Text = "samples"
     whole: Natural | None = None
     learnable: bool = True
-    before_split: "DataSource | msgspec.UnsetType" = msgspec.UNSET
+    before_split: "DataSource | None" = None
 
     def __post_init__(self) -> None:
-        before = self.before_split
-        if before is not msgspec.UNSET and before.before_split is not msgspec.UNSET:
+        if self.before_split is not None and self.before_split.before_split is not None:
             raise ValueError("must be split once at most")
 
     @classmethod
@@ -55,7 +54,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True):
         """The name and size of the data, such as `speech_commands, 4,785 of 105,829 clips: a subset`."""
         name = self.name or ("SYNTHETIC data" if self.kind == "synthetic" else self.kind)
         count = self.train + self.test
-        if self.before_split is not msgspec.UNSET:
+        if self.before_split is not None:
             return (
                 f"{self.before_split.seen}; trained on {self.train:,} and validated on {self.test:,} others of the "
                 "training split, the test split unused"

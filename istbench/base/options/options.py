@@ -84,20 +84,6 @@ def _is_tuple(kind: Any) -> bool:
     return typing.get_origin(typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind) is tuple
 
 
-def written_options(options: Any) -> dict[str, Any]:
-    """`options` as the configuration of a run records them.
-
-    An option with `later` in its field's metadata is newer than recorded results. At its default it is left out, so
-    that cells keep their names.
-    """
-    values = dataclasses.asdict(options)
-    return {
-        field.name: values[field.name]
-        for field in dataclasses.fields(options)
-        if not (field.metadata.get("later") and values[field.name] == field.default)
-    }
-
-
 def option_text(value: Any) -> str:
     """The value of an option as typed on a command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -30,9 +30,6 @@ from istbench.base.options.options import OptionValues, option_text
 from istbench.base.options.task_file import CodeName, named_with_file
 from istbench.base.options.texts import Short, Text, Texts
 
-_LEFT_OUT = {"ist": {"deal": ["all"]}, "streaming_ist": {"deal": ["all"]}}
-"""By method: options that configurations leave out at these values; workloads may have other defaults."""
-
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp16"]
 
@@ -43,7 +40,6 @@ class Recorded:
 
     Attributes:
         defines_cell: another value is another cell.
-        newer: recorded results lack the field, so the cell's name leaves it out at its default.
         tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
             the other fields.
         tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
@@ -53,7 +49,6 @@ class Recorded:
     """
 
     defines_cell: bool = True
-    newer: bool = False
     tells_rows_apart: bool = True
     tells_methods_apart: bool = False
     computing: bool = False
@@ -80,14 +75,14 @@ class Described(Recorded):
     of_machine: bool = False
 
 
-class Uplink(msgspec.Struct, frozen=True, kw_only=True):
+class Uplink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A shaped link of each rack of a lab: its nodes, and its bandwidth in each direction, bits/s."""
 
     nodes: Count
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
 
 
-class Lab(msgspec.Struct, frozen=True, kw_only=True):
+class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A shaped network inside one machine, as a run records it.
 
     Attributes:
@@ -97,7 +92,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: added to each message between two nodes, seconds. fabric_latency_s: the part of it that the
             fabric adds by sleeping.
         dilation: everything runs this many times slower than requested; clocks are divided by it.
-        uplink: of racks; a lab without racks has none, as all labs of earlier versions.
+        uplink: of racks; None in a lab without racks.
         recorded_steps: local steps that a trace has at least; by default those of a sample.
     """
 
@@ -107,8 +102,8 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: Duration = 0.0
     fabric_latency_s: Duration = 0.0
     dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
-    uplink: Uplink | msgspec.UnsetType = msgspec.UNSET
-    recorded_steps: Count | msgspec.UnsetType = msgspec.UNSET
+    uplink: Uplink | None = None
+    recorded_steps: Count | None = None
 
 
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,15 +158,12 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     amp: Annotated[
         Precision | None,
-        Described(
-            help="Mixed precision: the type of the forward pass. Default: float32.", newer=True, computing=True
-        ),
+        Described(help="Mixed precision: the type of the forward pass. Default: float32.", computing=True),
     ] = None
     channels_last: Annotated[
         bool,
         Described(
             help="Store images and convolution filters with the channels last in memory.",
-            newer=True,
             computing=True,
         ),
     ] = False
@@ -179,7 +171,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Described(
             help="Compile the model's forward pass. The train clock does not count compiling.",
-            newer=True,
             computing=True,
         ),
     ] = False
@@ -188,7 +179,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         Described(
             help="Hold this share of the training data out and evaluate on it. The test split stays unread.",
             metavar="SHARE",
-            newer=True,
             tells_rows_apart=False,
         ),
     ] = None
@@ -197,7 +187,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         Described(
             help="Record that this many trials chose the method's options; suites of `istbench tune` set it.",
             metavar="TRIALS",
-            newer=True,
             defines_cell=False,
         ),
     ] = None
@@ -233,7 +222,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60.0
     plugins: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
     # Tables describe the lab in words.
-    lab: Annotated[Lab | None, Recorded(newer=True, computing=True, tells_rows_apart=False)] = None
+    lab: Annotated[Lab | None, Recorded(computing=True, tells_rows_apart=False)] = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):
@@ -297,13 +286,14 @@ class RunRequest(_Options, frozen=True, kw_only=True):
         return (*given, *(f"--plugin={path}" for path in self.plugins), *(f"--sink={sink}" for sink in self.sinks))
 
 
-class RunConfig(_Options, frozen=True, kw_only=True):
+class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One cell, fully resolved: everything that defines the model, the training and its length.
 
     Attributes:
         steps: local steps of a node, at most. save: directory for the final weights. plugins: plug-in files.
             A record of them is for readers: `plugins_of` gives the files to import.
-        sinks: other places for the evaluations, NAME or NAME=WHERE; a run without them records none.
+        threads: those that the user gave; the header has those in use.
+        sinks: other places for the evaluations, NAME or NAME=WHERE.
         code: a digest of the plug-ins' code, where the method or the workload is not istbench's own; else empty.
     """
 
@@ -317,15 +307,9 @@ class RunConfig(_Options, frozen=True, kw_only=True):
     steps: Count
     eval_every: Interval
     device: Device
-    threads: Threads
     save: Text | None = None
-    sinks: Annotated[Texts | msgspec.UnsetType, Recorded(defines_cell=False, may_differ_by_host=True)] = (
-        msgspec.UNSET
-    )
-    code: Annotated[Short, Recorded(newer=True)] = ""
-    # Unset is left out of headers, so that they equal those of earlier versions.
-    held_out: Part | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
-    tuned: Count | msgspec.UnsetType = msgspec.UNSET  # type: ignore[assignment]
+    sinks: Texts = ()
+    code: Short = ""
 
     @classmethod
     def of(cls, request: RunRequest, **resolved: Any) -> "RunConfig":
@@ -340,23 +324,21 @@ class RunConfig(_Options, frozen=True, kw_only=True):
             UserError: for options that are no valid request.
         """
         given = {
-            name: value
+            name: getattr(self, name)
             for name in RunRequest.__struct_fields__
-            if (value := getattr(self, name, msgspec.UNSET)) is not msgspec.UNSET and name not in ("lab", "save")
+            if hasattr(self, name) and name not in ("lab", "save")
         }
         for name in ("workload_options", "method_options"):  # None cannot be typed, and is the default
             given[name] = {option: value for option, value in given[name].items() if value is not None}
-        given["method_options"] = _LEFT_OUT.get(self.method, {}) | given["method_options"]
         return RunRequest(**{**given, **changed})
 
     def cell(self, fingerprint: str) -> str:
-        """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint."""
+        """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint.
+
+        Of the threads, only those that the user gave are in it: machines with other cores give the same name.
+        """
         values = msgspec.to_builtins(self, enc_hook=encode_own)
-        defining = {
-            name: value
-            for name, value in values.items()
-            if _FLAGS[name].defines_cell and (value or not _FLAGS[name].newer)
-        }
+        defining = {name: value for name, value in values.items() if _FLAGS[name].defines_cell}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"

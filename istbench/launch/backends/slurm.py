@@ -93,22 +93,8 @@ class Slurm(Backend):
         resolved = prepare_cells(cells, screen.preparing)
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
-        jobs = [self._with_threads(request) for request in cells]
-        names = [_name(cell.header, request) for cell, request in zip(resolved, jobs, strict=True)]
-        yield from run_as_jobs(jobs, names, out, self.options, screen.note, again=again)
-
-    def _with_threads(self, request: RunRequest) -> RunRequest:
-        """`request` with the threads of its job: the cores of this machine say nothing about them."""
-        cpus = self.options.cpus
-        if request.threads is not None or cpus is None:
-            return request
-        return msgspec.structs.replace(request, threads=max(1, cpus // request.nodes))
-
-
-def _name(header: Header, request: RunRequest) -> str:
-    """The name that the cell of `header` has in the job of `request`, on a machine with other cores."""
-    threads = request.threads or header.config.threads
-    return msgspec.structs.replace(header.config, threads=threads).cell(header.data_source.fingerprint)
+        names = [cell.name for cell in resolved]
+        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again)
 
 
 class _Silent:

@@ -57,7 +57,7 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
         target=train_cell,
         args=(str(run.path), str(scratch), cell.header),
         nodes=cell.config.nodes,
-        threads=cell.config.threads,
+        threads=cell.header.threads,
         logs=scratch / "logs",
         timeout_s=cell.config.timeout_s,
         stop=StopRequest(scratch),
@@ -129,7 +129,9 @@ def _clear(run: RunDirectory) -> None:
 
 def _open(cell: Cell, run: RunDirectory) -> None:
     now = time_now()
-    part = Part(host=cell.header.host, versions=cell.header.versions, git=cell.header.git)
+    part = Part(
+        host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
+    )
     step = newest(run.checkpoint)
     if not run.exists():
         if step is not None:

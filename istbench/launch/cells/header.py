@@ -42,12 +42,8 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
         method_label=_label(request.method, {**_changed(defaults, method.options), **labelled}),
         nodes=request.nodes,
         seed=request.seed,
+        threads=candidate.threads,
         control_nodes=method.control_nodes,
-        method_defaults={
-            name: value
-            for name, value in dataclasses.asdict(method.options).items()
-            if name not in config.method_options
-        },
         narrowed=_narrowed(candidate),
         batch_size=config.batch_size,
         metric=workload.metric,

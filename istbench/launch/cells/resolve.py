@@ -14,7 +14,6 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.interval import Interval
-from istbench.base.options.options import written_options
 from istbench.base.options.run import Device, RunConfig, RunRequest
 from istbench.launch.cells.header import header_of
 from istbench.launch.cells.refusals import Candidate, refuse
@@ -182,18 +181,14 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
     steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)
     config = RunConfig.of(
         request,
-        workload_options=written_options(workload.options),
-        method_options=written_options(method.options),
+        workload_options=dataclasses.asdict(workload.options),
+        method_options=dataclasses.asdict(method.options),
         batch_size=candidate.batch_size,
         steps=steps,
         eval_every=eval_every,
         device=candidate.device,
-        threads=candidate.threads,
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
-        sinks=request.sinks or msgspec.UNSET,
-        held_out=request.held_out or msgspec.UNSET,
-        tuned=request.tuned or msgspec.UNSET,
         code=code_of_cell(request.workload, request.method, request.plugins),
     )
     header = header_of(candidate, config, _with_notes(candidate, source), targets)

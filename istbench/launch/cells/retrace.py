@@ -1,5 +1,6 @@
 """Records the trace of a finished run anew, on a machine that is idle now, without training to the end."""
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,13 @@ import torch
 from istbench.base.errors import UserError, printable
 from istbench.base.machine import cores
 from istbench.base.options.interval import Interval
-from istbench.base.options.run import RunConfig
 from istbench.cluster.trace import POST, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.fabric.recorder import LEAST_ROUNDS, LEAST_STEPS
 from istbench.launch.cells.resolve import Cell, prepare_cell
 from istbench.node.registry import plugins_of
 from istbench.results.events import Note
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 from istbench.workloads.base import Progress
 
@@ -42,7 +43,7 @@ def why_not(run: RunDirectory) -> str:
         return "it ran in a lab; run it again there with --again"
     if not run.trace.exists():
         return "it has no trace"
-    return _lacks(header.config, header.host.count)
+    return _lacks(header)
 
 
 def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Cell:
@@ -65,7 +66,7 @@ def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progr
         raise UserError(
             f"its options, code and data are those of cell {cell.name} here; `istbench run --again` trains it anew"
         )
-    return cell
+    return dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, threads=header.threads))
 
 
 def shortened(cell: Cell, trace: Trace) -> Cell:
@@ -100,14 +101,15 @@ def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:
     return Retraced(before=before, after=after)
 
 
-def _lacks(config: RunConfig, hosts: int) -> str:
-    """What this machine lacks to train `config`, which ran on `hosts` machines; empty if nothing."""
+def _lacks(header: Header) -> str:
+    """What this machine lacks to train the cell of `header` as it was trained; empty if nothing."""
+    threads, hosts = header.threads, header.host.count
     if hosts > 1:
         return f"it ran on {hosts} machines; run it again there with --again"
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if header.config.device == "cuda" and not torch.cuda.is_available():
         return "it ran on a GPU, and torch sees no GPU here; retrace it where it ran"
-    if config.threads > cores():
-        return f"{config.threads} threads a node are more than the {cores()} cores here; retrace it where it ran"
+    if threads > cores():
+        return f"{threads} threads a node are more than the {cores()} cores here; retrace it where it ran"
     return ""
 
 

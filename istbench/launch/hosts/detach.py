@@ -62,7 +62,7 @@ def detach(
             there = push([first], tuple(paths), say)[first.name]
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
-                _bring_unfinished(connections, cells, there, theirs, say, named_by)
+                _bring_unfinished(first, [run for run, _ in cells], there, theirs, say, named_by)
             job = DetachedJob(
                 cells=[_job_cell(run, own, there, theirs) for run, own in cells],
                 out=str(theirs),
@@ -246,16 +246,15 @@ def _job_cell(run: HostsRun, hosts: Sequence[Host], there: Mapping[str, str], th
 
 
 def _bring_unfinished(
-    connections: Sequence[Connection], cells: Cells, there: Mapping[str, str], theirs: Path, say: Say, by: str
+    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], theirs: Path, say: Say, by: str
 ) -> None:
-    """Copy unfinished runs of `cells` to the first host, where they are further than there."""
-    possible = [(run, own) for run, own in cells if not run.again and runs_alike(run.request, run.out, done=False)]
+    """Copy unfinished runs of `runs` to host `first`, where they are further than there."""
+    possible = [run for run in runs if not run.again and runs_alike(run.request, run.out, done=False)]
     if not possible:
         return
-    names = name_cells_there(connections, possible, there, by)
-    for (run, _), name in zip(possible, names, strict=False):
-        if name and bring(connections[0], RunDirectory.of(run.out, name).path, f"{theirs}/runs/{name}"):
-            say(f"copied the earlier part of {name} to {connections[0].name}")
+    for run, name in zip(possible, name_cells_there(first, possible, there, by), strict=False):
+        if name and bring(first, RunDirectory.of(run.out, name).path, f"{theirs}/runs/{name}"):
+            say(f"copied the earlier part of {name} to {first.name}")
 
 
 def _ssh_files(hosts: Sequence[Host], addresses: Mapping[str, str], config: Path | None) -> dict[str, str]:

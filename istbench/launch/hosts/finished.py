@@ -7,7 +7,7 @@ from pathlib import Path
 from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
-from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, each
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
 from istbench.launch.hosts.group import Needs, Say, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
@@ -32,9 +32,8 @@ def finished(
 ) -> list[RunDirectory | None]:
     """The local run directories of those `cells` that are done; None for others, and if hosts cannot tell.
 
-    Asks no host if no local run could be one of the cells. Otherwise the first host computes the names of the cells
-    as a run does: by its own code, with the plug-ins and data of a run, and as many threads as all hosts have cores
-    for. A cell with `--save` is done if its weights are here too.
+    Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
+    depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too.
 
     Args:
         cells: each with the hosts that it would run on. by: the module that computes names.
@@ -94,39 +93,20 @@ def _names(
     by: str,
 ) -> list[CellName | None]:
     """The names of `cells`, none if hosts do not tell."""
-    hosts = max((own for _, own in cells), key=len)
-    runs = [run for run, _ in cells]
-    with Signals() as signals, connected(hosts, pythons, config) as (connections, _), signals.raised():
+    hosts, runs = cells[0][1][:1], [run for run, _ in cells]
+    with Signals() as signals, connected(hosts, pythons, config) as ((first,), _), signals.raised():
         absent = dict.fromkeys(path for run in runs for path in run.absent)
-        survey(connections, Needs(paths=tuple(absent), out=runs[0].out, marks=False))
-        first = connections[0]
+        survey([first], Needs(paths=tuple(absent), out=runs[0].out, marks=False))
         paths = dict.fromkeys(path for run in runs for path in run.paths)
         there = push([first], tuple(paths), say)[first.name]
-        return name_cells_there(connections, cells, there, by)
+        return name_cells_there(first, runs, there, by)
 
 
 def name_cells_there(
-    connections: Sequence[Connection],
-    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
-    there: Mapping[str, str],
-    by: str,
+    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], by: str
 ) -> list[CellName | None]:
-    """The names of `cells` by the module `by` on the first host, with its paths `there`; none if hosts fail."""
-    futures = {host.name: host.ask("usable_cores") for host in connections}
-    answers, problems = each(connections, lambda host: host.answer(futures[host.name]))
-    if problems:
-        return []
-    cores = {host.name: int(answer) for host, answer in zip(connections, answers, strict=True)}
-    questions = [
-        {
-            "words": run.words(there, None),
-            "nodes": run.request.nodes,
-            "here": own[0].slots,
-            "threads": min(max(1, cores[host.name] // host.slots) for host in own),
-        }
-        for run, own in cells
-    ]
-    first = connections[0]
+    """The names of the cells of `runs` by module `by` on host `first`, with its paths `there`; none on failure."""
+    questions = [{"words": run.words(there, None), "nodes": run.request.nodes} for run in runs]
     try:
         future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
         names = first.answer(future, _ANSWERS_WITHIN_S)

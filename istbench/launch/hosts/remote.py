@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.detached import report_detached, start_detached, stop_detached, take_detached
-from istbench.launch.hosts.remote_cells import name_cells, source_key_there, usable_cores
+from istbench.launch.hosts.remote_cells import name_cells, source_key_there
 from istbench.launch.hosts.remote_files import clear_away, how_far_there, offer, place_there, read, write
 from istbench.launch.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
 from istbench.launch.hosts.remote_run import end, go, start
@@ -27,7 +27,6 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "bandwidth": bandwidth,
     "speed": speed,
     "source_key": source_key_there,
-    "usable_cores": usable_cores,
     "name_cells": name_cells,
     "start": start,
     "go": go,

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from istbench.base import machine
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.wheel import source_key
 
@@ -14,11 +13,6 @@ from istbench.launch.hosts.wheel import source_key
 def source_key_there(_agent: Agent, _question: Mapping[str, Any]) -> str:
     """`source_key` of the istbench on this host."""
     return source_key()
-
-
-def usable_cores(_agent: Agent, _question: Mapping[str, Any]) -> int:
-    """The number of cores that a run on this host may use."""
-    return machine.cores()
 
 
 def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:

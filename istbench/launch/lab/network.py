@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, keep_to_share
 from istbench.base.options.run import Lab, Uplink
@@ -96,8 +94,8 @@ class ShapedNetwork:
             latency_s=self.latency_s,
             fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
             dilation=dilation,
-            uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else msgspec.UNSET,
-            recorded_steps=self.recorded_steps or msgspec.UNSET,
+            uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else None,
+            recorded_steps=self.recorded_steps or None,
         )
 
     @property

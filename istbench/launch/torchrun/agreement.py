@@ -4,6 +4,7 @@ import dataclasses
 import ipaddress
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -88,16 +89,13 @@ def _is_loopback(address: str) -> bool:
 
 def agreed(cell: Cell, cards: Sequence[Card]) -> Cell:
     """The `cell` of rank 0 with the number of threads for which all hosts have cores, and all their names."""
-    threads = min(json.loads(card.config)["threads"] for card in cards)
-    host = _together(cell.header.host, cards)
-    return with_threads(dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, host=host)), threads)
+    threads = min(card.threads for card in cards)
+    return with_header(cell, threads=threads, host=_together(cell.header.host, cards))
 
 
-def with_threads(cell: Cell, threads: int) -> Cell:
-    """`cell` with this number of `threads` for each node."""
-    config = msgspec.structs.replace(cell.config, threads=threads)
-    name = config.cell(cell.header.data_source.fingerprint)
-    return Cell(name=name, config=config, header=msgspec.structs.replace(cell.header, cell=name, config=config))
+def with_header(cell: Cell, **fields: Any) -> Cell:
+    """`cell` with these `fields` of its header, which do not define it."""
+    return dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, **fields))
 
 
 def _together(host: HostRecord, cards: Sequence[Card]) -> HostRecord:

@@ -51,7 +51,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host: name of its machine. address: the address by which other machines reach it.
         versions: of istbench, torch and Python. config: a `RunConfig` as JSON; another version may not read it.
-        fingerprint: of its data. cores: of its machine, None if not known.
+        fingerprint: of its data. threads: of its node, by the cores of its machine unless the command gives them.
+        cores: of its machine, None if not known.
         own_gpu: whether it has a GPU that no other process of its machine uses.
         nonce: a random number; an answer to this card repeats it, an answer to an older card does not.
         error: the reason why this rank cannot train. status: its exit status.
@@ -63,6 +64,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     config: str = "{}"
     fingerprint: str = ""
+    threads: Count = 1
     cores: Count | None = None
     own_gpu: bool = False
     nonce: Nonce | None = None

@@ -20,7 +20,7 @@ from istbench.launch.cells.resolve import Cell, prepare_cell
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
-from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_threads
+from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_header
 from istbench.launch.torchrun.meeting import Card, Ending, Meeting, meeting_of
 from istbench.launch.torchrun.world import World
 from istbench.node.stopping import StopRequest
@@ -91,6 +91,7 @@ def card_of(world: World, cell: Cell, route: Route) -> Card:
         versions=cell.header.versions,
         config=as_text(cell.config),
         fingerprint=cell.header.data_source.fingerprint,
+        threads=cell.header.threads,
         cores=cell.header.host.cores,
         own_gpu=own_gpu,
     )
@@ -245,7 +246,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
     start = meeting.await_start()
     if start is None:
         return meeting.await_end()
-    cell = with_threads(cell, start.threads)
+    cell = with_header(cell, threads=start.threads)
     with scratch_folder() as scratch:
         # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
         run = RunDirectory.of(out, cell.name).path.resolve() if world.host_rank == 0 else scratch / "run"
@@ -253,7 +254,7 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
             target=train_cell,
             args=(str(run), str(scratch), cell.header),
             nodes=world.size,
-            threads=cell.config.threads,
+            threads=cell.header.threads,
             logs=scratch / "logs",
             timeout_s=cell.config.timeout_s,
             stop=StopRequest(scratch),

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
-
 from istbench.base.files import require_no_link
 from istbench.base.options.options import option_text
 from istbench.base.options.run import TELLING_APART
@@ -87,11 +85,10 @@ def scalars(evaluation: Evaluation) -> dict[str, float]:
 def parameters(header: Header) -> dict[str, Parameter]:
     """What defines the run, by name: method, workload, nodes, seed and all options."""
     config = header.config
-    told = ((name, getattr(config, name)) for name in TELLING_APART)
+    told = {**{name: getattr(config, name) for name in TELLING_APART}, "threads": header.threads}
     options = {
-        **{name: value for name, value in told if value not in (None, msgspec.UNSET)},
+        **{name: value for name, value in told.items() if value is not None},
         **config.workload_options,
-        **header.method_defaults,
         **config.method_options,
     }
     return {

@@ -19,7 +19,7 @@ from istbench.studies.reproduce.matching import has
 from istbench.studies.reproduce.paper import Cells, Experiment, Extent, Paper, Scale, Subject
 
 _ALWAYS_EQUAL = ("workload", "method", "nodes", "seed", "amp", "channels_last", "compile", "target", "lab")
-_EQUAL_IF_GIVEN = ("steps", "batch_size", "threads")
+_EQUAL_IF_GIVEN = ("steps", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def is_run_of(request: RunRequest, header: Header) -> bool:
         return False
     if any(getattr(request, name) not in (None, getattr(config, name)) for name in _EQUAL_IF_GIVEN):
         return False
-    if request.device not in ("auto", config.device):
+    if request.threads not in (None, header.threads) or request.device not in ("auto", config.device):
         return False
     every = request.eval_every
     if every is not None and every.steps is not None:  # a shorter run records its own length
@@ -145,9 +145,9 @@ def is_run_of(request: RunRequest, header: Header) -> bool:
         return False
     if request.epochs is not None and header.budget.split(",")[0] != f"{request.epochs:g} epochs":
         return False
-    # A configuration leaves out newer options at their defaults; the header has them.
-    method_options = {**header.method_defaults, **config.method_options}
-    return has(config.workload_options, request.workload_options) and has(method_options, request.method_options)
+    return has(config.workload_options, request.workload_options) and has(
+        config.method_options, request.method_options
+    )
 
 
 def of_latest_data(
@@ -165,13 +165,13 @@ def of_latest_data(
             requests = choice.requests(cells)
             own = [run for run in runs if run.done and any(is_run_of(request, run.header) for request in requests)]
             headers = [run.header for run in sorted(own, key=lambda run: _age(run, fresh))]
-            threads = {header.nodes: header.config.threads for header in headers}  # of the latest
+            threads = {header.nodes: header.threads for header in headers}  # of the latest
             for header in headers:
                 data, latest = header.data_source, headers[-1].data_source
                 if data.fingerprint != latest.fingerprint:
                     others[header.cell] = f"{header.cell}: its data are {data.seen}; the latest are {latest.seen}"
-                elif header.config.threads != threads[header.nodes]:
-                    own_threads, of_latest = count_threads(header.config.threads), threads[header.nodes]
+                elif header.threads != threads[header.nodes]:
+                    own_threads, of_latest = count_threads(header.threads), threads[header.nodes]
                     others[header.cell] = (
                         f"{header.cell}: its nodes have {own_threads}; those of the latest have {of_latest}"
                     )

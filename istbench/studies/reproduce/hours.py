@@ -32,7 +32,7 @@ def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast
     """
     requests = choice.requests(cells)
     given = any(request.data is not None for request in requests)
-    done = [run for run in runs if run.done and _typed(run) in (None, given)]
+    done = [run for run in runs if run.done and bool(run.header.typed_data) == given]
     hours = cells.hours_with_data if given and cells.suite.run.get("steps") is None else cells.hours
     weights = [cells.weights.get(request.method, 1.0) for request in requests]
     whole = sum(weights) / choice.seeds_of(cells)  # of one seed
@@ -47,11 +47,6 @@ def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast
         own = sum(alike) / len(alike) if alike else None if hours is None else hours * weight / whole
         found.append(Forecast(request=request, done=run_of(request, done) is not None, hours=own))
     return found
-
-
-def _typed(run: Run) -> bool | None:
-    """Whether the command of `run` had `--data`; None if an earlier version did not record it."""
-    return None if run.header.typed_data is None else run.header.typed_data != ""
 
 
 def forecasts(extents: Iterable[Extent], choice: Choice, runs: Sequence[Run]) -> list[Forecast]:

@@ -1,5 +1,6 @@
 """The trials of a method: its defaults, then the points of a quasi-random sequence in its ranges."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from typing import Any
 import torch
 
 from istbench.base.errors import UserError
-from istbench.base.options.options import written_options
 from istbench.base.seeds import derived_seed
 from istbench.results.metrics import Metric
 from istbench.studies.tuning.ranges import Range
@@ -87,7 +87,7 @@ def trials_of(
     refusal = ""
 
     def add(options: Mapping[str, Any]) -> None:
-        settings = written_options(build(options))
+        settings = dataclasses.asdict(build(options))
         trial = Trial(method=method, number=len(found) + 1, options=options, settings=settings)
         found.setdefault(json.dumps(settings, sort_keys=True), trial)
 

@@ -18,8 +18,7 @@ from istbench.base.options.run import RunRequest
 from istbench.cli import main
 from istbench.launch.backends import slurm
 from istbench.launch.backends.backend import Outcome
-from istbench.launch.backends.slurm import Noted, Slurm, SlurmOptions, run_as_jobs
-from istbench.launch.cells.resolve import prepare_cell
+from istbench.launch.backends.slurm import Noted, SlurmOptions, run_as_jobs
 from istbench.results.store import RunDirectory
 
 REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
@@ -304,24 +303,6 @@ def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(tmp_path
     (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm._executor(tmp_path, SLURM)._executor.max_num_timeout == 1000
-
-
-@pytest.mark.parametrize(
-    ("pairs", "nodes", "typed", "threads"),
-    [(["cpus=8"], 3, None, 2), (["cpus=2"], 4, None, 1), (["cpus=8"], 1, 3, 3), ([], 2, None, None)],
-)
-def test_a_node_gets_its_share_of_the_cores_of_the_job(pairs, nodes, typed, threads):
-    request = msgspec.structs.replace(REQUESTS[0], nodes=nodes, threads=typed)
-    assert Slurm(options=SlurmOptions.parse(pairs))._with_threads(request).threads == threads
-
-
-def test_a_cell_has_the_name_that_its_job_gives_it_and_may_have_more_threads_than_this_machine():
-    request = REQUESTS[0]
-    cell = prepare_cell(request, lambda *_: None)
-    there = msgspec.structs.replace(request, threads=1)
-    assert slurm._name(cell.header, request) == cell.name
-    assert slurm._name(cell.header, there) == prepare_cell(there, lambda *_: None).name
-    assert slurm._name(cell.header, msgspec.structs.replace(request, threads=4096)) != cell.name
 
 
 def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():

@@ -22,7 +22,7 @@ from istbench.results.header import TIMING_RULE, Git, Header, HostRecord
 from istbench.results.store import OfAnotherCell, RunDirectory
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
-HEAD["config"]["threads"] = 2
+HEAD["threads"] = 2
 HEADER = msgspec.convert(HEAD, Header, dec_hook=decode_own)
 CELL = Cell(name=HEADER.cell, config=HEADER.config, header=HEADER)
 
@@ -239,7 +239,7 @@ def test_every_part_of_a_run_says_where_it_ran(run, scratch):
         execute(CELL, run, scratch, Pretended(KeyboardInterrupt()))
     shutil.rmtree(scratch / "logs")
     other = msgspec.structs.replace(
-        HEADER, host=HostRecord(name="other"), versions={"torch": "9"}, git=Git("abc", True)
+        HEADER, host=HostRecord(name="other", cores=None, machine=""), versions={"torch": "9"}, git=Git("abc", True)
     )
     assert execute(Cell(name=CELL.name, config=HEADER.config, header=other), run, scratch, Pretended())
     parts = [event.part for event in run.events() if isinstance(event, Start | Resume)]

@@ -91,37 +91,6 @@ def test_each_thing_is_built_once_and_refused_before_the_data(tmp_path, nodes, b
     assert built == module.BUILT
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "label"),
-    [
-        ({}, "c545b6f2", "ist"),
-        ({"streaming": "no"}, "c545b6f2", "ist"),
-        ({"streaming": "true"}, "a4ae59dc", "ist streaming=True"),
-        (
-            {"streaming": "yes", "local_steps": "20", "flight_steps": "4"},
-            "4d411637",
-            "ist local_steps=20 streaming=True flight_steps=4",
-        ),
-        (
-            {"streaming": True, "optimizer_state": "reset", "momentum": 0.9},
-            "7c686fdf",
-            "ist momentum=0.9 optimizer_state=reset streaming=True",
-        ),
-    ],
-)
-def test_streaming_as_an_option_of_ist_names_the_cells_of_before(options, name, label):
-    def cell(method, **given):
-        request = RunRequest(
-            workload="toy", method=method, nodes=2, steps=40, threads=1, device="cpu", method_options=given
-        )
-        return prepare_cell(request, lambda *_: None)
-
-    found = cell("ist", **options)
-    assert (found.name, found.header.method_label) == (f"toy-ist-n2-s0-{name}", label)
-    again = cell("ist", **found.config.method_options)  # as a run that goes on has them
-    assert (again.name, again.config.method_options) == (found.name, found.config.method_options)
-
-
 def test_the_method_streaming_ist_has_cells_of_its_own():
     request = RunRequest(workload="toy", method="streaming_ist", nodes=2, method_options={"flight_steps": 2})
     cell = prepare_cell(request, lambda *_: None)

@@ -33,15 +33,12 @@ def words_of(request):
     return HostsRun(request=request, out=Path("out")).words({}, None)
 
 
-def name_of(request, threads=1):
-    return cell_name(words_of(request), nodes=request.nodes, here=1, threads=threads)
+def name_of(request):
+    return cell_name(words_of(request), nodes=request.nodes)
 
 
 def test_the_name_is_that_of_the_run():
     assert name_of(REQUEST) == prepare_cell(REQUEST, lambda *_: None).name
-    without = msgspec.structs.replace(REQUEST, threads=None)
-    assert name_of(without, threads=1) == name_of(REQUEST)
-    assert name_of(without, threads=2) != name_of(REQUEST)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=IDS)
@@ -52,7 +49,7 @@ def test_options_that_change_the_cell_change_the_name(other, monkeypatch):
 
 def test_what_cannot_run_has_no_name():
     assert name_of(msgspec.structs.replace(REQUEST, method_options={"no_such": "1"})) is None
-    assert cell_name(("run", "--no-such"), nodes=1, here=1, threads=1) is None
+    assert cell_name(("run", "--no-such"), nodes=1) is None
 
 
 def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
@@ -60,8 +57,8 @@ def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
     plugin.write_text("print('[null]')\n")
     words = [*words_of(REQUEST), f"--plugin={plugin}"]
     cells = [
-        {"words": words, "nodes": 2, "here": 1, "threads": 1},
-        {"words": ["run"], "nodes": 1, "here": 1, "threads": 1},
+        {"words": words, "nodes": 2},
+        {"words": ["run"], "nodes": 1},
     ]
     done = subprocess.run(
         [sys.executable, "-m", "istbench.cli.cell_names"],

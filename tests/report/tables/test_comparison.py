@@ -5,14 +5,14 @@ import math
 import msgspec
 import pytest
 from fake_clusters import BARE
-from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, evaluation, header, part_on, ramp, write_plausible, write_run
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.phrases import ROUGH_LINE, Caution
 from istbench.report.tables.summary import run_summary
-from istbench.results.events import Part, Resume
-from istbench.results.header import TIMING_RULE, HostRecord
+from istbench.results.events import Resume
+from istbench.results.header import TIMING_RULE
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
@@ -334,13 +334,6 @@ def test_a_row_is_as_tuned_as_its_least_tuned_seed(results):
     assert "Tuned: 10 trials each" in footer(table_of(results))
 
 
-def test_a_run_from_before_tuning_was_counted_has_an_unknown_time(results):
-    head = header("p3", options="autotune=true")
-    head["config"]["method_options"]["autotune"] = True
-    write_run(results, head, ramp(9.0), tuning_s=None)
-    assert "p3 autotune=true on 2 nodes tried settings for an unknown time" in footer(table_of(results))
-
-
 def test_several_hosts_have_the_cores_of_all_of_them(results):
     host = {"name": "a, b, c", "cores": 6, "count": 3, "machine": "x86_64"}
     write_run(results, header(nodes=3, host=host), ramp(9.0))
@@ -361,8 +354,8 @@ def test_several_versions_in_one_table_are_pointed_out(results):
 def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
     for seed in range(2):
         directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
-        directory.append(Resume(step=50, part=Part(host=HostRecord(name="server", cores=64))))
-        directory.append(Resume(step=70, part=Part(host=HostRecord(name="laptop", cores=8))))
+        directory.append(Resume(step=50, part=part_on("server", cores=64)))
+        directory.append(Resume(step=70, part=part_on("laptop", cores=8)))
         directory.append(ramp(9.0)[-1])
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
     said = (

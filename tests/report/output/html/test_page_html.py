@@ -152,7 +152,7 @@ def test_a_hostile_header_does_nothing(results):
     events = [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.9)]
     told = {
         "budget": huge,
-        "host": {"name": HOSTILE[:-8]},
+        "host": {"name": HOSTILE[:-8], "cores": None, "machine": ""},
         "versions": {"torch": huge[:200]},
         "error": HOSTILE[:-8] + "\x1b[31m",
     }
