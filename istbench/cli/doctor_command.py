@@ -153,10 +153,10 @@ def average_of_ranks(fabric: "Fabric") -> float:
 def _carrying() -> Iterator[Finding]:
     """The cost of messages on this machine, for `overhead_s` and `cpu_s_...` of a cluster profile."""
     from istbench.base.errors import RunFailed
-    from istbench.launch.processes.carrying import measure_carrying
+    from istbench.launch.processes.message_costs import measure_message_costs
 
     try:
-        ways = measure_carrying()
+        ways = measure_message_costs()
     except RunFailed:
         return  # the finding before this one reports it
     yield Finding("ok", "all-reduce", f"on loopback, {ways.all_reduce}")

@@ -164,12 +164,8 @@ class OptimizerOptions:
         metadata={"help": "shares of the budget after which schedule=step multiplies by decay"},
     )
     decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step"})
-    cosine_end: Share = field(
-        default=0.0, metadata={"help": "share of lr at which schedule=cosine ends"}
-    )
-    beta1: Share = field(
-        default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw"}
-    )
+    cosine_end: Share = field(default=0.0, metadata={"help": "share of lr at which schedule=cosine ends"})
+    beta1: Share = field(default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw"})
     beta2: Share = field(
         default=_BETAS[1],
         metadata={"help": "decay of the mean squared gradient, with adam and adamw"},

@@ -40,8 +40,8 @@ from istbench.cluster.script_record import ScriptRecord, load_script
 from istbench.cluster.speed import Speed
 from istbench.fabric import Fabric
 from istbench.launch.lab.network import ShapedNetwork
-from istbench.launch.processes.carrying import measure_carrying
 from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.measure import MemoryArrays
 from istbench.node.trace_sample import measured, speeds_of
@@ -214,7 +214,7 @@ def in_the_lab(
     by_node = on_nodes(node_steps, _NODES, str(folder), nanogpt, steps + _WARM, shapes, launcher=launcher)
     # The nodes wait for each other in every step.
     slowest = [max(turn) for turn in zip(*(own["seconds"] for own in by_node), strict=True)][_WARM:]
-    costs = measure_carrying(_NODES, dataclasses.replace(place, bandwidth=_FAST), place.lab.dilation)
+    costs = measure_message_costs(_NODES, dataclasses.replace(place, bandwidth=_FAST), place.lab.dilation)
     trace = script_trace(record, ChosenMethod(name="ddp", options={}), _NODES)
     there = speeds_of([(a, b, c) for a, b, c in shapes], [speeds for own in by_node for speeds in own["speeds"]])
     speed = _all_together(there)

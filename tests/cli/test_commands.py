@@ -7,8 +7,9 @@ import json
 import pytest
 from said import one_line
 
+from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import MessageCosts
-from istbench.launch.processes import carrying
+from istbench.launch.processes import message_costs
 
 SUITE = """
 workload = "toy"
@@ -160,10 +161,10 @@ def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
 
 def test_doctor_finds_this_machine_fit(only_lab, istbench, monkeypatch):
     costs = MessageCosts(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
-    ways = carrying.Ways(
+    ways = MessageWays(
         all_reduce=costs, transfer=costs, transport=costs, in_turns=costs
     )  # `lab validate` measures them
-    monkeypatch.setattr(carrying, "measure_carrying", lambda: ways)
+    monkeypatch.setattr(message_costs, "measure_message_costs", lambda: ways)
     status, findings, _ = istbench("doctor")
     assert status == 0
     assert "two workers averaged their ranks over gloo" in findings

@@ -47,9 +47,9 @@ def _main() -> None:
     speed = speed_here(torch.device("cuda" if gpu else "cpu"))
     found: dict[str, Any] = {**msgspec.to_builtins(speed), "memory": memory, "gpu": gpu}
     if "carrying" in sys.argv:
-        from istbench.launch.processes.carrying import measure_carrying
+        from istbench.launch.processes.message_costs import measure_message_costs
 
-        found["carrying"] = msgspec.to_builtins(measure_carrying().all_reduce)
+        found["carrying"] = msgspec.to_builtins(measure_message_costs().all_reduce)
     print(json.dumps(found))
 
 

@@ -11,6 +11,7 @@ import msgspec
 from istbench.base.machine import cores
 from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
+from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, parse_bandwidth
 from istbench.cluster.segments import segment
 from istbench.cluster.simulator import Replay, replay
@@ -20,7 +21,7 @@ from istbench.launch.backends.backend import OncePerLine, Screen
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.limited_cores import LimitedCores
 from istbench.launch.lab.network import ShapedNetwork
-from istbench.launch.processes.carrying import Ways, measure_carrying
+from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.results.load import load_run
 from istbench.studies.validation.measurement import ReplayError
 from istbench.studies.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
@@ -113,7 +114,7 @@ class Validation:
         self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
         self._racks, self._uplink = racks, uplink
         self._display = OncePerLine(display)
-        self._costs: dict[ShapedNetwork, Ways] = {}
+        self._costs: dict[ShapedNetwork, MessageWays] = {}
 
     def of_the_network(self) -> Iterator[ReplayError]:
         """Replay each run's own trace, without scaling its computing: an error is one of the network's model."""
@@ -202,7 +203,7 @@ class Validation:
             expected_s=rehearsal.timed.whole_s + rounds * round_s,
         )
 
-    def _ways(self, network: ShapedNetwork) -> Ways:
+    def _ways(self, network: ShapedNetwork) -> MessageWays:
         """The costs of messages in a lab of such nodes. They do not depend on the bandwidth of the links.
 
         Slow links would make the measurement slow.
@@ -212,7 +213,7 @@ class Validation:
         )
         if fast not in self._costs:
             self._display.note(f"measuring messages between {fast.nodes} nodes, {fast.lab.summary}")
-            self._costs[fast] = measure_carrying(fast.nodes, fast, fast.lab.dilation)
+            self._costs[fast] = measure_message_costs(fast.nodes, fast, fast.lab.dilation)
         return self._costs[fast]
 
     def _measure(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import MessageCosts
 from istbench.cluster.trace_builder import TraceBuilder, merge
-from istbench.launch.processes.carrying import Ways
 
 
 def costs(figure):
@@ -12,7 +12,7 @@ def costs(figure):
 
 
 ALL_REDUCE, TRANSFER, TRANSPORT, IN_TURNS = costs(1.0), costs(10.0), costs(100.0), costs(1000.0)
-WAYS = Ways(all_reduce=ALL_REDUCE, transfer=TRANSFER, transport=TRANSPORT, in_turns=IN_TURNS)
+WAYS = MessageWays(all_reduce=ALL_REDUCE, transfer=TRANSFER, transport=TRANSPORT, in_turns=IN_TURNS)
 
 
 def trace(*posts, **meta):
