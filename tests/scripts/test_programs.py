@@ -20,6 +20,7 @@ import pytest
 import ssh_hosts
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
+from p3_runs import write_p3_runs
 
 from istbench.base.errors import UserError
 from istbench.launch.lab import network
@@ -122,6 +123,7 @@ def write_two_methods(results):
 RUNS = {
     "dealing": write_dealing,
     "freeze_results": write_results,
+    "gpu_gains": write_p3_runs,
     "grid": write_grid,
     "maps": write_two_methods,
     "page_pictures": write_two_methods,

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.options.suite import Suite
-from istbench.studies.reproduce.gpu_gains import GpuGains
-from istbench.studies.reproduce.gpu_replays import SLICE_PARAMS, SPLIT_PARAMS
 from istbench.studies.reproduce.measured_gains import MeasuredGains
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.studies.reproduce.replayed_gains import SLICE_PARAMS, SPLIT_PARAMS, ReplayedGains
 
-_SOURCE = "P3 (arXiv 1905.03960)"
+SOURCE = "P3 (arXiv 1905.03960)"
 _SECOND_HAND = "P3 on AWS, second-hand"  # eight machines; our table has it beside four, and says so
 # The baseline splits tensors of over a million parameters over the servers, as MXNet's does. p3 without priority is
 # slicing alone, and with slice_params = 0 priority alone.
@@ -20,19 +19,15 @@ _METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("p3", {"slice_params": 0, "priority": True, "split_params": SPLIT_PARAMS}),
     ("parameter_server", {"split_params": 0}),
 )
-_SLICES: tuple[tuple[str, Mapping[str, Any]], ...] = tuple(
-    ("p3", {"slice_params": size, "priority": True})
-    for size in (10_000, 20_000, 100_000, 200_000, 500_000, 1_000_000)
-)
 
 
-def _traced(model: str, methods: tuple[tuple[str, Mapping[str, Any]], ...], batch: int, hours: float) -> Cells:
-    """Four steps of `methods` on four nodes: enough for a trace."""
+def _traced(model: str, batch: int, hours: float) -> Cells:
+    """Four steps of every method on four nodes: enough for a trace."""
     images = {"model": model, "samples": 32 if batch > 4 else 16}
     return Cells(
         suite=Suite(
             workload="translation" if model == "translation" else "imagenet",
-            methods=methods,
+            methods=_METHODS,
             nodes=(4,),
             seeds=(0,),
             workload_options={} if model == "translation" else images,
@@ -58,12 +53,10 @@ def _timed(model: str) -> Cells:
 
 # VGG-19's minibatch is not the smallest: its large layers take memory traffic, not arithmetic, and would loom.
 _LAPTOP = (
-    _traced("vgg19", _METHODS, 6, 0.2),
-    _traced("resnet50", _METHODS, 4, 0.06),
-    _traced("translation", _METHODS, 8, 0.06),
-    _traced("inception_v3", _METHODS, 2, 0.06),
-    _traced("vgg19", _SLICES, 6, 0.25),
-    _traced("resnet50", _SLICES, 4, 0.12),
+    _traced("vgg19", 6, 0.2),
+    _traced("resnet50", 4, 0.06),
+    _traced("translation", 8, 0.06),
+    _traced("inception_v3", 2, 0.06),
 )
 
 PAPER = Paper(
@@ -76,7 +69,7 @@ PAPER = Paper(
             at={
                 "laptop": Extent(
                     cells=_LAPTOP,
-                    measure=GpuGains(source=_SOURCE),
+                    measure=ReplayedGains(source=SOURCE),
                     differs=(
                         Difference(
                             aspect="data", text="noise in place of images, and made-up sentences.", made_up=True
@@ -90,7 +83,7 @@ PAPER = Paper(
                 ),
                 "paper": Extent(
                     cells=tuple(_timed(model) for model in ("resnet50", "vgg19", "translation")),
-                    measure=MeasuredGains(sources=(_SOURCE, _SECOND_HAND)),
+                    measure=MeasuredGains(sources=(SOURCE, _SECOND_HAND)),
                     differs=(
                         Difference(
                             aspect="data", text="noise in place of images, and made-up sentences.", made_up=True

@@ -2,38 +2,25 @@
 
 import pytest
 from fake_runs import averaging_trace, header, ramp, write_run
+from p3_runs import write_p3_run, write_p3_runs
 
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import Choice, subjects_of
-from istbench.studies.reproduce.gpu_gains import GpuGains
-from istbench.studies.reproduce.gpu_replays import ESTIMATED, Setting, levelled
-from istbench.studies.reproduce.p3 import PAPER
-
-SOURCE = "P3 (arXiv 1905.03960)"
+from istbench.studies.reproduce.p3 import PAPER, SOURCE
+from istbench.studies.reproduce.replayed_gains import ReplayedGains, levelled
 
 
 @pytest.fixture
 def traced(results):
     """Runs of the translation model at laptop scale: every configuration, p3 with the smallest messages."""
-    sizes = {
-        "baseline": ("parameter_server", {"slice_params": 0, "split_params": 1_000_000}, 6_000_000),
-        "whole": ("parameter_server", {"slice_params": 0, "split_params": 0}, 9_000_000),
-        "alone": ("p3", {"slice_params": 50_000, "split_params": 0, "priority": False}, 4_000_000),
-        "p3": ("p3", {"slice_params": 50_000, "split_params": 0, "priority": True}, 3_000_000),
-    }
-    for cell, (method, options, size) in sizes.items():
-        head = header(method, workload="translation", cell=cell, nodes=4, budget="4 steps", parameters=48_000_000)
-        head["config"] |= {"method_options": options, "batch_size": 8, "steps": 4, "eval_every": 4}
-        head["config"] |= {"workload_options": {"samples": 32}}
-        write_run(results, head, ramp(1.0), trace=averaging_trace(4, size=size))
+    write_p3_runs(results)
     return results
 
 
 def test_gains_are_replayed_beside_the_published_ones(traced):
     extent = PAPER.experiments[0].at["laptop"]
     subjects = subjects_of(extent, Choice(), load_runs(traced)[0], ())
-    measure = GpuGains(source=SOURCE, bandwidths=(4.0, 15.0), settings=(ESTIMATED, Setting(2.0, 20e-6)))
-    found = measure.compare(subjects)
+    found = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0)).compare(subjects)
     rows = {(row.network, row.method): row for row in found.rows}
     assert len(rows) == 4
     here = rows["translation", "p3"]
@@ -42,12 +29,6 @@ def test_gains_are_replayed_beside_the_published_ones(traced):
     assert 1 < here.ours.median <= 2
     assert here.ours_text.endswith("the largest, at 4 Gbit/s")
     assert rows["model=vgg19", "p3"].ours_text == "not trained"
-    titles = [table.title for table in found.tables]
-    assert len(titles) == 3  # there is no sweep of slices
-    by_bandwidth = found.tables[0]
-    assert [row[1].text for row in by_bandwidth.rows][:3] == ["p3", "slicing alone", "p3, over whole tensors"]
-    assert found.plots[0].panels[0].title == "Translation (Sockeye's sizes)"
-    assert len(found.tables[-1].rows) == 2  # a setting each
 
 
 def test_gains_are_the_median_over_seeds(traced):
@@ -55,32 +36,20 @@ def test_gains_are_the_median_over_seeds(traced):
         ("parameter_server", {"slice_params": 0, "split_params": 1_000_000}, 6_000_000),
         ("p3", {"slice_params": 50_000, "split_params": 0, "priority": True}, 5_000_000),
     ):
-        head = header(
-            method,
-            workload="translation",
-            cell=f"{method}-1",
-            seed=1,
-            nodes=4,
-            budget="4 steps",
-            parameters=48_000_000,
-        )
-        head["config"] |= {"method_options": options, "batch_size": 8, "steps": 4, "eval_every": 4}
-        head["config"] |= {"workload_options": {"samples": 32}}
-        write_run(traced, head, ramp(1.0), trace=averaging_trace(4, size=size))
+        write_p3_run(traced, f"{method}-1", method, options, size, seed=1)
     extent = PAPER.experiments[0].at["laptop"]
-    measure = GpuGains(source=SOURCE, bandwidths=(4.0, 15.0), settings=(ESTIMATED,))
+    measure = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0))
     found = measure.compare(subjects_of(extent, Choice(seeds=2), load_runs(traced)[0], ()))
     (row,) = (row for row in found.rows if (row.network, row.method) == ("translation", "p3"))
     assert (row.trained, row.ours.seeds) == (2, 2)
     assert row.ours.low < row.ours.median < row.ours.high
     assert "–" in row.spread_text
-    assert "The further tables have the first seed alone." in found.notes
 
 
 def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
     (traced / "runs" / "p3" / "trace.npz").write_bytes(b"cut short")
     extent = PAPER.experiments[0].at["laptop"]
-    measure = GpuGains(source=SOURCE, bandwidths=(4.0, 15.0), settings=(ESTIMATED,))
+    measure = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0))
     found = measure.compare(subjects_of(extent, Choice(), load_runs(traced)[0], ()))
     (row,) = (row for row in found.rows if row.network == "translation")
     assert (row.ours_text, row.trained, row.reached) == ("not trained", 0, 0)
@@ -90,7 +59,7 @@ def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
 
 def test_nothing_recorded_is_said_in_every_row():
     extent = PAPER.experiments[0].at["laptop"]
-    found = GpuGains(source=SOURCE).compare(subjects_of(extent, Choice(), (), ()))
+    found = ReplayedGains(source=SOURCE).compare(subjects_of(extent, Choice(), (), ()))
     assert {row.ours_text for row in found.rows} == {"not trained"}
     assert (found.tables, found.plots) == ((), ())
 

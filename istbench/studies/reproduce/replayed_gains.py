@@ -1,4 +1,4 @@
-"""Traces of P3 at the speed of a Quadro P4000: the runs by configuration, computing speed, and seconds a step."""
+"""P3's gains in samples a second, replayed on the paper's GPUs, beside the published ones."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +14,14 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
+from istbench.report.published import SpeedUpFigure, read_speed_ups
+from istbench.report.tables.numbers import number
 from istbench.results.load import Run
-from istbench.studies.reproduce.paper import PUBLISHED
+from istbench.results.stats import estimate
+from istbench.studies.reproduce.curves import node_differences
+from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
+from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+from istbench.studies.reproduce.values import range_text
 
 PROFILE = PUBLISHED / "p4000.toml"
 PEAK_GFLOPS = 5300.0  # of a Quadro P4000
@@ -23,6 +29,8 @@ BATCH = 32  # samples of a node's step in the paper
 PAYLOAD = 0.956  # of a link's rate, less the headers of Ethernet, IP and TCP
 SPLIT_PARAMS = 1_000_000  # of MXNet's parameter server
 SLICE_PARAMS = 50_000  # of the paper
+
+BANDWIDTHS = (1, 1.5, 2, 2.5, 3, 4, 6, 8, 10, 12, 15, 20, 30)  # Gbit/s
 
 BASELINE, WHOLE, P3, SLICING, PRIORITY = "baseline", "whole tensors", "p3", "slicing alone", "priority alone"
 
@@ -58,14 +66,13 @@ ESTIMATED = Setting(1.0, 20e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Records of one model: traces by configuration and by slice size. gflop: of a sample in a step."""
+    """Records of one model: traces by configuration. gflop: of a sample in a step."""
 
     gflop: float
     parameters: int
     batch_size: int
     nodes: int
     traces: dict[str, Trace]
-    sweep: dict[int, Trace]
 
     @property
     def volume_bits(self) -> float:
@@ -96,19 +103,12 @@ def read(runs: Iterable[Run]) -> tuple[dict[str, Recorded], list[str]]:
 
 
 def _recorded(runs: list[tuple[Run, Trace]]) -> Recorded:
-    traces, sweep = {}, {}
-    for run, trace in runs:
-        options = run.header.config.method_options
-        label = configuration(run.header.method, options)
-        if label:
-            traces[label] = trace
-        if options.get("priority") and options["slice_params"]:
-            sweep[options["slice_params"]] = trace
+    labelled = [(configuration(run.header.method, run.header.config.method_options), trace) for run, trace in runs]
     first, _ = runs[0]
     header = first.header
     return Recorded(
         gflop=_gflop(first), parameters=header.parameters, batch_size=header.batch_size,
-        nodes=header.nodes, traces=traces, sweep=dict(sorted(sweep.items())),
+        nodes=header.nodes, traces={label: trace for label, trace in labelled if label},
     )  # fmt: skip
 
 
@@ -149,20 +149,14 @@ def levelled(trace: Trace, step_seconds: float) -> Trace:
     nodes = []
     for events in trace.nodes:
         events = events.copy()
-        for step in _steps(events):  # views
+        for step in steps_of(events):  # views
             computed = step["code"] == COMPUTE
             step["seconds"][computed] *= step_seconds / step["seconds"][computed].sum()
         nodes.append(events)
     return dataclasses.replace(trace, nodes=tuple(nodes))
 
 
-def update_seconds(trace: Trace) -> float:
-    """Seconds of one recording core that a node's server works in a step, the median of steps."""
-    steps = [step for events in trace.nodes for step in _steps(events)]
-    return float(np.median([step["seconds"][step["code"] != COMPUTE].sum() for step in steps]))
-
-
-def _steps(events: NDArray[Any]) -> list[NDArray[Any]]:
+def steps_of(events: NDArray[Any]) -> list[NDArray[Any]]:
     """Views of the events of each step."""
     ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == STEP)) + 1
     return np.split(events, ends)[:-1]
@@ -191,19 +185,6 @@ def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequen
     return Gains(compute=compute, nodes=recorded.nodes, seconds=seconds)
 
 
-def swept(name: str, recorded: Recorded, bandwidths: Sequence[float]) -> "Sweep":
-    """Seconds per step of p3 by bandwidth (Gbit/s) and slice size, and of the baseline by bandwidth."""
-    compute = recorded.step_seconds(MODELS[name])
-
-    def seconds(trace: Trace, bandwidth: float) -> float:
-        return seconds_a_step(trace, ESTIMATED, bandwidth, compute)
-
-    return Sweep(
-        seconds={b: {size: seconds(trace, b) for size, trace in recorded.sweep.items()} for b in bandwidths},
-        baseline={b: seconds(recorded.traces[BASELINE], b) for b in bandwidths},
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Gains:
     """Seconds per step by configuration and Gbit/s, on `nodes` nodes. compute: the seconds that a node computes."""
@@ -222,12 +203,137 @@ class Gains:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """Seconds a step of p3 by Gbit/s and slice size, and of the baseline by Gbit/s."""
+class ReplayedGains:
+    """P3's speed-ups over the parameter server, replayed on machines with one Quadro P4000 each.
 
-    seconds: dict[float, dict[int, float]]
-    baseline: dict[float, float]
+    Traces recorded here have their computing stretched to an estimate of that GPU. Nothing is fitted.
 
-    def gain(self, bandwidth: float, slice_params: int) -> float:
-        """The gain in samples per second of p3 over the baseline, as a share."""
-        return self.baseline[bandwidth] / self.seconds[bandwidth][slice_params] - 1
+    Attributes:
+        source: name of the paper. bandwidths: of the links, Gbit/s.
+    """
+
+    source: str
+    bandwidths: tuple[float, ...] = BANDWIDTHS
+
+    def compare(self, subjects: Sequence[Subject]) -> Comparison:
+        """See `Measure.compare`."""
+        recorded, problems = read_by_seed(subjects)
+        pairs = published_beside(self.source, subjects)
+        over_seeds = {
+            name: [replayed(name, one, ESTIMATED, self.bandwidths) for one in records]
+            for name, records in recorded.items()
+        }
+        return Comparison(
+            rows=tuple(_row(figure, one, over_seeds.get(network_of(one), [])) for figure, one in pairs),
+            notes=(
+                *_estimate_notes({name: records[0] for name, records in recorded.items()}),
+                *dict.fromkeys(f"Published: {figure.note}." for figure, _ in pairs if figure.note),
+            ),
+            differences=(
+                Difference(aspect="clock", text="our speed-ups are replayed, not measured; nothing is fitted."),
+                Difference(
+                    aspect="machine",
+                    text="our runs were recorded on CPU cores, and their computing is stretched to an estimate of "
+                    "the paper's GPU, a Quadro P4000.",
+                ),
+                *node_differences(pairs),
+            ),
+            problems=tuple(problems),
+        )
+
+
+def published_beside(source: str, subjects: Sequence[Subject]) -> list[tuple[SpeedUpFigure, Subject]]:
+    """The published speed-ups of `source`, each with the subject that trains its method and options."""
+    return [
+        (figure, one)
+        for figure in read_speed_ups(PUBLISHED / "speedups.csv")
+        if figure.paper == source
+        for one in subjects
+        if one.request.method == figure.method
+        and is_of(figure, one)
+        and has(one.request.method_options, figure.method_options)
+    ]
+
+
+def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[Recorded]], list[str]]:
+    """The records of each model, one a seed that has the baseline, and a line for each unreadable trace."""
+    found: dict[str, list[Recorded]] = {}
+    problems: list[str] = []
+    for seed in sorted({run.header.seed for subject in subjects for run in subject.runs}):
+        records, unreadable = read(run for subject in subjects for run in subject.runs if run.header.seed == seed)
+        problems += unreadable
+        for name, one in records.items():
+            if BASELINE in one.traces:
+                found.setdefault(name, []).append(one)
+    return found, problems
+
+
+def network_of(subject: Subject) -> str:
+    return str(subject.request.workload_options.get("model", subject.request.workload))
+
+
+def label_of(figure: SpeedUpFigure, subject: Subject) -> str:
+    """The configuration of `figure`, as traces are named."""
+    options = {"split_params": 0, **subject.request.method_options}
+    return configuration(figure.method, options) or figure.method
+
+
+def _row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -> Compared:
+    label = label_of(figure, subject)
+    ours, text, aspects = None, "not trained", tuple[str, ...]()
+    trained = [gains for gains in over_seeds if label in gains.seconds]
+    if trained:
+        gains_at = [gains.largest(label) for gains in trained]
+        largest = estimate([1 + gain for gain, _ in gains_at])
+        at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
+        if figure.gbit_s is None:
+            ours = largest
+            text, aspects = f"{number(largest.median)}, the largest, at {at} Gbit/s", ("bandwidth",)
+        else:
+            gbit_s = figure.gbit_s
+            ours = estimate([1 + gains.gain(label, gbit_s) for gains in trained])
+            text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
+    bandwidth = "bandwidth not given" if figure.gbit_s is None else f"{figure.gbit_s:g} Gbit/s"
+    return Compared(
+        method=label,
+        network=network_words(figure) or figure.workload,
+        nodes=subject.request.nodes,
+        what=f"times the samples/s of {figure.over}, {bandwidth}",
+        published=figure.speedup,
+        published_text="no number" if figure.speedup is None else number(figure.speedup),
+        ours=ours,
+        ours_text=text,
+        planned=subject.seeds,
+        trained=len(trained),
+        reached=len(trained),
+        spread_text=range_text(ours),
+        aspects=(*aspects, *nodes_differ(figure, subject)),
+    )
+
+
+def _estimate_notes(recorded: Mapping[str, Recorded]) -> Iterable[str]:
+    if not recorded:
+        return
+    batches = ", ".join(f"{one.batch_size} of {MODELS[name].title}" for name, one in recorded.items())
+    yield (
+        f"The GPU's speed is an estimate: {PEAK_GFLOPS / 1000:g} TFLOP/s x a share of the peak, over the counted "
+        f"operations of a sample. A step has {BATCH} samples a node; recorded were {batches}. The shares come from "
+        "public measurements of a GTX 1080 (VGG-19 75 %, ResNet-50 28 %). Other networks take that of ResNet-50."
+    )
+    yield (
+        f"Links carry {100 * PAYLOAD:.1f} % of their rate as payload, and take 50 µs to the other node. A message "
+        f"holds its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, an estimate too."
+    )
+    if "vgg19" in recorded:
+        one = recorded["vgg19"]
+        sending = number(one.volume_bits / (PAYLOAD * 1e9 * 15))
+        yield (
+            f"VGG-19: a link needs {sending} s a step at 15 Gbit/s, and a node computes "
+            f"{number(one.step_seconds(MODELS['vgg19']))} s. At no speed of the GPU can the links give the "
+            "published 1.66, so the paper's baseline spends time that the replay does not have."
+        )
+    if "translation" in recorded:
+        yield (
+            "Translation: made-up sentences of 20 words, a vocabulary of 16,000. The source embedding is a sixth "
+            "of the parameters; its gradient is the last one, and the forward pass needs it first."
+        )

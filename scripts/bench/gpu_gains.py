@@ -1,202 +1,153 @@
-"""P3's gains in samples a second, replayed on the paper's GPUs, beside the published ones."""
+"""P3's gains on estimated GPUs: by bandwidth, by slice size, and for other estimates of the GPU.
 
+    istbench reproduce p3 --out RESULTS                                 # about half an hour on two cores, 14 GB
+    istbench compare configs/light/p3-slices.toml --out RESULTS         # 20 minutes more: the slice sizes
+    python scripts/bench/gpu_gains.py RESULTS results/paper-p3
+    python scripts/bench/gpu_gains.py RESULTS TARGET --short            # to try it
+
+`istbench reproduce p3` puts the largest gain of each configuration beside the published one. This program replays
+the same traces, of the first seed, with every bandwidth and setting. Writes tables.md and the pictures.
+"""
+
+import argparse
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+
+from istbench.cluster.trace import COMPUTE, Trace
+from istbench.cluster.trace_file import load_trace
+from istbench.report.output.formats import table_markdown
+from istbench.report.output.pictures import draw_plots
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.published import SpeedUpFigure, read_speed_ups
+from istbench.report.published import SpeedUpFigure
 from istbench.report.tables.numbers import NOTHING, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
-from istbench.results.stats import estimate
-from istbench.studies.reproduce.curves import node_differences
-from istbench.studies.reproduce.gpu_replays import (
+from istbench.results.load import Run, load_runs
+from istbench.studies.reproduce.cells import Choice, subjects_of
+from istbench.studies.reproduce.p3 import PAPER, SOURCE
+from istbench.studies.reproduce.paper import Subject
+from istbench.studies.reproduce.replayed_gains import (
+    BANDWIDTHS,
     BASELINE,
     BATCH,
     ESTIMATED,
     MODELS,
     P3,
     PAYLOAD,
-    PEAK_GFLOPS,
     PRIORITY,
     SLICING,
     WHOLE,
     Gains,
     Recorded,
     Setting,
-    Sweep,
-    configuration,
-    read,
+    label_of,
+    model_of,
+    network_of,
+    published_beside,
+    read_by_seed,
     replayed,
-    swept,
-    update_seconds,
+    seconds_a_step,
+    steps_of,
 )
-from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
-from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
-from istbench.studies.reproduce.values import range_text
 
-_BANDWIDTHS = (1, 1.5, 2, 2.5, 3, 4, 6, 8, 10, 12, 15, 20, 30)  # Gbit/s
-_SHOWN = (1, 2, 4, 8, 15, 30)
+_SHOWN = (1, 2, 4, 8, 15, 30)  # Gbit/s
 _SETTINGS = (ESTIMATED, Setting(0.5, 20e-6), Setting(2.0, 20e-6), Setting(1.0, 0.0), Setting(1.0, 50e-6))
 _SWEPT = {"resnet50": (1, 2.5), "vgg19": (4, 8)}  # Gbit/s: with a large possible gain, and a smaller one
 _ORDER = (P3, SLICING, PRIORITY)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuGains:
-    """P3's speed-ups over the parameter server, replayed on machines with one Quadro P4000 each.
+def main() -> None:
+    """Write the tables and pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="results directory of `istbench reproduce p3`")
+    parser.add_argument("target", type=Path, help="folder of the tables and pictures")
+    parser.add_argument("--short", action="store_true", help="two bandwidths and two settings alone")
+    arguments = parser.parse_args()
+    runs = [run for run in load_runs(arguments.results)[0] if run.done]
+    bandwidths, settings = ((4.0, 15.0), _SETTINGS[1:2]) if arguments.short else (BANDWIDTHS, _SETTINGS[1:])
+    tables, plots = study(runs, bandwidths, settings)
+    arguments.target.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(table_markdown(table) for table in tables)
+    (arguments.target / "tables.md").write_text(text)
+    draw_plots(plots, arguments.target)
+    print(text)
 
-    Traces recorded here have their computing stretched to an estimate of that GPU. Nothing is fitted.
 
-    Attributes:
-        source: name of the paper. bandwidths: of the links, Gbit/s. settings: estimates of the GPU and of the cost
-            of a message; the first one is ours, the others show how much they matter.
-        sweeps: bandwidths of the table of slice sizes, Gbit/s, by model.
+def study(
+    runs: Sequence[Run], bandwidths: Sequence[float], settings: Sequence[Setting]
+) -> tuple[tuple[Table, ...], tuple[Plot, ...]]:
+    """The tables and pictures of the finished `runs`; none without a run of the baseline.
+
+    bandwidths: of the links, Gbit/s. settings: estimates of the GPU and of the cost of a message, beside ours.
     """
-
-    source: str
-    bandwidths: tuple[float, ...] = _BANDWIDTHS
-    settings: tuple[Setting, ...] = _SETTINGS
-    sweeps: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: _SWEPT)
-
-    def compare(self, subjects: Sequence[Subject]) -> Comparison:
-        """See `Measure.compare`."""
-        by_seed, problems = _read_by_seed(subjects)
-        recorded = {name: records[0] for name, records in by_seed.items()}
-        figures = [one for one in read_speed_ups(PUBLISHED / "speedups.csv") if one.paper == self.source]
-        gains = {
-            (name, setting): replayed(name, one, setting, self.bandwidths if setting == ESTIMATED else _SHOWN)
-            for name, one in recorded.items()
-            for setting in self.settings
-        }
-        estimated = {name: gains[name, ESTIMATED] for name in recorded}
-        over_seeds = {
-            name: [estimated[name], *(replayed(name, one, ESTIMATED, self.bandwidths) for one in records[1:])]
-            for name, records in by_seed.items()
-        }
-        sweeps = {
-            name: swept(name, recorded[name], bandwidths)
-            for name, bandwidths in self.sweeps.items()
-            if name in recorded and len(recorded[name].sweep) > 2
-        }
-        pairs = [
-            (figure, one)
-            for figure in figures
-            for one in subjects
-            if one.request.method == figure.method
-            and is_of(figure, one)
-            and has(one.request.method_options, figure.method_options)
-        ]
-        tables = _tables(recorded, estimated, sweeps, gains, pairs) if recorded else ()
-        return Comparison(
-            rows=tuple(_row(figure, one, over_seeds.get(_model(one), [])) for figure, one in pairs),
-            notes=(
-                *_estimate_notes(recorded),
-                *(
-                    ["The further tables have the first seed alone."]
-                    if any(len(records) > 1 for records in by_seed.values())
-                    else []
-                ),
-                *dict.fromkeys(f"Published: {figure.note}." for figure, _ in pairs if figure.note),
-            ),
-            tables=tables,
-            plots=tuple(_plots(estimated, sweeps, pairs)),
-            differences=(
-                Difference(aspect="clock", text="our speed-ups are replayed, not measured; nothing is fitted."),
-                Difference(
-                    aspect="machine",
-                    text="our runs were recorded on CPU cores, and their computing is stretched to an estimate of "
-                    "the paper's GPU, a Quadro P4000.",
-                ),
-                *node_differences(pairs),
-            ),
-            problems=tuple(problems),
-        )
-
-
-def _read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[Recorded]], list[str]]:
-    """The records of each model, one a seed that has the baseline, and a line for each unreadable trace."""
-    found: dict[str, list[Recorded]] = {}
-    problems: list[str] = []
-    for seed in sorted({run.header.seed for subject in subjects for run in subject.runs}):
-        records, unreadable = read(run for subject in subjects for run in subject.runs if run.header.seed == seed)
-        problems += unreadable
-        for name, one in records.items():
-            if BASELINE in one.traces:
-                found.setdefault(name, []).append(one)
-    return found, problems
-
-
-def _model(subject: Subject) -> str:
-    return str(subject.request.workload_options.get("model", subject.request.workload))
-
-
-def _label(figure: SpeedUpFigure, subject: Subject) -> str:
-    """The configuration of `figure`, as traces are named."""
-    options = {"split_params": 0, **subject.request.method_options}
-    return configuration(figure.method, options) or figure.method
-
-
-def _row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -> Compared:
-    label = _label(figure, subject)
-    ours, text, aspects = None, "not trained", tuple[str, ...]()
-    trained = [gains for gains in over_seeds if label in gains.seconds]
-    if trained:
-        gains_at = [gains.largest(label) for gains in trained]
-        largest = estimate([1 + gain for gain, _ in gains_at])
-        at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
-        if figure.gbit_s is None:
-            ours = largest
-            text, aspects = f"{number(largest.median)}, the largest, at {at} Gbit/s", ("bandwidth",)
-        else:
-            gbit_s = figure.gbit_s
-            ours = estimate([1 + gains.gain(label, gbit_s) for gains in trained])
-            text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
-    bandwidth = "bandwidth not given" if figure.gbit_s is None else f"{figure.gbit_s:g} Gbit/s"
-    return Compared(
-        method=label,
-        network=network_words(figure) or figure.workload,
-        nodes=subject.request.nodes,
-        what=f"times the samples/s of {figure.over}, {bandwidth}",
-        published=figure.speedup,
-        published_text="no number" if figure.speedup is None else number(figure.speedup),
-        ours=ours,
-        ours_text=text,
-        planned=subject.seeds,
-        trained=len(trained),
-        reached=len(trained),
-        spread_text=range_text(ours),
-        aspects=(*aspects, *nodes_differ(figure, subject)),
-    )
-
-
-def _estimate_notes(recorded: Mapping[str, Recorded]) -> Iterable[str]:
+    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Choice(), runs, ())
+    recorded = {name: records[0] for name, records in read_by_seed(subjects)[0].items()}
     if not recorded:
-        return
-    batches = ", ".join(f"{one.batch_size} of {MODELS[name].title}" for name, one in recorded.items())
-    yield (
-        f"The GPU's speed is an estimate: {PEAK_GFLOPS / 1000:g} TFLOP/s x a share of the peak, over the counted "
-        f"operations of a sample. A step has {BATCH} samples a node; recorded were {batches}. The shares come from "
-        "public measurements of a GTX 1080 (VGG-19 75 %, ResNet-50 28 %). Other networks take that of ResNet-50."
+        return (), ()
+    pairs = published_beside(SOURCE, subjects)
+    gains = {
+        (name, setting): replayed(name, one, setting, bandwidths if setting == ESTIMATED else shown(bandwidths))
+        for name, one in recorded.items()
+        for setting in (ESTIMATED, *settings)
+    }
+    estimated = {name: gains[name, ESTIMATED] for name in recorded}
+    sweeps = {
+        name: swept(name, one, traces, _SWEPT[name])
+        for name, one in recorded.items()
+        if name in _SWEPT and len(traces := slice_traces(name, runs)) > 2
+    }
+    tables = _tables(recorded, estimated, sweeps, gains, pairs)
+    return tables, tuple(_plots(estimated, sweeps, pairs))
+
+
+def shown(bandwidths: Sequence[float]) -> list[float]:
+    """Those of `bandwidths` that tables have."""
+    return [bandwidth for bandwidth in _SHOWN if bandwidth in bandwidths]
+
+
+def slice_traces(name: str, runs: Sequence[Run]) -> dict[int, Trace]:
+    """The traces of p3 on the network `name`, by slice size."""
+    found = {
+        run.header.config.method_options["slice_params"]: load_trace(run.directory.trace)
+        for run in runs
+        if run.header.method == "p3" and model_of(run) == name and run.header.config.method_options.get("priority")
+    }
+    return {size: found[size] for size in sorted(found) if size}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Seconds a step of p3 by Gbit/s and slice size, and of the baseline by Gbit/s."""
+
+    seconds: dict[float, dict[int, float]]
+    baseline: dict[float, float]
+
+    def gain(self, bandwidth: float, slice_params: int) -> float:
+        """The gain in samples per second of p3 over the baseline, as a share."""
+        return self.baseline[bandwidth] / self.seconds[bandwidth][slice_params] - 1
+
+
+def swept(name: str, recorded: Recorded, traces: Mapping[int, Trace], bandwidths: Sequence[float]) -> Sweep:
+    """Seconds per step of p3 by bandwidth (Gbit/s) and slice size, and of the baseline by bandwidth."""
+    compute = recorded.step_seconds(MODELS[name])
+
+    def seconds(trace: Trace, bandwidth: float) -> float:
+        return seconds_a_step(trace, ESTIMATED, bandwidth, compute)
+
+    return Sweep(
+        seconds={b: {size: seconds(trace, b) for size, trace in traces.items()} for b in bandwidths},
+        baseline={b: seconds(recorded.traces[BASELINE], b) for b in bandwidths},
     )
-    yield (
-        f"Links carry {100 * PAYLOAD:.1f} % of their rate as payload, and take 50 µs to the other node. A message "
-        f"holds its connection for {ESTIMATED.overhead_s * 1e6:g} µs before its bytes flow, an estimate too."
-    )
-    if "vgg19" in recorded:
-        one = recorded["vgg19"]
-        sending = number(one.volume_bits / (PAYLOAD * 1e9 * 15))
-        yield (
-            f"VGG-19: a link needs {sending} s a step at 15 Gbit/s, and a node computes "
-            f"{number(one.step_seconds(MODELS['vgg19']))} s. At no speed of the GPU can the links give the "
-            "published 1.66, so the paper's baseline spends time that the replay does not have."
-        )
-    if "translation" in recorded:
-        yield (
-            "Translation: made-up sentences of 20 words, a vocabulary of 16,000. The source embedding is a sixth "
-            "of the parameters; its gradient is the last one, and the forward pass needs it first."
-        )
+
+
+def update_seconds(trace: Trace) -> float:
+    """Seconds of one recording core that a node's server works in a step, the median of steps."""
+    steps = [step for events in trace.nodes for step in steps_of(events)]
+    return float(np.median([step["seconds"][step["code"] != COMPUTE].sum() for step in steps]))
 
 
 def _tables(
@@ -316,8 +267,8 @@ def _by_setting(
     lines = []
     for figure, one in pairs:
         for (name, setting), found in gains.items():
-            label = _label(figure, one)
-            if name != _model(one) or label not in found.seconds:
+            label = label_of(figure, one)
+            if name != network_of(one) or label not in found.seconds:
                 continue
             largest, at = found.largest(label)
             here = None if figure.gbit_s is None else 1 + found.gain(label, figure.gbit_s)
@@ -347,7 +298,7 @@ def _plots(
             stars = {
                 figure.gbit_s: figure.speedup
                 for figure, one in pairs
-                if _model(one) == name and figure.gbit_s is not None and figure.speedup is not None
+                if network_of(one) == name and figure.gbit_s is not None and figure.speedup is not None
             }
             if stars:
                 series.append(_series("published", star, dict(sorted(stars.items()))))
@@ -392,3 +343,7 @@ def _plots(
 def _series(label: str, style: MethodStyle, points: Mapping[float, float]) -> Series:
     x, y = tuple(points), tuple(points.values())
     return Series(label=label, style=style, x=x, y=y, low=y, high=y)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""P3's gains on estimated GPUs: the tables and pictures of finished runs."""
+
+import sys
+from pathlib import Path
+
+from p3_runs import SIZES, write_p3_run, write_p3_runs
+
+from istbench.results.load import load_runs
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "bench"))
+import gpu_gains
+
+
+def test_gains_are_replayed_by_bandwidth_and_by_setting(results):
+    write_p3_runs(results)
+    tables, plots = gpu_gains.study(load_runs(results)[0], (4.0, 15.0), (gpu_gains.Setting(2.0, 20e-6),))
+    assert len(tables) == 3  # there is no sweep of slices
+    assert [row[1].text for row in tables[0].rows][:3] == ["p3", "slicing alone", "p3, over whole tensors"]
+    assert plots[0].panels[0].title == "Translation (Sockeye's sizes)"
+    assert len(tables[-1].rows) == 2  # a setting each
+
+
+def test_further_tables_have_the_first_seed_alone(results):
+    write_p3_runs(results)
+    before, _ = gpu_gains.study(load_runs(results)[0], (4.0,), ())
+    write_p3_run(results, "p3-1", *SIZES["p3"][:2], 5_000_000, seed=1)
+    after, _ = gpu_gains.study(load_runs(results)[0], (4.0,), ())
+    assert after == before
+
+
+def test_no_run_gives_no_table():
+    assert gpu_gains.study([], (4.0,), ()) == ((), ())
