@@ -12,7 +12,7 @@ import numpy as np
 
 from istbench.base.errors import UserError, printable, shown
 from istbench.workloads.extreme_data.points import Points, Rows
-from istbench.workloads.extreme_data.scan import POWERS, ScanFault, scan_lines
+from istbench.workloads.extreme_data.scan import ScanFault, scan_lines
 from istbench.workloads.prepared import named_errors, require_regular
 
 CHUNK = 1 << 24
@@ -123,30 +123,38 @@ class _PointsReader:
             self._room = size
             features, labels = size // _SHORTEST_FEATURE + 1, size // _SHORTEST_LABEL + 1
             self._feature_ends, self._label_ends = np.empty(size, np.int64), np.empty(size, np.int64)
-            self._features, self._values = np.empty(features, np.int32), np.empty(features, np.float32)
-            self._labels, self._doubtful = np.empty(labels, np.int32), np.empty((features, 3), np.int64)
+            self._features, self._labels = np.empty(features, np.int32), np.empty(labels, np.int32)
+            self._value_places = np.empty((3, features), np.int64)
 
     def _scan(self, text: np.ndarray) -> tuple[Points, int]:
         """The points of `text`, and the end of the last point in it."""
         header = self._header
-        fault, at, points, features, labels, doubts = scan_lines(
+        fault, at, points, features, labels = scan_lines(
             text, len(text), header.points - self._done, header.features, header.labels, self._done,
-            self._seen_features, self._seen_labels, POWERS,
-            self._feature_ends, self._features, self._values, self._label_ends, self._labels, self._doubtful,
+            self._seen_features, self._seen_labels,
+            self._feature_ends, self._features, self._value_places, self._label_ends, self._labels,
         )  # fmt: skip
-        for place, start, end in self._doubtful[:doubts].tolist():
-            with np.errstate(over="ignore"):
-                self._values[place] = np.float32(float(text[start:end].tobytes()))
-            if not np.isfinite(self._values[place]):
-                raise self._fault(ScanFault.VALUE, text, start)
+        values = self._values(text, features)
         if fault:
             raise self._fault(ScanFault(fault), text, at)
         self._done += points
         found = Points(
-            Rows(self._feature_ends[:points], self._features[:features], self._values[:features]),
+            Rows(self._feature_ends[:points], self._features[:features], values),
             Rows(self._label_ends[:points], self._labels[:labels]),
         )
         return found, at
+
+    def _values(self, text: np.ndarray, count: int) -> np.ndarray:
+        """The first `count` values that the scan of `text` found, float32."""
+        content = text.tobytes()
+        words, starts, ends = self._value_places[:, :count]
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        with np.errstate(over="ignore"):
+            values = np.fromiter((_number(content[start:end]) for start, end in places), np.float64, count)
+            values = values.astype(np.float32)
+        for wrong in np.flatnonzero(~np.isfinite(values))[:1].tolist():
+            raise self._fault(ScanFault.VALUE, text, int(words[wrong]))
+        return values
 
     def _refuse_more(self, text: np.ndarray, taken: int) -> None:
         """Refuse text after the last point, except blank lines."""
@@ -172,6 +180,14 @@ class _PointsReader:
             case ScanFault.VALUE:
                 return f"the value of {word} is not a finite number"
         return f"{'label' if fault == ScanFault.LABEL_TWICE else 'the feature of'} {word} occurs twice in one point"
+
+
+def _number(text: bytes) -> float:
+    """The number in `text`, the nearest double; NaN for other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
 
 
 def _text(content: bytes) -> str:
