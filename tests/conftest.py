@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import sys
 import tempfile
 from importlib.metadata import entry_points
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,12 @@ SLOW_FILES = [
     "launch/lab/test_lab", "plan/recording/test_scripts", "test_from_outside",
 ]  # fmt: skip
 
+# Tests in these folders and with these fixtures start processes. Elsewhere, a file or a test has the mark itself.
+PROCESS_FOLDERS = ["aws", "identities"]
+PROCESS_FIXTURES = {"browser", "hosts", "only_lab"}
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""Events of Python that start a process."""
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -42,15 +50,58 @@ def pytest_configure(config):
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Put `SLOW_FILES` first, in their order."""
-    order = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(SLOW_FILES)}
+    """Mark the tests that start processes, and put `SLOW_FILES` first, in their order."""
+    here = Path(__file__).parent
+    folders = [here / name for name in PROCESS_FOLDERS]
+    for item in items:
+        if PROCESS_FIXTURES.intersection(item.fixturenames) or any(map(item.path.is_relative_to, folders)):
+            item.add_marker("processes")
+    order = {here / f"{name}.py": place for place, name in enumerate(SLOW_FILES)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
+class _Unmarked:
+    """Fails a test that starts a process without the mark `processes`."""
+
+    def __init__(self):
+        self.runs = False
+        sys.addaudithook(self._look)
+        start = BaseProcess.start
+
+        def look_and_start(process):
+            self._refuse(f"{process}")
+            start(process)
+
+        BaseProcess.start = look_and_start
+
+    def _look(self, event, details):
+        if self.runs and event in STARTS and "git" not in details[:1]:  # a run's header has the commit of the code
+            self._refuse(f"{event} {details[:2]}")
+
+    def _refuse(self, what):
+        if self.runs:
+            pytest.fail(f"it starts a process, so it needs pytest.mark.processes: {what}", pytrace=False)
+
+
+_unmarked = _Unmarked()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    _unmarked.runs = item.get_closest_marker("processes") is None
+    try:
+        return (yield)
+    finally:
+        _unmarked.runs = False
+
+
 @pytest.fixture(scope="session", autouse=True)
-def fork_server():
-    """Start importing torch for worker processes while the first tests run."""
+def fork_server(request):
+    """Start importing torch for worker processes while the first tests run, if a test needs them."""
+    if not any(item.get_closest_marker("processes") for item in request.session.items):
+        return
     local.PRELOADED += FOR_TESTS
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # it has no sys.path of pytest's

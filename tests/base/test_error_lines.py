@@ -66,6 +66,7 @@ def line_of(way, path):
     return ""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_that_names_the_file(tmp_path, mistake):
     path = tmp_path / "mine.py"

@@ -8,6 +8,8 @@ import pytest
 
 from istbench.base import interrupts
 
+pytestmark = pytest.mark.processes
+
 # A module of a library that swallows every error of its optional parts, as some do.
 SWALLOWS = """
 import os, signal, time

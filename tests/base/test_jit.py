@@ -12,6 +12,8 @@ import pytest
 import istbench
 from istbench.base.jit import package_of
 
+pytestmark = pytest.mark.processes
+
 PACKAGE = Path(istbench.__file__).parent
 ROOT = PACKAGE.parent
 

@@ -42,6 +42,7 @@ def test_a_folder_is_removed_on_exit(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_the_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_stays(temporary):
     left = killed_in(temporary)
     assert (left / "file").exists()

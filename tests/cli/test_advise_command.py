@@ -43,6 +43,7 @@ def test_wrong_questions_are_refused_in_a_line_before_anything_trains(istbench, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.processes
 def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, monkeypatch, tmp_path):
     out = tmp_path / "out"
     words = ("advise", *ASKED, "--bandwidth", "100mbit", "--out", out)

@@ -20,6 +20,7 @@ steps = 12
 """
 
 
+@pytest.mark.processes
 def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures_and_report_prints_every_format(
     tmp_path, istbench
 ):
@@ -53,6 +54,7 @@ def test_compare_runs_a_suite_once_and_ends_in_table_and_pictures_and_report_pri
     assert "| ---: |" in formats["markdown"]
 
 
+@pytest.mark.processes
 def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, istbench):
     plugin = tmp_path / "bad.py"
     plugin.write_text(
@@ -73,6 +75,7 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, is
     assert list((failed / "logs").rglob("stderr.log"))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,6 +103,7 @@ def test_compare_refuses_bad_input_in_one_line(tmp_path, istbench, arguments, me
     assert message in said
 
 
+@pytest.mark.processes
 def test_data_named_beside_a_suite_is_that_of_its_cells(tmp_path, istbench):
     (tmp_path / "suite.toml").write_text(SUITE)
     status, _, said = istbench("compare", tmp_path / "suite.toml", "--data", "/nowhere", "--out", tmp_path / "out")
@@ -159,6 +163,7 @@ def test_check_reports_each_check_and_fails_if_one_does(istbench, tmp_path):
         assert (status, reason in said) == (2, True), said
 
 
+@pytest.mark.processes
 def test_doctor_finds_this_machine_fit(only_lab, istbench, monkeypatch):
     costs = MessageCosts(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
     ways = MessageWays(

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import pytest
 from fake_runs import header, ramp, write_run
 from read_tables import footer, table_of
 
@@ -68,6 +69,7 @@ def test_the_suite_has_the_cells_of_the_published_table():
     assert cell.header.budget == "256 steps"
 
 
+@pytest.mark.processes
 def test_a_small_form_of_the_suite_ends_in_a_table_with_the_control(tmp_path, istbench):
     text = SUITE.read_text()
     own = '{method = "diloco", local_steps = 4, outer_lr = 0.3, outer_rule = "smol"}'
@@ -94,6 +96,7 @@ def test_a_small_form_of_the_suite_ends_in_a_table_with_the_control(tmp_path, is
     assert "local_steps=4" in table
 
 
+@pytest.mark.processes
 def test_controls_stand_beside_the_rows_that_they_control(tmp_path, istbench):
     methods = "ist,local_sgd,ddp"
     asked = ["--methods", methods, "--workload", "toy", "--nodes", 2, "--steps", 8, "--threads", 1, "--controls"]

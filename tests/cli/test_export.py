@@ -8,6 +8,7 @@ from fake_runs import averaging_trace, header, ramp, write_run
 TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist", "--steps", 20, "--eval-every", 10]
 
 
+@pytest.mark.processes
 def test_a_run_feeds_its_sinks_as_an_export_does_and_goes_on_without_a_broken_one(tmp_path, istbench):
     out = tmp_path / "results"
     sinks = ["--sink", "mllog", "--sink", "mllog=/dev/null/nowhere"]

@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from istbench.results.events import Evaluation, Fault
 from istbench.results.store import RunDirectory
+
+pytestmark = pytest.mark.processes
 
 DIVERGES = """
 import os, torch

@@ -8,6 +8,8 @@ import pytest
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 # Its training fails once, where a file of this name lies beside it.
 BY_LOSS = """
 from pathlib import Path

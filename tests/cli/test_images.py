@@ -24,6 +24,7 @@ def images(tmp_path):
     return tmp_path / "images"
 
 
+@pytest.mark.processes
 def test_ist_trains_on_image_folders(tmp_path, istbench, images):
     given = [*TINY, "--method", "ist", "--steps", 2, "--data", images, "--out", tmp_path, "--json"]
     status, out, said = istbench("run", *given)
@@ -47,6 +48,7 @@ def test_image_folders_are_made_ready_ahead_of_the_run(istbench, images):
     assert "day/3.png" in said.splitlines()[-1]
 
 
+@pytest.mark.processes
 def test_a_broken_image_ends_the_run_before_it_starts(tmp_path, istbench, images):
     (images / "val" / "day" / "0.png").write_bytes(b"no image")
     status, _, said = istbench("run", *TINY, "--method", "ddp", "--data", images, "--out", tmp_path / "out")
@@ -55,6 +57,7 @@ def test_a_broken_image_ends_the_run_before_it_starts(tmp_path, istbench, images
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.processes
 def test_noise_has_no_target(tmp_path, istbench):
     given = ["--workload", "imagenet", "--method", "ddp", "--nodes", 2, "--target", 0.5, "--out", tmp_path]
     status, _, said = istbench("run", *given)

@@ -20,6 +20,7 @@ def namespaces(only_lab, monkeypatch):
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command sets it, which lasts as long as its process
 
 
+@pytest.mark.processes
 def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
     task = write_task(tmp_path / "mine.py")
     run = ["run", "--method", "ist", "--workload", task, "--steps", "30", "--out", tmp_path, "--json"]
@@ -39,6 +40,7 @@ def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
 QUICK = ["--workload", "toy", "--seconds", "0.5"]
 
 
+@pytest.mark.processes
 def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbench):
     asked = ["--methods", "ddp,ist", "--nodes", "2", "--bandwidth", "20mbit,50mbit"]
     status, out, said = istbench("lab", "validate", *asked, *QUICK, "--out", tmp_path, "--json")
@@ -57,6 +59,7 @@ def test_replays_are_measured_against_shaped_links(namespaces, tmp_path, istbenc
     assert written == {"toy-n2.json", "toy-n2.md", "toy-n2.png", "toy-n2.svg", "summary.md"}
 
 
+@pytest.mark.processes
 def test_slower_nodes_and_more_threads_are_replayed_from_one_recording(namespaces, tmp_path, istbench):
     asked = ["--methods", "local_sgd", "--bandwidth", "50mbit", "--scaling"]
     status, out, said = istbench("lab", "validate", *asked, *QUICK, "--out", tmp_path, "--json")
@@ -86,6 +89,7 @@ class Fails(LocalSGD):
 """
 
 
+@pytest.mark.processes
 def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(namespaces, tmp_path, istbench):
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "toy-n2.json").write_text("[]")
@@ -120,6 +124,7 @@ def test_racks_are_no_part_of_scaling(istbench):
     assert "--scaling checks computing, --racks and --uplink the network" in said
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

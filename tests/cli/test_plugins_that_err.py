@@ -87,6 +87,7 @@ def line_of(text):
     return next(number for number, line in enumerate(PLUGIN.splitlines(), start=1) if text in line)
 
 
+@pytest.mark.processes
 def test_a_model_that_needs_open_data_is_refused_with_the_order_of_calls(own):
     status, _, said = own("early")
     assert status == 2
@@ -97,6 +98,7 @@ def test_a_model_that_needs_open_data_is_refused_with_the_order_of_calls(own):
     )
 
 
+@pytest.mark.processes
 def test_a_metric_without_a_sure_direction_leaves_no_run_directory(own, tmp_path):
     status, _, said = own("perplexed")
     assert status == 2
@@ -104,6 +106,7 @@ def test_a_metric_without_a_sure_direction_leaves_no_run_directory(own, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.processes
 def test_metrics_that_are_tensors_are_recorded_and_a_missing_one_is_refused(own):
     status, out, said = own("tensors", "--json")
     assert status == 0, said
@@ -114,6 +117,7 @@ def test_metrics_that_are_tensors_are_recorded_and_a_missing_one_is_refused(own)
     assert one_line(said) == wanted
 
 
+@pytest.mark.processes
 def test_groups_that_fit_in_size_alone_are_refused_before_training(own, tmp_path):
     status, _, said = own("swapped", "--nodes", 2, method="ist")
     assert status == 2
@@ -121,6 +125,7 @@ def test_groups_that_fit_in_size_alone_are_refused_before_training(own, tmp_path
     assert "evaluation" not in next(tmp_path.glob("out/runs/*/events.jsonl")).read_text()
 
 
+@pytest.mark.processes
 def test_an_error_in_a_worker_is_the_line_of_the_plug_in(own, tmp_path):
     status, _, said = own("toy", method="bad")
     assert status == 1

@@ -127,6 +127,7 @@ def test_a_wrong_cluster_costs_no_training(command, tmp_path, istbench):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.processes
 def test_run_shows_cluster_seconds_and_the_cluster_names_no_cell(tmp_path, istbench):
     run = [*TOY, "--steps", 80, "--eval-every", 20, "--out", tmp_path]
     status, text, _ = istbench(*run, "--json")
@@ -142,6 +143,7 @@ def test_run_shows_cluster_seconds_and_the_cluster_names_no_cell(tmp_path, istbe
         assert row in table
 
 
+@pytest.mark.processes
 def test_a_run_too_short_for_a_trace_says_so_and_has_nulls(tmp_path, istbench):
     status, text, said = istbench(*TOY, "--steps", 3, "--out", tmp_path, "--json")
     assert status == 0
@@ -150,6 +152,7 @@ def test_a_run_too_short_for_a_trace_says_so_and_has_nulls(tmp_path, istbench):
     assert "no m5.2xlarge seconds: no trace to replay" in said
 
 
+@pytest.mark.processes
 def test_help_and_list_of_clusters_start_without_numba():
     code = (
         "import sys; from istbench.cli import main\n"

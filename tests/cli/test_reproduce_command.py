@@ -52,6 +52,7 @@ def figures(text):
     return {row["method"]: row for row in table["rows"]}
 
 
+@pytest.mark.processes
 def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toys):
     asked = ["reproduce", "ist", "--out", toys, "--threads", 1]
     status, listed, _ = istbench(*asked, "--list")
@@ -92,6 +93,7 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     assert (toys / "report" / "ist-laptop-points.md").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("toys", [1600], indirect=True)
 def test_after_ctrl_c_the_ended_cells_have_their_table_and_the_same_command_goes_on(istbench, toys):
     asked = ["reproduce", "ist", "--out", toys, "--threads", 1, "--seeds", 1]

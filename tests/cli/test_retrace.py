@@ -12,6 +12,8 @@ from istbench.cluster.trace import COMPUTE, POST
 from istbench.cluster.trace_file import load_trace, save_trace
 from istbench.results.load import load_runs
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):

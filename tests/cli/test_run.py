@@ -15,6 +15,8 @@ from istbench.base.options.interval import Interval
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 TOY = ["run", "--workload", "toy", "--nodes", 2]
 
 

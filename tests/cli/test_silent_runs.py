@@ -13,6 +13,8 @@ import pytest
 
 from istbench.launch.processes import local, stuck
 
+pytestmark = pytest.mark.processes
+
 # Workers ON stand still at WHERE: in a loss of step 8, or in the second batch of an evaluation.
 STILL = """
 import os, pathlib, time

@@ -7,6 +7,8 @@ import pytest
 
 from istbench.workloads.speech_data.words import WORDS
 
+pytestmark = pytest.mark.processes
+
 TINY = ["--workload", "speech", "--workload-set", "clips_per_word=6", "--workload-set", "hidden=32", "--nodes", "2"]
 
 

@@ -18,6 +18,8 @@ from istbench.results.events import Resume
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 TOY = ["run", "--workload", "toy", "--nodes", 2, "--method", "ist"]
 LONG = [*TOY, "--epochs", 100_000]
 RESUMED = ["run", "--workload", "held", "--nodes", 2, "--method", "ist", "--epochs", 12, "--set", "momentum=0.5",

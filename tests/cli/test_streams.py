@@ -12,6 +12,8 @@ from said import one_line
 
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 FULL = "No space left on device"
 TOY = ["run", "--workload", "toy", "--method", "ist", "--nodes", 2, "--steps", 1, "--out"]  # no replay
 

@@ -52,6 +52,7 @@ def optimizer(parameters):
 """
 
 
+@pytest.mark.processes
 def test_a_new_task_file_runs_by_every_method_that_fits(istbench, tmp_path):
     path = tmp_path / "my_task.py"
     assert istbench("new", "task", path)[0] == 0
@@ -66,6 +67,7 @@ def test_a_new_task_file_runs_by_every_method_that_fits(istbench, tmp_path):
     assert (status, one_line(said)) == (2, f"istbench: {path} is there already; choose another name")
 
 
+@pytest.mark.processes
 def test_a_run_of_a_task_file_resumes_bit_for_bit(istbench, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TASK)
@@ -152,6 +154,7 @@ def test_any_name_of_a_file_is_planned_resolved_and_loaded(istbench, tmp_path, m
     assert opened_task(Path(file)).name == task_name(file)
 
 
+@pytest.mark.processes
 def test_a_file_with_a_name_of_other_letters_trains_and_is_reported(istbench, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_task(tmp_path / "größe.py")
@@ -164,6 +167,7 @@ def test_a_file_with_a_name_of_other_letters_trains_and_is_reported(istbench, tm
     assert status == 0, said
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("old", "new", "status", "said"),
     [

@@ -16,6 +16,8 @@ from istbench.node.published import newest_whole
 from istbench.results.events import Fault, Resume
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 # Ends its process on node 1 once, at step 12; the first pass of all warms up.
 FALLS = """

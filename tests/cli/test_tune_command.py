@@ -4,7 +4,11 @@ import json
 import os
 import tomllib
 
+import pytest
+
 from tests.small_task import write_task
+
+pytestmark = pytest.mark.processes
 
 SHORT = ("--nodes", "2", "--steps", "8", "--seed", "5")
 

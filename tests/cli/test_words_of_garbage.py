@@ -56,6 +56,7 @@ def ask(*words):
     return one_line(said[0])
 
 
+@pytest.mark.processes
 @quick(150)
 @given(flag=st.sampled_from([*FLAGS, "--method", "--workload", "--out", "--cluster", "--plugin"]), word=WORDS)
 @example(flag="--seed", word=str(2**64))
@@ -69,6 +70,7 @@ def test_any_word_for_any_option_of_run(tmp_path_factory, flag, word):
     ask("run", *TOY, *out, flag, word)
 
 
+@pytest.mark.processes
 @quick(80)
 @given(name=st.sampled_from(METHOD_OPTIONS), word=WORDS)
 @example(name="lr", word="1e300")
@@ -78,6 +80,7 @@ def test_any_word_for_a_method_option(tmp_path_factory, name, word):
     ask("run", *TOY, "--out", str(tmp_path_factory.getbasetemp() / "out"), "--set", f"{name}={word}")
 
 
+@pytest.mark.processes
 @quick(60)
 @given(name=st.sampled_from(WORKLOAD_OPTIONS), word=WORDS)
 @example(name="layers", word="100000")
@@ -124,6 +127,7 @@ def test_any_word_for_an_option_of_a_report(tmp_path_factory, command, flag, wor
     ask(command, str(tmp_path_factory.getbasetemp() / "nothing-here"), flag, word)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -150,6 +154,7 @@ def test_a_name_that_is_not_utf_8_is_refused(words, istbench):
     assert "UTF-8" in said
 
 
+@pytest.mark.processes
 def test_a_name_that_is_not_utf_8_is_refused_by_the_command():
     command = [os.fsencode(word) for word in [sys.executable, "-m", "istbench", "report"]]
     done = subprocess.run([*command, b"caf\xe9"], capture_output=True, text=True, timeout=60)

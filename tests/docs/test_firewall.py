@@ -27,7 +27,7 @@ def why_not():
     return ssh_hosts.why_not()
 
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(why_not()), reason=why_not() or "")]
 
 
 def rules(hosts, uid):

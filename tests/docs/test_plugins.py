@@ -3,10 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
 from fake_runs import evaluation, header, write_run
 
 from istbench.node import destinations as sinks
 from istbench.studies.conformance import check_method
+
+pytestmark = pytest.mark.processes
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 

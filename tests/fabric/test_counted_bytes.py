@@ -16,6 +16,8 @@ from istbench.launch.processes.place import ThisMachine
 from istbench.node.registry import registered
 from istbench.studies.conformance.training import open_workload, set_up, train
 
+pytestmark = pytest.mark.processes
+
 NODES, STEPS = 3, 6
 SEND_ENOUGH = {
     **{

@@ -17,6 +17,8 @@ from istbench.fabric import Traffic
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 
+pytestmark = pytest.mark.processes
+
 
 def node_all(fabric):
     """What each of these saw, by name, with counts and a record of its own."""

@@ -4,7 +4,11 @@ import os
 import signal
 import time
 
+import pytest
+
 from istbench.launch.processes.on_nodes import on_nodes
+
+pytestmark = pytest.mark.processes
 
 STOPPED_S = 2.2
 

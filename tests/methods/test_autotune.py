@@ -10,6 +10,8 @@ from istbench.node.registry import build_method
 from istbench.node.setup import set_up, warm_up
 from istbench.studies.conformance.training import open_workload
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(("given", "sizes"), [(50_000, 4), (777, 5)])
 def test_the_given_slice_size_is_tried_too_and_once(given, sizes, monkeypatch):

@@ -1,7 +1,11 @@
 """Options at their bounds: a method trains with them, if not well. Functions named `node_*` run on every node."""
 
+import pytest
+
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
+
+pytestmark = pytest.mark.processes
 
 MOST = 2**40
 EXTREMES = [

@@ -7,6 +7,8 @@ from istbench.cluster.trace import AFTER, EVENT, POST, RECEIVE, WAIT, WAIT_BEFOR
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.studies.conformance.training import batches_of, open_workload, set_up
 
+pytestmark = pytest.mark.processes
+
 _OPTIONS = {
     "p3": {"slice_params": 1_000},
     "parameter_server": {},

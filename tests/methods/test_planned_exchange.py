@@ -16,6 +16,8 @@ from istbench.plan.step import step_cost
 from istbench.studies.conformance.training import set_up, train
 from istbench.workloads.toy import Toy, ToyOptions
 
+pytestmark = pytest.mark.processes
+
 WIDE = {"hidden": 600, "layers": 3}  # two of its matrices are over a mebibyte
 MIB = 2**20
 CASES = {

@@ -233,6 +233,7 @@ def node_that_takes_over_garbage(fabric, name, options):
     return wrong, refusals
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("name", "options"), METHODS)
 def test_a_method_goes_on_from_its_state_or_refuses_it(name, options):
     ((wrong, refusals),) = on_nodes(node_that_takes_over_garbage, 1, name, options)

@@ -13,6 +13,8 @@ from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
+pytestmark = pytest.mark.processes
+
 STOPPED_AT = 4
 
 

@@ -20,6 +20,8 @@ from istbench.node.full_model import Evaluator, full_model
 from istbench.node.weights_file import save_weights
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 
+pytestmark = pytest.mark.processes
+
 OPTIONS = {"hidden": 11, "block": 16, "points": 1_500, "features": 61, "labels": 103}
 
 

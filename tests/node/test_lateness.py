@@ -95,6 +95,7 @@ def node_notes(fabric, config, folder, how):
     return [event.message for event in kept.events if getattr(event, "urgent", False)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["late", "sleep", ""])
 def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
     request = RunRequest(

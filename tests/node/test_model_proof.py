@@ -157,6 +157,7 @@ def spectral(task, kind):
     return task({"made": f"self.first = {name}.spectral_norm(self.first)"})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", SPECTRAL)
 @pytest.mark.parametrize("method", ["ddp", "local_sgd"])
 def test_one_node_trains_a_spectral_normalisation_as_a_plain_loop_to_the_last_bit(task, tmp_path, kind, method):
@@ -165,6 +166,7 @@ def test_one_node_trains_a_spectral_normalisation_as_a_plain_loop_to_the_last_bi
     assert found == plain_loop(workload)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", SPECTRAL)
 def test_nodes_average_no_vectors_of_a_spectral_normalisation(task, tmp_path, kind):
     workload = spectral(task, kind)
@@ -188,6 +190,7 @@ def node_vectors(fabric, path):
     return {"weights": weights, "vectors": [state[name].tolist() for name in vectors]}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp"), ("own buffer", "ddp")]
 )

@@ -19,6 +19,8 @@ from istbench.results.nodes import straggler
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
+pytestmark = pytest.mark.processes
+
 STEPS, PAUSE_S = 12, 0.05
 CELLS = {
     "ddp": {}, "local_sgd": {"local_steps": "2"}, "ist": {"local_steps": "2"}, "p3": {}, "fsdp": {},

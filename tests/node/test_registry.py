@@ -59,6 +59,7 @@ def test_own_modules_leave_out_unknown_names_and_other_packages(monkeypatch):
     assert own == ["istbench.methods.data_parallel", "istbench.methods.ist"]
 
 
+@pytest.mark.processes
 def test_listing_imports_no_torch():
     code = (
         "import sys; from istbench.node.registry import registered; registered('methods'); registered('workloads');"

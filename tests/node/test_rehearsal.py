@@ -147,6 +147,7 @@ def tried(self):
     self.loss(model, self.train_batch(torch.arange(4), torch.Generator()))
 
 
+@pytest.mark.processes
 def test_a_model_that_sends_messages_of_its_own_is_refused_while_the_other_ranks_wait():
     (said, total), (silence, same) = on_nodes(node_rehearsed, 2)
     assert "sends messages of its own through torch.distributed (allreduce)" in said

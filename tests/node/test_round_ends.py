@@ -15,6 +15,8 @@ from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
+pytestmark = pytest.mark.processes
+
 METHODS = ["local_sgd", "ist"]
 BUDGET = 12
 CASES = {

@@ -50,6 +50,7 @@ def node_evaluates(fabric, name):
     return [found, moved]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["ddp", "ist"])
 def test_metrics_are_those_that_rank_0_finds_alone(name):
     ((alone, shared), moved), *_ = on_nodes(node_evaluates, 3, name)
@@ -70,6 +71,7 @@ def node_hands_out(fabric):
     return [before, {name: tensor.tolist() for name, tensor in model.state_dict().items()}]
 
 
+@pytest.mark.processes
 def test_every_node_has_rank_0s_values_whatever_their_type_and_order_in_memory():
     (wanted, _), *others = on_nodes(node_hands_out, 3)
     assert [after for _, after in others] == [wanted] * 2

@@ -172,6 +172,7 @@ def events_of(folder, methods, *, step=0, how="", stops=(), **changed):
     return found
 
 
+@pytest.mark.processes
 def test_a_rank_that_is_held_up_has_a_name_and_its_seconds_are_those_of_the_train_clock(tmp_path):
     methods = {"ddp": {}, "local_sgd": {"local_steps": "3"}, "ist": {"local_steps": "3"}, "p3": {}}
     for name, (found, last) in events_of(tmp_path, methods, step=7, how="sleep").items():
@@ -181,6 +182,7 @@ def test_a_rank_that_is_held_up_has_a_name_and_its_seconds_are_those_of_the_trai
         assert 1.0 <= stall.seconds <= last.train_s, name
 
 
+@pytest.mark.processes
 def test_where_every_rank_waits_for_the_others_the_operation_has_a_name(tmp_path):
     found, last = events_of(tmp_path, {"local_sgd": {"local_steps": "1"}}, step=7, how="late")["local_sgd"]
     (stall,) = found
@@ -189,6 +191,7 @@ def test_where_every_rank_waits_for_the_others_the_operation_has_a_name(tmp_path
     assert 1.0 <= stall.seconds <= last.train_s
 
 
+@pytest.mark.processes
 def test_exchanges_that_always_take_long_are_none_also_in_a_warm_up(tmp_path):
     methods = {"local_sgd": {"local_steps": "3", "warmup_rounds": "1"}}
     found, last = events_of(tmp_path, methods, how="always late")["local_sgd"]
@@ -196,6 +199,7 @@ def test_exchanges_that_always_take_long_are_none_also_in_a_warm_up(tmp_path):
     assert last.train_s > 5 * LATE_S
 
 
+@pytest.mark.processes
 def test_a_run_that_resumes_has_the_stalls_of_its_checkpoint_and_no_other(tmp_path):
     (stall,), _ = events_of(tmp_path, {"ddp": {}}, step=4, how="sleep", stops=[8], checkpoint_every_s=0)["ddp"]
     assert stall.step == 5

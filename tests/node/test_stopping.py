@@ -130,6 +130,7 @@ def node_stopped(fabric, folder, name, stops):
     return [kept.evaluations, kept.result and kept.result.weights_sha256]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_stopped_after_any_step_is_the_run_that_never_stopped(name):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:

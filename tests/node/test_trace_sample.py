@@ -9,6 +9,8 @@ from istbench.node import measure, trace_sample
 from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
 
+pytestmark = pytest.mark.processes
+
 STEP = CountedStep(StepWork(operations=1e6, bytes=1e5), ((4, 64, 64),))
 
 

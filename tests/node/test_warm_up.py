@@ -12,6 +12,8 @@ from istbench.node.worker import train_rank
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
+pytestmark = pytest.mark.processes
+
 
 def node_warmed(fabric, warmup_rounds):
     """The values of a matrix in each step of the warm-up, and in the step that was counted."""

@@ -173,6 +173,7 @@ def node_bytes(fabric):
     return counted
 
 
+@pytest.mark.processes
 def test_bytes_a_round_are_those_that_nodes_count():
     counted = on_nodes(node_bytes, 2)
     for name, each in zip(METHODS, zip(*counted, strict=True), strict=True):

@@ -19,6 +19,8 @@ from istbench.plan.redeal import redeal
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 SLOW = load_profile("home-100mbit")
 
 

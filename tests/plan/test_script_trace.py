@@ -83,6 +83,7 @@ def record(tmp_path_factory):
     return load_script(file)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_it_sends_the_bytes_and_takes_the_time_of_a_real_run(record, nodes):
     by_rank = on_nodes(node_traces, nodes)

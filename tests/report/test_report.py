@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import get_args
 
+import pytest
 from fake_clusters import M5
 from fake_runs import header, write_plausible, write_run
 from read_tables import printed
@@ -63,6 +64,7 @@ def test_a_directory_whose_name_is_no_text_is_reported_on(tmp_path):
         (out + notes).encode()
 
 
+@pytest.mark.processes
 def test_reports_start_without_torch_pandas_or_matplotlib():
     program = (
         "import sys, istbench.report.report, istbench.report.output.formats;"
@@ -73,6 +75,7 @@ def test_reports_start_without_torch_pandas_or_matplotlib():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
 def test_a_report_with_pictures_is_made_without_torch_or_pandas(results):
     write_plausible(results, "ddp", traced=True)
     program = (

@@ -194,6 +194,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", str(mounted)], check=True, timeout=10)
 
 
+@pytest.mark.processes
 def test_a_full_disk_loses_nothing_recorded(tiny_disk):
     run = RunDirectory(tiny_disk / HEADER.cell)
     run.create(HEADER)
@@ -230,6 +231,7 @@ for step in range(first, 10**9):
 """
 
 
+@pytest.mark.processes
 def test_kill_9_loses_at_most_the_line_being_written(run):
     for kill in range(4):
         process = subprocess.Popen([sys.executable, "-c", APPENDER, str(run.path)], stdout=subprocess.PIPE)

@@ -222,6 +222,7 @@ def networks_of_this_process():
     return list(Path("/run/netns").glob(f"istbench-ssh-{os.getpid()}-*"))
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_runs(path, request, monkeypatch, capsys, tmp_path):

@@ -115,6 +115,7 @@ def test_a_damaged_directory_is_made_again(tmp_path: Path, no_progress: Progress
     open_split(Path(source.path), "test", 35)
 
 
+@pytest.mark.processes
 def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Progress) -> None:
     process, told = start_preparing(tmp_path, clips_per_word=3)
     next_told(told)
@@ -127,6 +128,7 @@ def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Prog
     assert not list((tmp_path / "speech").glob(".*.partial"))
 
 
+@pytest.mark.processes
 def test_two_processes_prepare_at_once(tmp_path: Path) -> None:
     started = [start_preparing(tmp_path, clips_per_word=3) for _ in range(2)]
     answers = []

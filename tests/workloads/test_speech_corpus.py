@@ -26,6 +26,7 @@ def rendered(settings: CorpusSettings, block: int = 0) -> np.ndarray:
     return np.frombuffer(output, np.int16).reshape(-1, 16_000)
 
 
+@pytest.mark.processes
 def test_one_seed_is_one_corpus_bit_for_bit(tmp_path: Path, no_progress: Progress) -> None:
     sources = [
         build.prepare_synthetic(replace(SMALL, seed=seed), tmp_path / name, no_progress)
@@ -59,6 +60,7 @@ def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "CHUNK_CLIPS", 15)
 
 
+@pytest.mark.processes
 def test_the_number_of_cores_makes_no_difference(
     tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
@@ -71,6 +73,7 @@ def test_the_number_of_cores_makes_no_difference(
     assert len(fingerprints) == 1
 
 
+@pytest.mark.processes
 def test_a_block_is_the_same_in_every_process() -> None:
     clips = rendered(SMALL)
     assert np.array_equal(clips, rendered(SMALL))
@@ -95,6 +98,7 @@ def test_the_smallest_corpus_has_both_splits() -> None:
     assert corpus.is_test.sum() == (~corpus.is_test).sum() == 35
 
 
+@pytest.mark.processes
 def test_every_word_fits_and_is_heard() -> None:
     script = """
 from istbench.workloads.speech_data.espeak import ACCENTS, SAMPLE_RATE, Synthesizer
@@ -125,6 +129,7 @@ def test_without_espeak_the_way_out_is_named(
         Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
 
 
+@pytest.mark.processes
 def test_a_renderer_that_fails_is_reported(
     tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +138,7 @@ def test_a_renderer_that_fails_is_reported(
         Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away_stops_the_renderer() -> None:
     command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=8).to_json()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -150,11 +156,13 @@ def imports_none(module: str, *heavy: str) -> str:
     return f"import sys, {module}; assert not {set(heavy)} & set(sys.modules)"
 
 
+@pytest.mark.processes
 def test_renderers_start_without_heavy_imports() -> None:
     script = imports_none(synthetic.__name__, "torch", "soundfile")
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.processes
 def test_workers_start_without_heavy_imports() -> None:
     script = imports_none(Speech.__module__, "torchaudio", "soundfile", "espeakng_loader")
     worker = multiprocessing.get_context("forkserver").Process(target=exec, args=(script,))

@@ -40,6 +40,7 @@ def test_threads_that_the_user_gave_stand_in_the_name():
     assert given.name != prepared(request).name
 
 
+@pytest.mark.processes
 def test_cells_of_the_smoke_suite_differ():
     suites = read_suite(ROOT / "configs" / "smoke.toml")
     names = [prepared(request).config.cell("data") for suite in suites for request in suite.requests()]

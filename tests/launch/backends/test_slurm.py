@@ -215,6 +215,7 @@ def test_no_folder_is_made_for_jobs_where_no_job_is_submitted(said, tmp_path, mo
     assert list((tmp_path / "slurm").iterdir()) == []
 
 
+@pytest.mark.processes
 def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -225,6 +226,7 @@ def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said
     assert said[-1] == "3 jobs keep running, and the same command waits for them; `scancel 9 10 11` ends them"
 
 
+@pytest.mark.processes
 def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, said, tmp_path):
     executor.at_a_time = 1
     failures = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
@@ -257,6 +259,7 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     assert tried == ["ddp", "ist", "ist", "p3"]
 
 
+@pytest.mark.processes
 def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_PATIENCE_S", 0)
     executor.in_all = 1
@@ -275,6 +278,7 @@ def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
     assert said == []
 
 
+@pytest.mark.processes
 def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
     executor, said, tmp_path, monkeypatch
 ):
@@ -341,6 +345,7 @@ def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, sai
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
 
 
+@pytest.mark.processes
 def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0.1)
     task = str(write_task(tmp_path / "mine.py"))

@@ -29,11 +29,13 @@ def clock(monkeypatch):
     return now
 
 
+@pytest.mark.processes
 def test_the_queue_is_what_squeue_lists(squeue):
     squeue("7\\n12\\n")
     assert queued_jobs() == {"7", "12"}
 
 
+@pytest.mark.processes
 def test_a_queue_that_says_nothing_is_not_an_empty_one(squeue, clock, tmp_path, monkeypatch):
     squeue("slurm_load_jobs error: Unable to contact slurm controller", 1)
     assert queued_jobs() is None

@@ -30,6 +30,7 @@ def own_host(tmp_path, monkeypatch):
         yield found, events
 
 
+@pytest.mark.processes
 def test_files_come_and_go_as_they_are(own_host, tmp_path):
     host, _ = own_host
     run, other = tmp_path / "a" / "runs" / "cell", tmp_path / "b" / "runs" / "cell"
@@ -60,6 +61,7 @@ def test_every_python_of_istbench_starts_with_p():
     assert [start for start in starts if not start.endswith('"-P"')] == []
 
 
+@pytest.mark.processes
 def test_a_host_imports_no_file_of_the_folder_it_starts_in(tmp_path, monkeypatch):
     """Neither the agent, at its start and at its requests, nor the Pythons that it starts."""
     for name in ("json", "queue", "socket", "runpy", "msgspec", "istbench", "torch", "fcntl"):
@@ -73,6 +75,7 @@ def test_a_host_imports_no_file_of_the_folder_it_starts_in(tmp_path, monkeypatch
     assert not (tmp_path / "EXECUTED").exists()
 
 
+@pytest.mark.processes
 def test_bytes_that_break_off_are_no_answer(tmp_path, monkeypatch):
     """Else a part of a file would take the place of all of it."""
     ssh = tmp_path / "ssh"
@@ -94,6 +97,7 @@ def test_bytes_that_break_off_are_no_answer(tmp_path, monkeypatch):
             found.answer(asked)
 
 
+@pytest.mark.processes
 def test_a_host_whose_python_was_stopped_is_given_up(own_host, monkeypatch):
     host, events = own_host
     monkeypatch.setattr(agent_program, "SILENCE_S", -1.0)
@@ -101,6 +105,7 @@ def test_a_host_whose_python_was_stopped_is_given_up(own_host, monkeypatch):
     assert "it has said nothing for" in events.get(timeout=60).frame["lost"]
 
 
+@pytest.mark.processes
 def test_a_host_that_answers_beats_is_not(own_host):
     host, events = own_host
     host._heard = before = host._heard - agent_program.SILENCE_S + 5
@@ -110,6 +115,7 @@ def test_a_host_that_answers_beats_is_not(own_host):
     assert events.empty()
 
 
+@pytest.mark.processes
 def test_the_program_that_is_sent_stands_alone_and_ends_with_its_questions():
     done = subprocess.run(
         [sys.executable, "-I", "-c", Path(agent_program.__file__).read_text()],

@@ -52,6 +52,7 @@ def test_what_cannot_run_has_no_name():
     assert cell_name(("run", "--no-such"), nodes=1) is None
 
 
+@pytest.mark.processes
 def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
     plugin = tmp_path / "loud.py"
     plugin.write_text("print('[null]')\n")

@@ -18,6 +18,8 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun
 from istbench.workloads.cache import cache_directory
 
+pytestmark = pytest.mark.processes
+
 BY = {"worked_by": "istbench.cli.detached_job", "named_by": "istbench.cli.cell_names"}
 
 

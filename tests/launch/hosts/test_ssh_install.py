@@ -16,6 +16,8 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.wheel import source_key
 from istbench.workloads.cache import cache_directory
 
+pytestmark = pytest.mark.processes
+
 _BASE = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 

@@ -27,16 +27,16 @@ def test_links_much_alike_are_none_of_them_slow():
     assert slow_links(links("abc", {("a", "b"): 0.8e9, ("c", "a"): 1.1e9})) == []
 
 
-@pytest.mark.parametrize("hosts", ["ab", "abc", "abcd"])
-def test_one_link_of_half_the_bandwidth_is_named(hosts):
-    (line,) = slow_links(links(hosts, {("b", "a"): 0.5e9}))
+@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
+def test_one_link_of_half_the_bandwidth_is_named(names):
+    (line,) = slow_links(links(names, {("b", "a"): 0.5e9}))
     assert line == "b to a carries 500 Mbit/s; usual is 1 Gbit/s"
 
 
-@pytest.mark.parametrize("hosts", ["abc", "abcde"])
-def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(hosts):
-    rates = {(a, b): 0.5e9 for a, b in itertools.permutations(hosts, 2) if "b" in (a, b)}
-    assert slow_links(links(hosts, rates)) == [
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(names):
+    rates = {(a, b): 0.5e9 for a, b in itertools.permutations(names, 2) if "b" in (a, b)}
+    assert slow_links(links(names, rates)) == [
         "b sends to all others at 500 Mbit/s at most; usual is 1 Gbit/s",
         "b receives from all others at 500 Mbit/s at most; usual is 1 Gbit/s",
     ]

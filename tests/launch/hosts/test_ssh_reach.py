@@ -78,6 +78,7 @@ def ran(line):
     return subprocess.run(shlex.split(line), env=os.environ, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.processes
 def test_the_line_that_is_named_for_an_unknown_key_asks_and_then_the_host_is_reached(
     config, why, tmp_path, monkeypatch
 ):
@@ -94,6 +95,7 @@ def test_the_line_that_is_named_for_an_unknown_key_asks_and_then_the_host_is_rea
     assert why(name, path) is None
 
 
+@pytest.mark.processes
 def test_a_key_that_changed_is_said_to_have_and_the_named_line_removes_it(config, why, tmp_path):
     name, path = f"10.79.0.1:{OTHER_PORT}", config()
     known = tmp_path / "known"
@@ -106,6 +108,7 @@ def test_a_key_that_changed_is_said_to_have_and_the_named_line_removes_it(config
     assert why(name, path).startswith("its host key is not known here yet; ")
 
 
+@pytest.mark.processes
 def test_a_host_that_accepts_no_key_is_named_with_the_line_that_puts_one_there(config, why):
     path = config(with_key=False)
     with path.open("a") as file:

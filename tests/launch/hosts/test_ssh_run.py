@@ -20,6 +20,8 @@ from istbench.launch.hosts.group import Unfit
 from istbench.results.events import Fault, Stop
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 
 def step_of(out):
     return json.loads((out / "runs/cell/checkpoint/latest.json").read_text())["step"]

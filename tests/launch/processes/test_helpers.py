@@ -14,6 +14,8 @@ from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.stuck import exit_code_of, state_of
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def short_grace(monkeypatch):

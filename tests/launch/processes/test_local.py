@@ -16,6 +16,8 @@ from istbench.launch.processes import local
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalLauncher
 
+pytestmark = pytest.mark.processes
+
 
 def is_alive(process):
     try:

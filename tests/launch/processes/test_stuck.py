@@ -77,6 +77,7 @@ def test_a_launcher_that_was_stopped_itself_counts_no_seconds(tmp_path, activiti
     looks(watch, PROCESSES, 5)
 
 
+@pytest.mark.processes
 def test_a_stopped_worker_is_named_whatever_it_did(tmp_path, activities, clock):
     process = subprocess.Popen(["sleep", "600"])
     try:

@@ -15,6 +15,8 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 STRANGER = Path(__file__).parents[2] / "stranger.py"
 UID = 65534  # of nobody
 SECRET = "a secret of these tests"

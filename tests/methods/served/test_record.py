@@ -16,6 +16,8 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.evaluate import evaluate
 from istbench.studies.conformance.training import assembled, batches_of, open_workload, set_up
 
+pytestmark = pytest.mark.processes
+
 WIDE = {"hidden": 64, "layers": 4}
 PARAMETERS = 8 * 64 + 64 + 3 * (64 * 64 + 64) + 64 * 4 + 4
 

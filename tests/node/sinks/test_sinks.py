@@ -91,6 +91,7 @@ def test_mlflow_has_the_whole_curve_of_a_run_that_requests_it_on_a_resume(run, r
     assert sorted((point.step, point.value) for point in points) == KEPT
 
 
+@pytest.mark.processes
 def test_wandb_reads_the_parts_of_an_offline_run_as_runs_of_a_group(run, results):
     proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     feed_both_parts(run, "wandb")

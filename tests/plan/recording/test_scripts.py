@@ -70,6 +70,7 @@ def record_here(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.processes
 def test_json_is_pure_and_the_script_prints_to_stderr(record):
     text = """
     import os, subprocess
@@ -93,6 +94,7 @@ def test_json_is_pure_and_the_script_prints_to_stderr(record):
     assert (found.script, found.arguments) == ("train.py", ("--lr=3", "-x", "--json"))
 
 
+@pytest.mark.processes
 def test_the_record_is_replayed_and_planned(record, capfd):
     status, out, _ = record("while True: step()", "--steps", 8, "--out", "some.json", "--threads", 1)
     assert status == 0
@@ -139,6 +141,7 @@ WITHOUT_RECORD = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("text", WITHOUT_RECORD, ids=range(len(WITHOUT_RECORD)))
 def test_a_script_that_gives_no_record_says_why_in_one_line(record_here, text):
     kind, reason = WITHOUT_RECORD[text]
@@ -147,6 +150,7 @@ def test_a_script_that_gives_no_record_says_why_in_one_line(record_here, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "status", "reason"),
     [
@@ -180,6 +184,7 @@ atexit.register(sleep)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "status"),
     [
@@ -247,6 +252,7 @@ def test_a_script_cannot_mistake_the_end_for_its_own_error(record_here, capfd):
     assert "cleaned up" in capfd.readouterr().out
 
 
+@pytest.mark.processes
 def test_data_loader_workers_and_a_script_that_ends_by_itself(record_here):
     text = """
     data = torch.utils.data.TensorDataset(torch.randn(80, 6))
@@ -289,6 +295,7 @@ def test_wrong_use_is_one_line(words, reason, tmp_path, monkeypatch, capsys):
     assert reason in one_line(capsys.readouterr().err)
 
 
+@pytest.mark.processes
 def test_the_record_lies_where_the_command_started(record, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     status, out, _ = record("import os\nos.chdir('elsewhere')\nwhile True: step()", "--steps", 8, "--json")
@@ -296,6 +303,7 @@ def test_the_record_lies_where_the_command_started(record, tmp_path):
     assert load_script(tmp_path / "train.record.json").script == "train.py"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_script_and_its_children(tmp_path, ending):
     mark = f"mark{os.getpid()}"

@@ -18,6 +18,7 @@ from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 UNCLAIMED = ("diloco", "dslide", "noloco", "sampled_softmax", "sparseloco", "streaming_diloco")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", [entry.name for entry in registered("methods")])
 def test_every_installed_method_keeps_the_contract(name):
     found = list(check_method(name, nodes=3))
@@ -30,6 +31,7 @@ def test_every_installed_method_keeps_the_contract(name):
 LOW_RANK = {"compress": "powersgd", "rank": "1", "least_compression": "0.5"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -84,6 +86,7 @@ class Broken(LocalSGD):
 """
 
 
+@pytest.mark.processes
 def test_a_method_that_breaks_the_contract_fails_the_checks_it_breaks(tmp_path):
     plugin = tmp_path / "broken.py"
     plugin.write_text(BROKEN)
@@ -116,6 +119,7 @@ class OfBefore(LocalSGD):
 """
 
 
+@pytest.mark.processes
 def test_rounds_that_a_method_does_not_tell_are_caught(tmp_path):
     plugin = tmp_path / "of_before.py"
     plugin.write_text(OF_BEFORE)

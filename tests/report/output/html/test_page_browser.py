@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 SERIOUS = ("serious", "critical")
 
