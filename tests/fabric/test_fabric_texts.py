@@ -41,6 +41,7 @@ def texts(monkeypatch):
     own = Activity()  # threads of other tests may still wait
     for module in ("texts", "pulse"):
         monkeypatch.setattr(f"istbench.fabric.{module}.current", own)
+    monkeypatch.setattr("istbench.fabric.texts._GRACE_S", 1.0)
     store = Store()
     store.lost = threading.Event()
     found = [Texts(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
