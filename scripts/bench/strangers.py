@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -811,6 +811,19 @@ def chosen(text: str | None, known: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
+def pairs_of(kinds: Sequence[str | None], commands: Sequence[str | None]) -> list[tuple[str, str]]:
+    """Each kind with the commands that concern it. The first of `kinds` belong to the first of `commands`."""
+    if len(kinds) != len(commands):
+        raise SystemExit(f"{len(kinds)} times --kinds and {len(commands)} times --commands; give both as often")
+    return [
+        (name, command)
+        for own, theirs in zip(kinds, commands, strict=True)
+        for name in chosen(own, KINDS)
+        for command in chosen(theirs, COMMANDS)
+        if name == "good" or name.startswith(ONLY.get(command, ("",)))
+    ]
+
+
 def print_table(seen: list[Seen], limit_s: float) -> None:
     """A row for each kind, and the sums."""
     print("| folder | commands | executed | wrote outside | tracebacks | too long | statuses |")
@@ -845,8 +858,12 @@ def main() -> None:
     """Walk, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="for the good folder, the boxes and strangers.json")
-    parser.add_argument("--kinds", help="kinds of folders, with commas; cell* names all that begin so")
-    parser.add_argument("--commands", help="commands, with commas; export* names all that begin so")
+    parser.add_argument(
+        "--kinds", action="append", help="kinds of folders, with commas; cell* names all that begin so"
+    )
+    parser.add_argument(
+        "--commands", action="append", help="commands for these kinds, with commas; export* likewise"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="commands side by side")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a command is too long")
     parser.add_argument("--list", action="store_true", help="print the kinds and the commands")
@@ -856,15 +873,9 @@ def main() -> None:
         return
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    kinds, commands = chosen(arguments.kinds, KINDS), chosen(arguments.commands, COMMANDS)
+    pairs = pairs_of(arguments.kinds or [None], arguments.commands or [None])
     good = train_good(out)
     warm_up()
-    pairs = [
-        (name, command)
-        for name in kinds
-        for command in commands
-        if name == "good" or name.startswith(ONLY.get(command, ("",)))
-    ]
     shards = []
     for shard in range(arguments.jobs):
         child = os.fork()

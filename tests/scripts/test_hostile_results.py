@@ -19,10 +19,21 @@ READING = "report-csv,replay-nodes,timeline,export-mllog,export-out,compare-suit
 WRITTEN = "plugin,cell-up,cell-up-two,save-outside,standing-in-it,link-trace.npz"
 
 
+RESUMED = "save-outside,checkpoint-names,hard-links,fifos-beside"
+WALKS = {READING: READ, "retrace": WRITTEN, "run-resume": RESUMED, "compare-jobs": "jobs-elsewhere"}
+"""By commands, the kinds of folders that they read."""
+
+
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
-    """A directory with a good folder, which is trained once."""
-    return tmp_path_factory.mktemp("strangers")
+def seen(tmp_path_factory):
+    """All that the program walked: by one start, over one good folder."""
+    out = tmp_path_factory.mktemp("strangers")
+    words = [word for commands, kinds in WALKS.items() for word in (f"--kinds={kinds}", f"--commands={commands}")]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(out), "--limit=600", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / "strangers.json").read_text())
 
 
 @pytest.fixture
@@ -31,28 +42,14 @@ def strangers(monkeypatch):
     return importlib.import_module("strangers")
 
 
-def harm(out, kinds, commands):
-    """The commands that did harm, of all that the program walked."""
-    words = [str(out), f"--kinds={kinds}", f"--commands={commands}", "--limit=600"]
-    done = subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads((out / "strangers.json").read_text())
-    assert {one["kind"] for one in seen} == set(kinds.split(","))
-    return [
-        one
-        for one in seen
-        if one["executed"] or one["changed"] or one["traceback"] or one["status"] in ("late", 99)
-    ]
-
-
-def test_commands_that_read_do_no_harm(good):
-    assert harm(good, READ, READING) == []
-
-
-def test_commands_that_train_do_no_harm(good):
-    assert harm(good, WRITTEN, "retrace") == []
-    assert harm(good, "save-outside,checkpoint-names,hard-links,fifos-beside", "run-resume") == []
-    assert harm(good, "jobs-elsewhere", "compare-jobs") == []
+@pytest.mark.processes
+@pytest.mark.parametrize("commands", WALKS)
+def test_commands_do_no_harm(seen, commands):
+    own = [one for one in seen if one["command"] in commands.split(",")]
+    assert {one["kind"] for one in own} == set(WALKS[commands].split(","))
+    assert [
+        one for one in own if one["executed"] or one["changed"] or one["traceback"] or one["status"] in ("late", 99)
+    ] == []
 
 
 def test_the_program_sees_harm(strangers, tmp_path):
