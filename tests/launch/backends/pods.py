@@ -1,12 +1,13 @@
-"""A backend in forty lines: each cell runs as a pod, a process that shares nothing but a folder with this one."""
+"""A backend in forty lines: each cell runs as a pod, which shares nothing but a folder with this process.
 
-import subprocess
-import sys
+Here a pod is a run on this machine.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
 
-from istbench.base.errors import RunFailed
 from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome
+from istbench.launch.backends.here import Here
 from istbench.results.store import RunDirectory
 
 
@@ -21,15 +22,13 @@ class Pods(Backend):
         """Run one pod for each cell, and link the results to `out`."""
         for request in cells:
             before = set(self.volume.glob("runs/*"))
-            words = [*request.arguments(), f"--out={self.volume}", *(["--again"] if again else [])]
-            pod = subprocess.run([sys.executable, "-m", "istbench", *words], capture_output=True, text=True)
+            (pod,) = Here().run([request], self.volume, again, screen)
             name = next(path.name for path in self.volume.glob("runs/*") if path not in before)
             run = RunDirectory.of(out, name)
             run.path.parent.mkdir(parents=True, exist_ok=True)
             run.path.symlink_to(self.volume / "runs" / name)
             screen.note(f"pod of {name} has ended")
-            failure = RunFailed(pod.stderr.splitlines()[-1]) if pod.returncode else None
-            yield Outcome(cell=name, run=run, failure=failure)
+            yield Outcome(cell=name, run=run, failure=pod.failure)
 
 
 KIND = Kind(
