@@ -15,7 +15,7 @@ A run that fails counts as a miss, and case.json names it. Without its label the
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
-    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 2    # to try it, as root
+    python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 1    # to try it, as root
 """
 
 import argparse
