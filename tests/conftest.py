@@ -30,7 +30,7 @@ SLOW_FILES = [
 ]  # fmt: skip
 
 # Tests in these folders and with these fixtures start processes. Elsewhere, a file or a test has the mark itself.
-PROCESS_FOLDERS = ["aws", "identities"]
+PROCESS_FOLDERS = ["identities"]
 PROCESS_FIXTURES = {"browser", "hosts", "only_lab"}
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of Python that start a process."""
