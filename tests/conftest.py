@@ -22,7 +22,7 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 SLOW_FILES = [
     "scripts/test_programs", "cli/test_torchrun", "cli/test_run_on_hosts", "cli/test_stopped_runs",
     "node/test_stalls", "launch/torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
-    "node/test_stopping", "cli/test_silent_runs", "plan/test_redeal",
+    "node/test_stopping", "cli/test_silent_runs", "launch/engines/test_engines_run", "plan/test_redeal",
     "cluster/simulator/test_folding", "node/test_node_seconds", "launch/hosts/test_ssh_run",
     "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files", "launch/hosts/test_ssh_install",
     "cli/test_lab_command", "cli/test_streams", "identities/test_served", "studies/conformance/test_check",

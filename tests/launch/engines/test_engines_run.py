@@ -1,0 +1,227 @@
+"""The sections of engine files as they stand, on namespaces that play the nodes: the same weights as a run here."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+import ssh_hosts
+from small_task import write_task
+
+from istbench.cluster.profile import load_profile
+from istbench.launch.engines import kubeflow, skypilot, slurm
+from istbench.launch.engines.job import EngineJob
+from istbench.launch.hosts.wheel import build_wheel
+from istbench.node.published import newest_whole
+from istbench.results.events import Evaluation
+from istbench.results.store import RunDirectory
+
+_REASON = ssh_hosts.why_not()
+if _REASON:
+    pytest.skip(_REASON, allow_module_level=True)
+pytestmark = pytest.mark.timeout(900)  # on a busy machine
+
+NODES = 2
+_SECRET = "0123456789abcdef"
+_TIMEOUT_S = 200
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """Namespaces with a name, an address and a home directory each."""
+    with ssh_hosts.hosts(NODES, tmp_path_factory.mktemp("machines") / "hosts") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of this checkout."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """The packages that istbench requires, and not istbench: pip on a node finds nothing else."""
+    folder = tmp_path_factory.mktemp("packages")
+    own = ("istbench", "__editable__", "pip", "setuptools", "wheel", "__pycache__")
+    for place in [path for path in sys.path if path.endswith("site-packages")]:
+        for entry in Path(place).iterdir():
+            if not entry.name.startswith(own) and entry.suffix != ".pth" and not (folder / entry.name).exists():
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.fixture
+def nodes(machines, packages, tmp_path):
+    """Starts a shell text on node `number` with variables; returns the process."""
+    started = []
+    (tmp_path / "bin").mkdir()
+    base = Path(sys.base_prefix, "bin")
+    (tmp_path / "bin/python3").symlink_to(base / f"python{sysconfig.get_python_version()}")
+
+    def start(number, command, **variables):
+        home = tmp_path / f"home{number}"
+        home.mkdir(exist_ok=True)
+        given = {
+            "PATH": f"{tmp_path}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(home), "PYTHONPATH": str(packages), "PIP_NO_INDEX": "1", "OMP_NUM_THREADS": "1",
+            "ISTBENCH_SECRET": _SECRET, **variables,
+        }  # fmt: skip
+        enter = ["nsenter", "--net", "--uts", "--target", str(machines.servers[number].pid)]
+        process = subprocess.Popen(
+            [*enter, *command], env=given, cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finish(processes):
+    """Wait for all; returns the exit statuses and the errors."""
+    ended = [process.communicate(timeout=_TIMEOUT_S) for process in processes]
+    return [process.returncode for process in processes], "\n".join(error for _, error in ended)
+
+
+def job(tmp_path, install, **changed):
+    task = write_task(tmp_path / "it's a task.py")
+    words = ["run", "--workload", str(task), "--method", "ist", "--steps", "40", "--threads", "1"]
+    given = {"words": words, "results": None, "hours": 1.0, **changed}
+    return EngineJob(name="trial", nodes=NODES, machine=load_profile("m5.2xlarge"), install=str(install), **given)
+
+
+def result_below(folder):
+    """The cell of a results directory and its weights."""
+    (path,) = (folder / "runs").iterdir()
+    header = RunDirectory(path).header()
+    assert header.status == "done"
+    return header.cell, header.result.weights_sha256
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """The cell that `istbench run` trains on this machine alone, and its weights."""
+    folder = tmp_path_factory.mktemp("here")
+    words = [*job(folder, "istbench").words, "--nodes", str(NODES), "--json", "--out", str(folder / "results")]
+    done = subprocess.run([sys.executable, "-m", "istbench", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return found["cell"], found["weights_sha256"]
+
+
+ADDRESSES = "\n".join(f"10.79.0.{number + 1}" for number in range(NODES))
+
+
+def start_section(nodes, text):
+    """Start a section of SkyPilot's on all nodes."""
+    return [
+        nodes(number, ["bash", "-c", text], SKYPILOT_NODE_IPS=ADDRESSES, SKYPILOT_NODE_RANK=str(number))
+        for number in range(NODES)
+    ]
+
+
+def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(nodes, wheel, tmp_path, here):
+    asked = job(tmp_path, wheel)
+    found = skypilot.task(asked)
+    ((mounted, local),) = found["file_mounts"].items()
+    for number in range(NODES):  # SkyPilot copies file_mounts
+        path = tmp_path / f"home{number}" / mounted.removeprefix("~/")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(Path(local).read_bytes())
+    for section in ("setup", "run"):
+        statuses, error = finish(start_section(nodes, found[section]))
+        assert statuses == [0] * NODES, error
+    results = tmp_path / "home0" / "istbench-results"
+    assert result_below(results) == here
+    assert not (tmp_path / "home1" / "istbench-results").exists()
+
+    shutil.rmtree(results)
+    long = [*asked.words[:-3], "400000", "--threads", "1", "--eval-every", "20"]
+    processes = start_section(nodes, skypilot.task(job(tmp_path, wheel, words=long))["run"])
+    until = time.monotonic() + _TIMEOUT_S
+    while not any(map(has_trained, results.glob("runs/*"))):
+        assert time.monotonic() < until
+        assert [process.poll() for process in processes] == [None] * NODES, finish(processes)
+        time.sleep(0.1)
+    timers = [path for path in Path("/proc").glob("[0-9]*/cmdline") if is_timer(path, tmp_path)]
+    assert len(timers) == NODES
+    for path in timers:
+        os.kill(int(path.parent.name), signal.SIGALRM)  # to `timeout`, the end of its seconds
+    statuses, error = finish(processes)
+    assert statuses == [124] * NODES, error
+    (path,) = (results / "runs").iterdir()
+    assert RunDirectory(path).header().status == "interrupted", error
+    assert newest_whole(path / "checkpoint").totals.step > 0
+
+
+def has_trained(path):
+    """Whether the run at `path` has an evaluation after its first steps."""
+    return any(isinstance(event, Evaluation) and event.step > 0 for event in RunDirectory(path).events())
+
+
+def is_timer(path, folder):
+    """Whether the process of a `cmdline` is a `timeout` of a run with results in `folder`."""
+    with contextlib.suppress(OSError):
+        words = path.read_bytes().split(b"\0")
+        return words[0] == b"timeout" and any(str(folder).encode() in word for word in words)
+    return False
+
+
+def test_the_command_of_a_train_job(nodes, wheel, tmp_path, here):
+    # Pods read no local wheel; they get its address.
+    asked = job(tmp_path, wheel.as_uri())
+    (replicated,) = kubeflow.objects(asked)[0]["spec"]["template"]["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    mounting = f'mount --bind {volume} {mount["mountPath"]} && exec "$@"'
+    pod = ["unshare", "--mount", "sh", "-c", mounting, "sh", *container["command"]]
+    processes = [
+        nodes(number, pod, PET_NODE_RANK=str(number), PET_MASTER_ADDR=ADDRESSES.split()[0], PET_NNODES=str(NODES))
+        for number in range(NODES)
+    ]
+    statuses, error = finish(processes)
+    assert statuses == [0] * NODES, error
+    assert result_below(volume) == here
+
+
+# Starts a task on each node, and ends all if one fails.
+SRUN = """#!/bin/bash
+shift
+number=0 started=
+for pid in PIDS; do
+    SLURM_NODEID=$number nsenter --net --uts --target $pid "$@" &
+    started="$started $!" number=$((number + 1))
+done
+for process in $started; do wait $process || exit; done
+"""
+
+
+def test_a_script_of_slurm(nodes, machines, wheel, tmp_path, here):
+    asked = job(tmp_path, wheel, results="our results")
+    programs = {
+        "srun": SRUN.replace("PIDS", " ".join(str(server.pid) for server in machines.servers)),
+        "scontrol": f"#!/bin/sh\n[ \"$*\" = 'show hostnames node[1-2]' ] && echo '{ADDRESSES}'\n",
+    }
+    for name, text in programs.items():
+        program = tmp_path / "bin" / name
+        program.write_text(text)
+        program.chmod(0o755)
+    script = tmp_path / "job.sh"
+    script.write_text(slurm.file_of(asked))
+    variables = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_SUBMIT_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+    statuses, error = finish([nodes(0, ["bash", str(script)], **variables)])
+    assert statuses == [0], error
+    assert result_below(tmp_path / "our results") == here
+    assert list(tmp_path.glob("tmp.*")) == []  # the nodes delete what they installed
