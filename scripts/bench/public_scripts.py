@@ -1,8 +1,8 @@
 """Whether `istbench record` ends in time over public training scripts, as a markdown table.
 
 `--examples DIR` is a checkout of pytorch/examples, `--nanogpt DIR` one of nanoGPT, `--more FOLDER` has further
-scripts without arguments. Each script runs in a copy of its folder, on digits, words and waves that this program
-draws, since nothing is downloaded. Seconds count from the command to its end, with torch's import. Without these
+scripts without arguments. Each script runs in a copy of its folder, on digits and words that this program draws,
+since nothing is downloaded. Seconds count from the command to its end, with torch's import. Without these
 options, a small script of this program is recorded.
 
     python scripts/bench/public_scripts.py --max-seconds 20 --steps 8    # to try it
@@ -33,8 +33,7 @@ _SCRIPTS = {
     "vae/main.py": (),
     "dcgan/main.py": ("--dataset", "fake", "--ngf", "8", "--ndf", "8"),
     "imagenet/main.py": ("--dummy", "--batch-size", "4", "--workers", "2"),
-    "word_language_model/main.py": ("--epochs", "1"),
-    "time_sequence_prediction/train.py": (),
+    "word_language_model/main.py": ("--epochs", "1", "--use-optimizer"),
 }
 _NANOGPT = (
     "config/train_shakespeare_char.py", "--device=cpu", "--compile=False", "--eval_iters=2", "--log_interval=10",
@@ -83,8 +82,6 @@ def of_examples(checkout: Path, folder: Path) -> Iterator[Script]:
             for split in ("train", "valid", "test"):
                 words = np.random.default_rng(0).integers(0, 1000, 40_000)
                 (path.parent / "data" / "wikitext-2" / f"{split}.txt").write_text(" ".join(map(str, words)) + "\n")
-        if name.startswith("time"):
-            subprocess.run([sys.executable, "generate_sine_wave.py"], cwd=path.parent, check=True)
         yield Script(name, path, arguments)
 
 
