@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ENTRIES = """
 [istbench.methods]
 central = outside_method:Central

@@ -66,7 +66,7 @@ def handle_interrupts_of_exit(status: int) -> None:
         signal.signal(signal.SIGALRM, lambda *_: os._exit(status))
         signal.setitimer(signal.ITIMER_REAL, _LOOKS_S * _LOOKS)
 
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it is closed
         with suppress(OSError, ValueError):
             stream.flush()
     signal.signal(signal.SIGINT, end_soon)

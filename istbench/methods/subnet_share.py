@@ -172,12 +172,14 @@ class SubnetShare:
     def whole(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors that no partition cuts, in the assembled model: `means`, and buffers of this node.
 
-        Running statistics of dealt units have their initial values.
+        Running statistics have their initial values, as an evaluation estimates them, but on one node.
         """
         found, tensors = dict(means), self.tensors
         for name in tensors.keys() - self.layout.names() - means.keys():
             initial = self._workload.initial_buffer(self._model, name).to(self.fabric.device)
-            found[name] = tensors[name].detach() if tensors[name].shape == initial.shape else initial
+            owner = self._model.get_submodule(name.rpartition(".")[0])
+            stays = self.fabric.world_size == 1 or not isinstance(owner, nn.modules.batchnorm._BatchNorm)
+            found[name] = tensors[name].detach() if stays and tensors[name].shape == initial.shape else initial
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def scripts(engine, asked):
     return [text]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("engine", ENGINES)
 def test_hostile_words_reach_the_command_as_they_are(engine, tmp_path):
     suite = tmp_path / "it's; a suite.toml"

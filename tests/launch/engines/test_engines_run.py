@@ -23,6 +23,8 @@ from istbench.node.published import newest_whole
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 
+pytestmark = pytest.mark.processes
+
 _REASON = ssh_hosts.why_not()
 if _REASON:
     pytest.skip(_REASON, allow_module_level=True)
