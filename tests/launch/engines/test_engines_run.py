@@ -23,12 +23,10 @@ from istbench.node.published import newest_whole
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 
-pytestmark = pytest.mark.processes
-
 _REASON = ssh_hosts.why_not()
 if _REASON:
     pytest.skip(_REASON, allow_module_level=True)
-pytestmark = pytest.mark.timeout(900)  # on a busy machine
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]  # on a busy machine
 
 NODES = 2
 _SECRET = "0123456789abcdef"

@@ -6,7 +6,17 @@ import time
 
 import pytest
 
+from istbench.base.interrupts import handle_interrupts
 from istbench.studies.advise.time_limit import TimeUp, at_most
+
+
+@pytest.fixture(autouse=True)
+def handled():
+    """Handle SIGINT as a command does: a shell that starts tests in the background ignores it."""
+    before = signal.getsignal(signal.SIGINT)
+    handle_interrupts()
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_time_ends_the_block_like_ctrl_c():
