@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import jobs
 import pytest
@@ -15,6 +16,12 @@ from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.stuck import exit_code_of, state_of
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def modules_of_tests(monkeypatch):
+    """A fork server that takes another's place imports the tests' own modules too, for the files behind this one."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
 
 
 @pytest.fixture
