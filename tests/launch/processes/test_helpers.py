@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(autouse=True)
 def modules_of_tests(monkeypatch):
-    """A fork server that takes another's place imports the tests' own modules too, for the files behind this one."""
+    """Let a fork server that takes another's place import the tests' modules, for the files behind this one."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
 
 
