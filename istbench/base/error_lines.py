@@ -147,4 +147,4 @@ def _place(word: str, file: str, line: int, function: str) -> str:
 def _raised_here(error: BaseException) -> bool:
     """Whether code of istbench itself raised `error`."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == __package__
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "istbench"

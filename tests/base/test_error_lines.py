@@ -3,6 +3,8 @@
 import sys
 
 import pytest
+import torch
+from torch import nn
 from users_mistakes import MISTAKES
 
 from istbench.base.error_lines import TRACEBACK, during, error_line, reason_of, said_by
@@ -154,6 +156,19 @@ def test_errors_of_istbench_itself_and_of_its_own_workloads_stay_bare():
     assert error_line(raised(fail)) is None
     with pytest.raises(UserError, match=r"^plain$"), during("moving", "task file t.py"):
         raise UserError("plain")
+
+
+def test_an_error_that_code_of_istbench_raises_beside_libraries_stays_bare():
+    def by_istbench():
+        with during("planning ddp", "task file t.py", of_libraries=True):
+            load_profile(None)
+
+    def by_a_library():
+        with during("planning ddp", "task file t.py", of_libraries=True):
+            nn.Linear(1, 1)(torch.zeros(1, 2))
+
+    assert error_line(raised(by_istbench)) is None
+    assert error_line(raised(by_a_library)).startswith("task file t.py, planning ddp: RuntimeError: ")
 
 
 def test_an_exit_of_user_code_is_an_error():
