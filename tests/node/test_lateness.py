@@ -79,15 +79,18 @@ def test_a_segment_of_slow_rounds_is_compared_with_those_before():
     assert found == (pytest.approx(500.0), pytest.approx(10.0))
 
 
+STEPS = 26
+
+
 def node_notes(fabric, config, folder, how):
-    """The urgent notes of a run whose local steps after 20 are slow."""
+    """The urgent notes of a run whose local steps from 20 to its evaluation are slow."""
     lateness._LOOKS_S, lateness._LEAST_S = 0.05, 0.3
     kept = Kept()
     fabric.recorder = Recorder(fabric.device)
 
     class Slow(Disturbing):
         def step(self, done):
-            self._step = done if done >= 20 else -1
+            self._step = done if 20 <= done < STEPS else -1
             super().step(done)
 
     sinks = Slow([kept] if fabric.rank == 0 else [], fabric, 0, how)
@@ -99,13 +102,23 @@ def node_notes(fabric, config, folder, how):
 @pytest.mark.parametrize("how", ["late", "sleep", ""])
 def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
     request = RunRequest(
-        workload="toy", method="local_sgd", nodes=2, steps=26, eval_every=26, method_options={"local_steps": "1"}
+        workload="toy",
+        method="local_sgd",
+        nodes=2,
+        steps=STEPS,
+        eval_every=STEPS,
+        method_options={"local_steps": "1"},
     )
     config = prepare_cell(request, lambda *_: None).config
-    notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path, how)[0]
-    assert len(notes) == (1 if how else 0)
-    for note in notes:
-        assert note.startswith("slow: the evaluation after step 26 seems to come ")
-        assert "averag" in note
-        # The note shows one moment, in which a rank that sleeps in its steps may exchange.
-        assert how == "sleep" or "rank 1 is computing training step" not in note
+    named = False
+    # A note shows one moment, in which a rank that sleeps in its steps may exchange: then another run shows it.
+    for number in range(3 if how == "sleep" else 1):
+        notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path / str(number), how)[0]
+        assert len(notes) == (1 if how else 0)
+        for note in notes:
+            assert note.startswith("slow: the evaluation after step 26 seems to come ")
+            assert "averag" in note
+        named = any("rank 1 is computing training step" in note for note in notes)
+        if named:
+            break
+    assert named == (how == "sleep")
