@@ -50,9 +50,8 @@ class DataParallel(Method):
         self._optimizer = self._build_optimizer()
         self._averages = Averages(fabric, self.options, self.seed)
         self._minibatches = 0  # of the current round
-        self._reached = dict[
-            Tensor, bool
-        ]()  # parameters in the last backward pass, and whether they have a gradient
+        # Parameters in the last backward pass, and whether they have a gradient.
+        self._reached: dict[Tensor, bool] = {}
         for parameter in trained(self._model):
             parameter.register_post_accumulate_grad_hook(self._reach)
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
