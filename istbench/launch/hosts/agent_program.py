@@ -9,7 +9,6 @@ The program ends, with all that it started, when requests end or stay away.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import queue
@@ -31,14 +30,15 @@ INSTALLED = "installed"
 
 
 class Agent:
-    """Answers requests.
+    """Answers requests by `actions`.
 
     Attributes:
         undo: functions to call at the end.
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, actions: dict[str, Callable[[Agent, dict[str, Any]], Any]]) -> None:
         self.undo: list[Callable[[], None]] = []
+        self._actions = actions
         self._out, self._lock = out, threading.Lock()
 
     def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
@@ -53,7 +53,12 @@ class Agent:
     def answer(self, question: dict[str, Any]) -> None:
         """Run the action of a request, and send its result or its error."""
         try:
-            found = self._action(question["do"])(self, question)
+            if question["do"] not in self._actions:
+                raise OSError(
+                    f"the istbench there is of another version and cannot {question['do']}; install the same on "
+                    "every host"
+                )
+            found = self._actions[question["do"]](self, question)
         except Exception as error:
             self.say({"id": question["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
         else:
@@ -61,20 +66,6 @@ class Agent:
                 self.say({"id": question["id"], "bytes": len(found)}, found)
             else:
                 self.say({"id": question["id"], "answer": found})
-
-    def _action(self, name: str) -> Callable[[Agent, dict[str, Any]], Any]:
-        own: dict[str, Any] = {"facts": facts, "clock": clock, "install": install}
-        if name in own:
-            return own[name]
-        # Not at the top: the host may have no istbench.
-        actions: dict[str, Callable[[Agent, dict[str, Any]], Any]] = vars(
-            importlib.import_module("istbench.launch.hosts.remote")
-        )["ACTIONS"]
-        if name not in actions:
-            raise OSError(
-                f"the istbench there is of another version and cannot {name}; install the same on every host"
-            )
-        return actions[name]
 
     def end(self) -> None:
         """End all that was started."""
@@ -115,6 +106,8 @@ def install(agent: Agent, question: dict[str, Any]) -> str:
 
     The environment is complete once the file `python` beside it exists, which runs its Python.
     """
+    import fcntl  # Windows has none
+
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = os.environ.get("ISTBENCH_CACHE") or Path(caches, "istbench")
     folder = Path(cache, INSTALLED, question["key"])
@@ -122,7 +115,7 @@ def install(agent: Agent, question: dict[str, Any]) -> str:
     folder.chmod(0o700)
     python = folder / "python"
     with (folder / "lock").open("w") as lock:
-        importlib.import_module("fcntl").flock(lock, 2)  # LOCK_EX: hosts may share this directory
+        fcntl.flock(lock, fcntl.LOCK_EX)  # hosts may share this directory
         if not python.exists():
             own = folder / "venv"
             shutil.rmtree(str(own), ignore_errors=True)
@@ -164,14 +157,17 @@ def _machine() -> str:
 
 def _istbench() -> str | None:
     try:
-        return importlib.import_module("istbench").__version__
+        import istbench
     except ImportError:
         return None
+    return istbench.__version__
 
 
 def _version(package: str) -> str | None:
     try:
-        return importlib.import_module("importlib.metadata").version(package)
+        from importlib.metadata import version
+
+        return version(package)
     except ImportError:
         return None
 
@@ -207,9 +203,19 @@ def _addresses() -> list[str]:
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
 
 
+def _actions() -> dict[str, Callable[[Agent, dict[str, Any]], Any]]:
+    """The actions of this program, and those of the istbench there, if it has any."""
+    found: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {}
+    with contextlib.suppress(Exception):
+        from istbench.launch.hosts.remote import ACTIONS
+
+        found.update(ACTIONS)
+    return {**found, "facts": facts, "clock": clock, "install": install}
+
+
 def main() -> None:
     """Answer requests on standard input, until it ends or is silent."""
-    agent = Agent(sys.stdout)
+    agent = Agent(sys.stdout, _actions())
     # Its `put` may be called from a signal's handler.
     questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 

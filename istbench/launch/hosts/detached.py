@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from istbench.base.files import writing_whole
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.names import Host
 from istbench.workloads.cache import cache_directory
 

@@ -1,9 +1,6 @@
 """The actions of `agent_program` on a host that has istbench, by name."""
 
-from collections.abc import Callable
-from typing import Any
-
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Action
 from istbench.launch.hosts.detached import report_detached, start_detached, stop_detached, take_detached
 from istbench.launch.hosts.remote_cells import name_cells, source_key_there
 from istbench.launch.hosts.remote_files import clear_away, how_far_there, offer, place_there, read, write
@@ -19,7 +16,7 @@ from istbench.launch.hosts.trees import (
     write_pieces,
 )
 
-ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
+ACTIONS: dict[str, Action] = {
     "listen": listen,
     "stop_listening": stop_listening,
     "reach": reach,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Agent
 
 CONNECTS_S = 3.0
 _HEADER = struct.Struct("!64scd")  # token, service, seconds

@@ -14,7 +14,7 @@ from typing import Any
 
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Agent
 
 _LIMIT_S = 240.0
 

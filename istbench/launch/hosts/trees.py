@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.base.files import writing_whole
-from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.action import Agent
 from istbench.workloads.cache import cache_directory
 
 PART = 1 << 20

@@ -24,7 +24,7 @@ class OtherHost:
     """A host with a home directory of its own at `root`, which answers as the agent does; counts written bytes."""
 
     def __init__(self, root, name="other"):
-        self.root, self.name, self.agent, self.bytes = root, name, Agent(io.StringIO()), 0
+        self.root, self.name, self.agent, self.bytes = root, name, Agent(io.StringIO(), {}), 0
 
     def ask(self, do, content=None, **rest):
         future = Future()

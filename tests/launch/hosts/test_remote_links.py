@@ -13,7 +13,7 @@ TOKEN, ANOTHER = "a" * 64, "b" * 64
 
 @pytest.fixture
 def agent():
-    found = Agent(io.StringIO())
+    found = Agent(io.StringIO(), {})
     yield found
     stop_listening(found, {})
 

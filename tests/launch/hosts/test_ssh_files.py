@@ -22,7 +22,7 @@ class OtherHost:
 
     def __init__(self):
         self.read = []
-        self.name, self.agent = "other", Agent(io.StringIO())
+        self.name, self.agent = "other", Agent(io.StringIO(), {})
 
     def do(self, do, **rest):
         try:
