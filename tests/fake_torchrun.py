@@ -17,7 +17,7 @@ def option(name):
     return next(word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}="))
 
 
-folder = Path(os.environ["ISTBENCH_RELAY"])
+folder = Path(os.environ["ISTBENCH_RUN_FOLDER"])
 rank, seed = option("node-rank"), option("seed")
 run = Path(option("out"), "runs", "cell")
 
@@ -39,7 +39,7 @@ signal.signal(signal.SIGTERM, lambda *_: fail("interrupted", 130))
 os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
 if rank == "0":
     write(folder / "cell", "cell")
-    while not (folder / "go").exists():
+    while not (folder / "train").exists():
         time.sleep(0.01)
     if seed == "2":
         fail("no such thing; use another", 2)

@@ -12,7 +12,7 @@ from istbench.base.error_lines import error_line, show_traceback
 from istbench.base.errors import RunFailed, UserError, printable, printable_lines
 from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED
 from istbench.cli.streams import Streams
-from istbench.launch.hosts import relay
+from istbench.launch.hosts import run_folder
 
 _COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
@@ -74,7 +74,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
     with Streams() as streams:
-        relay.speak_apart()
+        run_folder.speak_apart()
         status = _run(arguments, streams)
         problem = streams.problem()
         if problem:
@@ -115,7 +115,7 @@ def _lines(error: UserError | RunFailed) -> str:
 def _fail(message: str, status: int) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
-    if message and not relay.tell_failure(message, status):
+    if message and not run_folder.report_failure(message, status):
         say(message)
     return status
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from istbench.base.options.run import RunRequest
 from istbench.cli.options import build_request
 from istbench.cli.run_command import command
-from istbench.launch.hosts.job import work
+from istbench.launch.hosts.detached_job import work
 
 
 def request_of(words: Sequence[str], nodes: int) -> RunRequest:

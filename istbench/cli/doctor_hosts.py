@@ -25,7 +25,6 @@ from istbench.launch.hosts.links import (
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
 from istbench.launch.hosts.shared import shared_link
-from istbench.launch.processes.launcher import Signals
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
 
@@ -42,7 +41,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
     """
     if profile is not None and len(hosts) < 2:
         raise UserError("--profile measures links, and one host has none; give at least two hosts")
-    with Signals() as signals, connected(hosts, pythons(python), config) as (connections, _), signals.raised():
+    with connected(hosts, pythons(python), config) as (connections, _):
         try:
             group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
             for name, facts in group.facts.items():

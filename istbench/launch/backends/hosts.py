@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
@@ -13,6 +13,9 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
+
+if TYPE_CHECKING:
+    from istbench.launch.hosts.run import HostsRun
 
 # Hosts run these modules: they read the words of a command as the command itself does.
 _FINDS_NAMES, _WORKS_DETACHED = "istbench.cli.cell_names", "istbench.cli.detached_job"
@@ -89,21 +92,20 @@ class Hosts(Backend):
 
     def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
         """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
-        from istbench.launch.hosts.detach import follow
-        from istbench.launch.hosts.run import HostsRun, run_on_hosts
+        from istbench.launch.hosts.detached import follow
+        from istbench.launch.hosts.run import run_on_hosts
 
-        hosts, run = first_of(self.hosts, request.nodes), HostsRun(request=request, out=out, again=again)
+        run = self._cell(request, out, again)
         names: list[str] = []
         try:
             with _explaining(say):
-                found = follow(
-                    hosts, self._pythons, run, say, self.ssh_config, stopped=self.stop, started=names.append
-                )
+                found = follow(run, say, stopped=self.stop, started=names.append)
                 if found is None and self.stop:
                     raise UserError(
-                        f"nothing of it runs detached on {hosts[0].name}; the same command without --stop trains it"
+                        f"nothing of it runs detached on {self.hosts[0].name}; the same command without --stop "
+                        "trains it"
                     )
-                directory = found or run_on_hosts(hosts, self._pythons, run, say, self.ssh_config, names.append)
+                directory = found or run_on_hosts(run, say, names.append)
         except (RunFailed, UserError) as error:
             here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None
@@ -111,44 +113,43 @@ class Hosts(Backend):
         return Outcome(cell=directory.path.name, run=directory)
 
     def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
-        from istbench.launch.hosts.detach import detach
-        from istbench.launch.hosts.run import HostsRun
+        from istbench.launch.hosts.detached import detach
 
-        chosen = [
-            (HostsRun(request=request, out=out, again=again), first_of(self.hosts, request.nodes))
-            for request in cells
-        ]
+        runs = [self._cell(request, out, again) for request in cells]
         with _explaining(say):
-            detach(chosen, self._pythons, self.ssh_config, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
+            detach(runs, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
 
     def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
-        from istbench.launch.hosts.detach import stop
-        from istbench.launch.hosts.run import HostsRun
+        from istbench.launch.hosts.detached import stop
 
-        runs = [HostsRun(request=request, out=out) for request in cells]
         with _explaining(say):
-            stop(self.hosts, self._pythons, runs, self.ssh_config)
+            stop([self._cell(request, out) for request in cells])
 
     def _finished(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> list[RunDirectory | None]:
         """The run directories, here, of cells that are done; None for others, and where hosts cannot tell."""
         unknown: list[RunDirectory | None] = [None] * len(cells)
         if again:
             return unknown
-        from istbench.launch.hosts.finished import finished
+        from istbench.launch.hosts.finished_cells import finished
         from istbench.launch.hosts.group import Unfit
-        from istbench.launch.hosts.run import HostsRun
 
-        asked = [(HostsRun(request=request, out=out), first_of(self.hosts, request.nodes)) for request in cells]
         try:
-            return finished(asked, self._pythons, self.ssh_config, say, by=_FINDS_NAMES)
+            return finished([self._cell(request, out) for request in cells], say, by=_FINDS_NAMES)
         except Unfit:  # the run that follows reports it
             return unknown
 
-    @property
-    def _pythons(self) -> Sequence[str]:
+    def _cell(self, request: RunRequest, out: Path, again: bool = False) -> "HostsRun":
         from istbench.launch.hosts.connection import pythons
+        from istbench.launch.hosts.run import HostsRun
 
-        return pythons(self.python)
+        return HostsRun(
+            request=request,
+            out=out,
+            again=again,
+            hosts=first_of(self.hosts, request.nodes),
+            pythons=pythons(self.python),
+            config=self.ssh_config,
+        )
 
 
 def _named(request: RunRequest) -> str:

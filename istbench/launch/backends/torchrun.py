@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Kind, Outcome, Screen
-from istbench.launch.hosts import relay
+from istbench.launch.hosts import run_folder
 from istbench.launch.torchrun.world import World, this_world
 from istbench.results.store import RunDirectory
 
@@ -29,7 +29,7 @@ class Torchrun(Backend):
     @property
     def shows_results(self) -> bool:
         """Whether this is rank 0, and no other host requested the run."""
-        return self.world.rank == 0 and relay.folder() is None
+        return self.world.rank == 0 and run_folder.folder() is None
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request`, which has a node for each process; see `Backend.fit`."""
@@ -70,7 +70,7 @@ class Torchrun(Backend):
         screen.note(source.note)
         cell, launcher, network = lead(self.world, cell)
         screen.note(network)
-        relay.await_go(cell.name)
+        run_folder.report_cell(cell.name)
         run = RunDirectory.of(out, cell.name)
         try:
             with screen.training(cell.header, run) as scratch:

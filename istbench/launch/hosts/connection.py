@@ -27,6 +27,7 @@ from istbench.launch.hosts import agent_program
 from istbench.launch.hosts.agent_program import INSTALLED
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.wheel import source_key
+from istbench.launch.processes.launcher import Signals
 
 ANSWERS_S = 30.0
 _CONNECTS_S = 10
@@ -300,7 +301,7 @@ def connected(
     config: the file that ssh reads instead of the user's own configuration.
 
     Raises:
-        UserError: if this machine has no ssh.
+        UserError: if this machine has no ssh. KeyboardInterrupt: after a signal, while the connections are open.
     """
     if shutil.which("ssh") is None and not all(host.local for host in hosts):
         raise UserError("no `ssh` here, which --hosts needs; install the client of OpenSSH")
@@ -313,15 +314,17 @@ def connected(
             for connection in found:
                 connection.beat()
 
-    try:
-        found += [Connection(host, names, events, config) for host in hosts]
-        threading.Thread(target=beat, daemon=True).start()
-        yield found, events
-    finally:
-        over.set()
-        for leave in (Connection.hang_up, Connection.close):
-            for connection in found:
-                leave(connection)
+    with Signals() as signals:
+        try:
+            found += [Connection(host, names, events, config) for host in hosts]
+            threading.Thread(target=beat, daemon=True).start()
+            with signals.raised():
+                yield found, events
+        finally:
+            over.set()
+            for leave in (Connection.hang_up, Connection.close):
+                for connection in found:
+                    leave(connection)
 
 
 def each(connections: Sequence[Connection], call: Callable[[Connection], Any]) -> tuple[list[Any], list[str]]:

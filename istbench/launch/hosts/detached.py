@@ -1,201 +1,272 @@
-"""On the first host: a job of cells that runs on without the machine that requested it.
+"""Cells that run on without this machine: the first host requests them from the others, and keeps their results.
 
-`<cache>/detached/<time>/` has the job, the state and log of each cell, and the files that ssh needs there.
-The process that works holds a lock on the directory.
+The same command finds them again by the hash of the typed request, follows them, and copies the results here.
 """
 
 import contextlib
-import fcntl
-import os
-import shutil
-import signal
+import dataclasses
+import hashlib
 import subprocess
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 
-from istbench.base.files import writing_whole
-from istbench.launch.hosts.action import Agent
+from istbench.base.decode import read_text
+from istbench.base.errors import RunFailed, UserError
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
+from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
+from istbench.launch.hosts.group import Needs, Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
-from istbench.workloads.cache import cache_directory
+from istbench.launch.hosts.push import push
+from istbench.launch.hosts.remote_detached import CONFIG, DetachedJob, JobCell
+from istbench.launch.hosts.run import HostsRun, Session
+from istbench.launch.hosts.run_copies import bring
+from istbench.results.store import RunDirectory
 
-CONFIG = "ssh_config"
-JOB, _STATES, ERRORS, PID = "job.json", "states.json", "errors", "pid"
-_LOST = "the detached istbench ended without a message, for example because the host was restarted"
-_MOST_LINES = 1000
-_ENDS_S = 5.0
-Phase = Literal["waiting", "running", "done", "failed", "unfit", "interrupted"]
-
-
-class JobCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a job: its key, its words as this host runs them, and its hosts, this one first."""
-
-    key: str
-    words: list[str]
-    nodes: int
-    again: bool
-    hosts: list[Host]
+_STARTS_S = 60.0
+_GOES_ON = "a detached cell goes on; the same command follows it"
 
 
-class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells to train one after another, the results directory, and names of Pythons on the hosts."""
+def detach(runs: Sequence[HostsRun], say: Say, *, worked_by: str, named_by: str) -> None:
+    """Start the cells of `runs` one after another from the first host; return when the first one starts.
 
-    cells: list[JobCell]
-    out: str
-    pythons: list[str]
+    The first host gets the keys that their configuration of ssh names, until the cells end.
 
+    Args:
+        worked_by: the module that works on the job there. named_by: the module that computes names of cells.
 
-class CellState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a cell is.
-
-    Attributes:
-        cell: its name, once known. message: why it failed; several lines if hosts are unfit. wrong_use: whether the
-            user can mend that. taken: whether the machine that requested it has its results.
+    Raises:
+        Unfit: with a line for each problem of a host, also if the first host does not reach another one by ssh.
+        UserError, RunFailed: if the first cell fails at once. KeyboardInterrupt: after a signal.
     """
+    most, out = max(runs, key=lambda run: len(run.hosts)), runs[0].out
+    with connected(most.hosts, most.pythons, most.config) as (connections, events):
+        first = connections[0]
+        absent = dict.fromkeys(path for run in runs for path in run.absent)
+        group = gather(connections, Needs(paths=tuple(absent), out=out))
+        with _naming(first):
+            for run in runs:
+                if first.do("has_detached", key=run.key):
+                    raise UserError(
+                        f"{first.name} runs this command detached already; the same command without --detach "
+                        "follows it, and --stop ends it"
+                    )
+            paths = dict.fromkeys(path for run in runs for path in run.paths)
+            there = push([first], tuple(paths), say)[first.name]
+            theirs = Path(group.facts[first.name].folder) / out
+            if not group.facts[first.name].shared:
+                _bring_unfinished(first, runs, there, theirs, say, named_by)
+            job = DetachedJob(
+                cells=[_job_cell(run, there, theirs) for run in runs],
+                out=str(theirs),
+                pythons=list(most.pythons),
+            )
+            files = _ssh_files(most.hosts[1:], group.addresses, most.config)
+            keys = [name for name in files if name.startswith("key-")]
+            if keys:
+                say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
+            start = first.ask(
+                "start_detached", content=msgspec.json.encode(job), files=files, by=worked_by, within_s=_STARTS_S
+            )
+            first.answer(start, 2 * _STARTS_S)
+            run = runs[0]
+            shared = group.facts[first.name].shared
+            if first.do("follow_detached", key=run.key) is None:
+                raise RunFailed(
+                    f"{first.name}: the detached istbench ended before it trained; run the same command again"
+                )
+            _Detached([first], events, run, str(theirs), shared, say, lambda _cell: None).await_start()
+    count = f"{len(runs)} cells" if len(runs) > 1 else "the cell"
+    say(
+        f"{first.name} runs {count} on its own now; the same command without --detach follows and copies the "
+        "results here, and --stop ends it"
+    )
 
-    phase: Phase = "waiting"
-    cell: str = ""
-    message: str = ""
-    wrong_use: bool = False
-    taken: bool = False
+
+def follow(
+    run: HostsRun,
+    say: Say,
+    *,
+    stopped: bool = False,
+    started: Callable[[str], None] = lambda _cell: None,
+) -> RunDirectory | None:
+    """Follow the cell of `run` to its end if it runs detached; returns the local run directory, else None.
+
+    started: called with the name of the cell once it is known.
+
+    Raises:
+        Unfit, UserError, RunFailed: as the run there. KeyboardInterrupt: after a signal here, which leaves the cell
+            running, or after one there.
+    """
+    with connected(run.hosts[:1], run.pythons, run.config) as ((first,), events):
+        try:
+            facts, _ = survey([first], Needs(paths=(), out=run.out))
+            theirs = first.do("follow_detached", key=run.key)
+        except (Unfit, Lost, Refused):  # the run that follows reports it
+            return None
+        if theirs is None:
+            return None
+        session = _Detached([first], events, run, str(theirs), facts[first.name].shared, say, started)
+        with _naming(first):
+            return session.follow(stopped)
 
 
-class CellReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a cell, the results directory, and the lines of its log from an offset to the next one."""
+def stop(runs: Sequence[HostsRun]) -> None:
+    """End the detached job of `runs`, as Ctrl-C does; `follow` then copies the results.
 
-    state: CellState
-    out: str
-    lines: list[str]
-    offset: int
+    Raises:
+        UserError: if none of them runs detached. Unfit: if the first host does not answer.
+    """
+    run = runs[0]
+    with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
+        survey([first], Needs(paths=(), out=run.out, marks=False))
+        with _naming(first):
+            stopped = [first.do("stop_detached", key=run.key) for run in runs]
+            if not any(stopped):
+                raise UserError(f"nothing of this command runs detached on {first.name}; leave out --stop")
 
 
-States = dict[str, CellState]
+class _Detached(Session):
+    """A cell that the first host runs on its own, and whose messages it passes on."""
+
+    def await_start(self) -> None:
+        """Return once the cell has started; raise as `to_end` if it ends before."""
+        self._watch(lambda: self._cell is not None)
+        if self._cell is None:
+            self._await_cell()
+
+    def follow(self, stopped: bool) -> RunDirectory:
+        """Follow the cell to its end, as `to_end` does. stopped: whether it was told to stop."""
+        own = f"the cell that {self._first.name} runs on its own"
+        self._say(f"{own} stops after a step" if stopped else f"following {own}; Ctrl-C leaves it running")
+        try:
+            return self.to_end()
+        except KeyboardInterrupt:
+            if not self._ends.ends:
+                self._say(f"{self._first.name} goes on; the same command follows it again, and --stop ends it")
+            raise
+
+    def _begin(self, here: RunDirectory, theirs: str) -> None:
+        """The cell trains already."""
+
+    def _interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+    def _release(self) -> None:
+        if self._ends.ends:
+            self._first.do("take_detached", key=self._run.key)
+
+    def _recorded(self, cause: BaseException) -> BaseException:
+        return cause
+
+    def _when(self) -> str:
+        return ""
+
+    def _way_out(self) -> str:
+        return _GOES_ON
 
 
-def _works(folder: Path) -> bool:
-    """Whether a process works on the job in `folder`."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def _naming(first: Connection) -> Iterator[None]:
+    """Turn failures of host `first` into `RunFailed`."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        yield
+    except (Lost, Refused) as error:
+        raise RunFailed(f"{first.name}: {error}; {_GOES_ON}") from None
 
 
-def _delete_left_keys() -> None:
-    """Delete the ssh keys of jobs whose process was killed, for example by a restart of this host."""
-    for folder in (cache_directory() / "detached").glob("*"):
-        with contextlib.suppress(OSError):
-            if (folder / PID).exists() and not _works(folder):  # a job without PID may be about to start
-                for key in folder.glob("key-*"):
-                    key.unlink()
+def _job_cell(run: HostsRun, there: Mapping[str, str], theirs: Path) -> JobCell:
+    words = run.words(there, run.save_in(str(theirs)))
+    own = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
+    return JobCell(key=run.key, words=list(words), nodes=run.request.nodes, again=run.again, hosts=own)
 
 
-def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start the module `by` on the job in `content`, with `files` beside it; it outlives this program."""
-    _delete_left_keys()
-    root = cache_directory() / "detached"
-    folder = root / f"{time.time_ns()}"
-    folder.mkdir(parents=True)
-    for own in (root, folder):
-        own.chmod(0o700)
-    job = msgspec.json.decode(question["content"], type=DetachedJob)
-    for name, text in {**question["files"], JOB: question["content"].decode()}.items():
-        path = folder / name
-        path.touch(0o600)
-        path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
-    write_states(folder, {cell.key: CellState() for cell in job.cells})
-    with (folder / ERRORS).open("wb") as errors:
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", question["by"], str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            start_new_session=True,
-        )
-    until = time.monotonic() + question["within_s"]
-    while not (folder / PID).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    if not (folder / PID).exists():
-        said = (folder / ERRORS).read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
-        shutil.rmtree(folder, ignore_errors=True)
-        raise OSError(f"the detached istbench does not start: {said[-1]}")
+def _bring_unfinished(
+    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], theirs: Path, say: Say, by: str
+) -> None:
+    """Copy unfinished runs of `runs` to host `first`, where they are further than there."""
+    possible = [run for run in runs if not run.again and runs_alike(run.request, run.out, done=False)]
+    if not possible:
+        return
+    for run, name in zip(possible, name_cells_there(first, possible, there, by), strict=False):
+        if name and bring(first, RunDirectory.of(run.out, name).path, f"{theirs}/runs/{name}"):
+            say(f"copied the earlier part of {name} to {first.name}")
 
 
-def report_detached(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `CellReport` of the cell `key`, with its log from `offset`; None if no job has it."""
-    _delete_left_keys()
-    folder = _folder_of(question["key"])
-    if folder is None:
-        return None
-    job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob)
-    lines: list[str] = []
-    offset = question["offset"]
-    with contextlib.suppress(OSError), (folder / f"{question['key']}.log").open("rb") as log:
-        log.seek(offset)
-        whole = [line for line in log.readlines(1 << 20)[:_MOST_LINES] if line.endswith(b"\n")]
-        lines, offset = [line.decode(errors="replace") for line in whole], offset + sum(map(len, whole))
-    state = read_states(folder)[question["key"]]
-    if state.phase == "running" and not _works(folder) and read_states(folder)[question["key"]] == state:
-        state = msgspec.structs.replace(state, phase="failed", message=_LOST)
-    found: dict[str, Any] = msgspec.to_builtins(CellReport(state=state, out=job.out, lines=lines, offset=offset))
+def _ssh_files(hosts: Sequence[Host], addresses: Mapping[str, str], config: Path | None) -> dict[str, str]:
+    """Files that ssh on the first host needs to reach the other `hosts`: configuration, host keys and keys.
+
+    The hosts reach one another at `addresses`. In the configuration, `{folder}` stands for the directory of the
+    files.
+    """
+    files, known, blocks = {}, [], []
+    for number, host in enumerate(hosts):
+        settings = _settings(host, config)
+        alias = f"istbench-{number}"
+        keys = _host_keys(host, settings)
+        known += [f"{alias} {key}" for key in keys]
+        block = {
+            "HostName": addresses[host.name],
+            "HostKeyAlias": alias,
+            "UserKnownHostsFile": "{folder}/known_hosts",
+            "User": settings["user"][0],
+            "Port": settings["port"][0],
+        }
+        if not keys:
+            strict = settings.get("stricthostkeychecking", ["ask"])[0]
+            block["StrictHostKeyChecking"] = {"false": "no", "true": "yes"}.get(strict, strict)
+        lines = [
+            f"Host {host.destination.rpartition('@')[2]}",
+            *(f"  {name} {value}" for name, value in block.items()),
+        ]
+        for path in _named_keys(host, config, settings):
+            name = f"key-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+            files[name] = read_text(path, "a private key of ssh")
+            lines.append(f"  IdentityFile {{folder}}/{name}")
+        blocks.append("\n".join(lines))
+    files[CONFIG] = "\n".join([*blocks, "Match all", "Include ~/.ssh/config", ""])
+    files["known_hosts"] = "\n".join([*known, ""])
+    return files
+
+
+def _settings(host: Host, config: Path | None) -> dict[str, list[str]]:
+    """The settings of ssh for `host`, as `ssh -G` prints them: values by name."""
+    printed = subprocess.run(
+        ["ssh", *way(host, config), "-G", host.destination], capture_output=True, text=True, check=False
+    ).stdout
+    found: dict[str, list[str]] = {}
+    for line in printed.splitlines():
+        name, _, value = line.partition(" ")
+        found.setdefault(name, []).append(value)
+    if not {"user", "port", "hostname"} <= found.keys():
+        raise UserError(f"{host.name}: `ssh -G {host.destination}` fails; mend the ssh configuration")
     return found
 
 
-def stop_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
-    """End the job that has the cell `key`, as Ctrl-C does; False if none works on it."""
-    folder = _folder_of(question["key"])
-    if folder is None or not _works(folder):
-        return False
-    os.kill(int((folder / PID).read_text()), signal.SIGTERM)
-    return True
+def _host_keys(host: Host, settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """The known keys of `host`: types and keys."""
+    name, port = settings.get("hostkeyalias", settings["hostname"])[0], settings["port"][0]
+    lookup = name if port == "22" or "hostkeyalias" in settings else f"[{name}]:{port}"
+    found = []
+    named = " ".join(settings.get("userknownhostsfile", []))  # one path with spaces, or several paths
+    for file in [named] if Path(named).expanduser().is_file() else named.split():
+        printed = subprocess.run(
+            ["ssh-keygen", "-F", lookup, "-f", str(Path(file).expanduser())],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        found += [
+            line.split(maxsplit=1)[1] for line in printed.splitlines() if line and not line.startswith(("#", "@"))
+        ]
+    return list(dict.fromkeys(found))
 
 
-def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Forget the cell `key`, whose results have been copied, and the job after its last cell."""
-    folder = _folder_of(question["key"])
-    if folder is None:
-        return
-    (folder / f"{question['key']}.taken").touch()
-    until = time.monotonic() + _ENDS_S
-    while all(state.taken or state.phase == "waiting" for state in read_states(folder).values()):
-        if not _works(folder):
-            shutil.rmtree(folder)
-            return
-        if time.monotonic() > until:
-            return
-        time.sleep(0.05)
-
-
-def _folder_of(key: str) -> Path | None:
-    """The newest job that still works, or has results that nobody took, of the cell `key`; None without one.
-
-    While a job works, it is found by its taken cells too: nothing else may train beside it.
-    """
-    for folder in sorted((cache_directory() / "detached").glob("*"), reverse=True):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            state = read_states(folder).get(key)
-            if state is not None and ((not state.taken and state.phase != "waiting") or _works(folder)):
-                return folder
-    return None
-
-
-def read_states(folder: Path) -> States:
-    """The states of the cells of the job in `folder`, by key."""
-    states = msgspec.json.decode((folder / _STATES).read_bytes(), type=States)
-    return {
-        key: msgspec.structs.replace(state, taken=state.taken or (folder / f"{key}.taken").exists())
-        for key, state in states.items()
-    }
-
-
-def write_states(folder: Path, states: States) -> None:
-    """Record the states of all cells, whole."""
-    with writing_whole(folder / _STATES) as file:
-        file.write(msgspec.json.encode(states))
+def _named_keys(host: Host, config: Path | None, settings: Mapping[str, Sequence[str]]) -> list[Path]:
+    """The private keys that `config` names for `host`, without those that ssh tries by itself."""
+    if config is None:
+        return []
+    usual = _settings(Host(host.name), Path("/dev/null")).get("identityfile", [])
+    named = [Path(text).expanduser() for text in settings.get("identityfile", []) if text not in usual]
+    return [path for path in named if path.is_file()]

@@ -12,7 +12,6 @@ from istbench.launch.hosts.connection import Connection, Lost, Refused, connecte
 from istbench.launch.hosts.group import Say, Unfit, own_versions
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.wheel import build_wheel, source_key
-from istbench.launch.processes.launcher import Signals
 
 _INSTALLS_S = 3600.0
 _VENV: tuple[str, ...] = ()
@@ -30,7 +29,7 @@ def install(hosts: Sequence[Host], python: str | None, config: Path | None, say:
     """
     same = f"python{sys.version_info.major}.{sys.version_info.minor}"
     names = [python] if python else [*pythons(None)[:2], same, "python3"]
-    with Signals() as signals, connected(hosts, names, config) as (connections, _), signals.raised():
+    with connected(hosts, names, config) as (connections, _):
         _, problems = each(connections, Connection.greet)
         if problems:
             raise Unfit(problems)

@@ -1,7 +1,6 @@
 """On a host: start torchrun, watch it, and end it when the connection closes."""
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -9,13 +8,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.relay import CELL, FAILED, FOLDER, GO, SAID
+from istbench.launch.hosts.run_folder import FOLDER, TRAIN, Messages
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
@@ -33,9 +31,9 @@ def start(agent: Agent, question: Mapping[str, Any]) -> None:
     agent.undo.append(run.end)
 
 
-def go(_agent: Agent, _question: Mapping[str, Any]) -> None:
+def train(_agent: Agent, _question: Mapping[str, Any]) -> None:
     """Let rank 0 train, after it has reported its cell."""
-    (_running[0].folder / GO).touch()
+    (_running[0].folder / TRAIN).touch()
 
 
 def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
@@ -95,44 +93,14 @@ class _Run:
             self._tail.append(line.decode(errors="replace").rstrip())
 
     def _watch(self) -> None:
-        said = _Follower(self.folder / SAID)
-        cell = self.folder / CELL
-        told = False
+        messages = Messages(self.folder, self._agent.say)
         while self._process.poll() is None:
             time.sleep(_POLL_S)
-            self._pass_on(said)
-            if not told and cell.exists():
-                self._agent.say({"cell": cell.read_text()})
-                told = True
+            messages.pass_on()
         kill_descendants()
         self._reader.join(_READS_S)
-        self._pass_on(said)
-        failure = None
-        with contextlib.suppress(OSError, ValueError):
-            failure = json.loads((self.folder / FAILED).read_text())
+        messages.pass_on()
+        failure = messages.failure()
         self._undo.close()
         self._ended.set()
-        frame = {"ended": self._process.returncode, "failure": failure, "tail": list(self._tail)}
-        self._agent.say(frame)
-
-    def _pass_on(self, said: "_Follower") -> None:
-        for line in said.lines():
-            self._agent.say({"said": line})
-
-
-class _Follower:
-    """Reads whole new lines of a growing file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
-
-    def lines(self) -> list[str]:
-        """The new lines."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                whole, newline, _ = file.read().rpartition(b"\n")
-        except OSError:
-            return []
-        self._at += len(whole) + len(newline)
-        return whole.decode(errors="replace").split("\n") if newline else []
+        self._agent.say({"ended": self._process.returncode, "failure": failure, "tail": list(self._tail)})

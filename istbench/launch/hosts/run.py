@@ -1,4 +1,4 @@
-"""One cell on several hosts: start torchrun on each, watch and end them together, copy the results here."""
+"""One cell on hosts: start torchrun on each, watch and end them together, copy the results here."""
 
 import hashlib
 import json
@@ -7,24 +7,22 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from istbench.base.decode import convert
+from istbench.base.decode import convert, path_text
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
-from istbench.launch.hosts.files import Pace, at_once, bring, fetch_newer, fetch_weights
-from istbench.launch.hosts.group import HostGroup, Needs, Say, gather
-from istbench.launch.hosts.meanwhile import Meanwhile
+from istbench.launch.hosts.group import Needs, Say, Unfit, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
-from istbench.launch.processes.launcher import Signals
+from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -42,11 +40,15 @@ class HostsRun:
     Attributes:
         request: the cell, with paths of this machine. out: the results directory, here and on the first host.
         again: whether to train a finished cell anew.
+        hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
     """
 
     request: RunRequest
     out: Path
     again: bool = False
+    hosts: Sequence[Host] = ()
+    pythons: Sequence[str] = ()
+    config: Path | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -88,51 +90,76 @@ class HostsRun:
         return Path(out, "saved", f"{self.request.save.name}-{hashlib.sha256(here.encode()).hexdigest()[:8]}")
 
 
+class _Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that a run reports, and its exit status. unfit: whether each line is a problem of a host."""
+
+    message: str
+    status: int
+    unfit: bool = False
+
+    def error(self, host: str) -> BaseException:
+        """The error to raise here, reported by `host`."""
+        if self.status == _INTERRUPTED:
+            return KeyboardInterrupt()
+        if self.unfit:
+            return Unfit([f"{line} (seen from {host})" for line in self.message.splitlines()])
+        return (UserError if self.status == 2 else RunFailed)(self.message)
+
+
+class _End(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a run on a host: exit status, failure and last lines of torchrun."""
+
+    ended: int
+    failure: _Failure | None
+    tail: list[str]
+
+
 @dataclass
 class _Ends:
-    """How hosts ended, by name: exit status, failure and last lines of torchrun; or how the connection was lost.
+    """How hosts ended, by name; or how the connection was lost.
 
     Attributes:
         first: hosts that had already failed when istbench ended the others, which therefore report an interrupt.
     """
 
-    status: dict[str, int] = field(default_factory=dict)
-    failure: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tail: dict[str, list[str]] = field(default_factory=dict)
+    ends: dict[str, _End] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     first: list[str] = field(default_factory=list)
 
     def hear(self, event: Event) -> None:
         name, frame = event.host.name, event.frame
-        if "lost" in frame and name not in self.status:
+        if "lost" in frame and name not in self.ends:
             self.lost[name] = frame["lost"]
         if "ended" in frame:
-            self.status[name], self.tail[name] = int(frame["ended"]), list(frame["tail"])
-            if frame["failure"]:
-                self.failure[name] = frame["failure"]
+            self.ends[name] = convert(frame, _End, lambda path: f"{name}: {path_text(path)}")
 
     def over(self, hosts: Sequence[Connection]) -> bool:
-        return all(host.name in self.status or host.name in self.lost for host in hosts)
+        return all(host.name in self.ends or host.name in self.lost for host in hosts)
+
+    @property
+    def failed(self) -> list[str]:
+        """The hosts whose run has failed."""
+        return [name for name, end in self.ends.items() if end.ended]
 
     @property
     def bad(self) -> bool:
-        return bool(self.lost) or any(self.status.values())
+        return bool(self.lost or self.failed)
 
     def cause(self, hosts: Sequence[Connection], during: str, again: str) -> BaseException | None:
         """The error that ended the run, None after success. `during` is a phase of the run, `again` the way out."""
         for name, why in self.lost.items():
-            return RunFailed(f"{name}: {why} {during}; {again}")
-        said = [self.failure[host.name] for host in hosts if host.name in self.failure]
-        for failure in said:  # the first host reports for all; the others report if it cannot
-            if failure["status"] != _INTERRUPTED:
-                return (UserError if failure["status"] == 2 else RunFailed)(str(failure["message"]))
+            return RunFailed(f"{name}: {why}{during}; {again}")
+        ended = [(host.name, self.ends[host.name]) for host in hosts if host.name in self.ends]
+        said = [(name, end.failure) for name, end in ended if end.failure is not None]
+        for name, failure in said:  # the first host reports for all; the others report if it cannot
+            if failure.status != _INTERRUPTED:
+                return failure.error(name)
         if said and not self.first:
             return KeyboardInterrupt()
-        for host in hosts:
-            if self.status.get(host.name) and (not self.first or host.name in self.first):
-                lines = "".join(f"\n  {printable(line)}" for line in self.tail[host.name] if line.strip())
-                status = self.status[host.name]
-                return RunFailed(f"{host.name}: torchrun ended with status {status} {during}; {again}{lines}")
+        for name, end in ended:
+            if end.ended and (not self.first or name in self.first):
+                lines = "".join(f"\n  {printable(line)}" for line in end.tail if line.strip())
+                return RunFailed(f"{name}: torchrun ended with status {end.ended}{during}; {again}{lines}")
         return None
 
 
@@ -149,15 +176,8 @@ def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
     return RunDirectory.of(out, name)
 
 
-def run_on_hosts(
-    hosts: Sequence[Host],
-    pythons: Sequence[str],
-    run: HostsRun,
-    say: Say,
-    config: Path | None = None,
-    started: Callable[[str], None] = lambda _cell: None,
-) -> RunDirectory:
-    """Train the cell of `run` on all `hosts`, which ssh reaches by `config`; returns the local run directory.
+def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambda _cell: None) -> RunDirectory:
+    """Train the cell of `run` on all its hosts; returns the local run directory.
 
     started: called with "" once torchrun runs on all hosts, and with the name of the cell when it trains.
 
@@ -165,58 +185,58 @@ def run_on_hosts(
         Unfit: before anything starts, with a line for each problem of a host.
         UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all hosts have ended.
     """
-    with Signals() as signals, connected(hosts, pythons, config) as (connections, events), signals.raised():
+    with connected(run.hosts, run.pythons, run.config) as (connections, events):
         group = gather(connections, Needs(paths=run.absent, out=run.out))
         there = push(connections, run.paths, say)
-        return _Session(connections, events, group, run, there, say, started).run()
+        first = connections[0].name
+        facts = group.facts[first]
+        theirs = str(Path(facts.folder) / run.out)
+        session = Session(connections, events, run, theirs, facts.shared, say, started)
+        return session.run(f"{group.addresses[first]}:{group.port}", there)
 
 
-class _Session:
+class Session:
+    """A run on hosts that this machine starts, watches and ends. The first host writes the results.
+
+    Args:
+        theirs: the results directory of the first host. shared: whether that is the directory here.
+        started: called with the name of the cell when it trains.
+    """
+
     def __init__(
         self,
-        connections: Sequence[Connection],
+        hosts: Sequence[Connection],
         events: Events,
-        group: HostGroup,
         run: HostsRun,
-        there: Mapping[str, Mapping[str, str]],
+        theirs: str,
+        shared: bool,
         say: Say,
-        started: Callable[[str], None] = lambda _cell: None,
+        started: Callable[[str], None],
     ) -> None:
-        self._hosts, self._events, self._group, self._run, self._say = connections, events, group, run, say
-        self._there, self._started = there, started
-        self._first = connections[0]
-        facts = group.facts[self._first.name]
-        self._shared = facts.shared
-        self._theirs = str(Path(facts.folder) / run.out)
+        self._hosts, self._events, self._first = hosts, events, hosts[0]
+        self._run, self._theirs, self._shared = run, theirs, shared
+        self._say, self._started = say, started
         self._ends = _Ends()
-        self._cell = ""
+        self._cell: str | None = None  # "" once all hosts have started
         self._here: RunDirectory | None = None
         self._step = ""
         self._during = "while the hosts started and prepared data"
 
-    def run(self) -> RunDirectory:
-        """Start torchrun, watch it, and copy the results here."""
+    def run(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
+        """Start torchrun, watch it, and copy the results here; `there` has paths of this machine by host."""
         try:
-            self._start()
+            self._start(endpoint, there)
             self._started("")
-            cell = self._await_cell()
-            here = self._here = run_named_by(self._first.name, cell, self._run.out)
-            with nullcontext() if self._shared else here.locked():
-                try:
-                    return self._finish(here)
-                finally:
-                    with suppress(OSError):
-                        here.path.rmdir()  # the lock created it, and nothing arrived
+            return self.to_end()
         except (Lost, Refused) as error:
             self._end_all()
-            cause = RunFailed(f"{self._first.name}: {error} {self._when()}; {self._way_out()}")
+            cause = RunFailed(f"{self._first.name}: {error}{self._when()}; {self._way_out()}")
             raise self._recorded(cause) from None
         except BaseException:
             self._end_all()
             raise
 
-    def _start(self) -> None:
-        endpoint = f"{self._group.addresses[self._first.name]}:{self._group.port}"
+    def _start(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
         futures = {
@@ -226,7 +246,7 @@ class _Session:
                 hosts=len(self._hosts),
                 slots=host.host.slots,
                 endpoint=endpoint,
-                words=[*self._run.words(self._there.get(host.name, {}), save), f"--out={self._theirs}"],
+                words=[*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
                 name=host.name,
                 secret=secret,
             )
@@ -236,50 +256,72 @@ class _Session:
         if found:
             raise RunFailed("\n".join(found))
 
+    def to_end(self) -> RunDirectory:
+        """Watch the run to its end, and copy its results here meanwhile and then; returns the local run directory.
+
+        Raises:
+            Lost, Refused: if a request fails. UserError, RunFailed, Unfit, KeyboardInterrupt: as the run.
+        """
+        here = self._here = run_named_by(self._first.name, self._await_cell(), self._run.out)
+        with nullcontext() if self._shared else here.locked():
+            try:
+                return self._finish(here, f"{self._theirs}/runs/{here.path.name}")
+            finally:
+                with suppress(OSError):
+                    here.path.rmdir()  # the lock created it, and nothing arrived
+
     def _await_cell(self) -> str:
         """The name of the cell, once all hosts are ready to train it."""
         self._watch(lambda: bool(self._cell))
         # All may have ended because of one host while the first named the cell.
-        cause = self._cause() if self._ends.over(self._hosts) else None
-        if self._cell and cause is None:
-            return self._cell
-        raise cause or RunFailed(f"{self._first.name}: ended before it trained; {self._way_out()}")
+        if not self._cell or (self._ends.over(self._hosts) and self._cause() is not None):
+            self._release()
+            raise self._cause() or RunFailed(f"{self._first.name}: ended before it trained; {self._way_out()}")
+        return self._cell
 
-    def _finish(self, here: RunDirectory) -> RunDirectory:
-        theirs = f"{self._theirs}/runs/{self._cell}"
-        if not self._shared and not self._run.again and bring(self._first, here.path, theirs):
-            self._say(f"copied the earlier part of {self._cell} to {self._first.name}")
+    def _finish(self, here: RunDirectory, theirs: str) -> RunDirectory:
         interrupted = None
         every_s = self._run.request.checkpoint_every_s
-        meanwhile = Meanwhile(lambda pace: self._fetch(theirs, here, pace), self._say, every_s)
-        try:
-            self._first.do("go")
-            self._started(self._cell)
-            self._during = "while it trained"
-            if not self._shared:
-                meanwhile.start()
-            self._watch(lambda: False)
-        except KeyboardInterrupt as interrupt:
-            interrupted = interrupt
-            meanwhile.stop()
-            self._end_all()
-        finally:
-            meanwhile.stop()
-        meanwhile.join()
+        with ExitStack() as copies:
+            try:
+                self._begin(here, theirs)
+                self._started(here.path.name)
+                self._during = "while it trained"
+                if not self._shared:
+                    fetch = partial(self._fetch, theirs, here)
+                    copies.enter_context(periodic_copies(fetch, self._say, every_s))
+                self._watch(lambda: False)
+            except KeyboardInterrupt as interrupt:
+                interrupted = interrupt
+                self._interrupt()
         cause = self._cause() if interrupted is None else interrupted
         if self._first.name not in self._ends.lost:
-            trained, self._during, self._step = self._when(), "while its results were copied here", ""
+            during, step = self._during, self._step
+            self._during, self._step = "while its results were copied here", ""
             if not self._shared:
                 self._fetch(theirs, here)
-            if cause is None:
-                self._fetch_weights(here)
-            self._during = trained
+            save = self._run.save_in(self._theirs)
+            if cause is None and save is not None and self._run.request.save is not None:
+                fetch_weights(self._first, str(save), self._run.request.save, here, self._say)
+            self._during, self._step = during, step
+        self._release()
         if interrupted is not None:
             raise interrupted
         cause = self._cause()
         if cause is not None:
             raise self._recorded(cause)
         return here
+
+    def _begin(self, here: RunDirectory, theirs: str) -> None:
+        if not self._shared and not self._run.again and bring(self._first, here.path, theirs):
+            self._say(f"copied the earlier part of {here.path.name} to {self._first.name}")
+        self._first.do("train")
+
+    def _interrupt(self) -> None:
+        self._end_all()
+
+    def _release(self) -> None:
+        """Tell the first host that the results are here."""
 
     def _recorded(self, cause: BaseException) -> BaseException:
         """`cause`, recorded here as the end of the run if the first host could not record it."""
@@ -290,12 +332,9 @@ class _Session:
                 here.end("interrupted" if interrupted else "failed", None if interrupted else str(cause))
         return cause
 
-    def _cause(self) -> BaseException | None:
-        return self._ends.cause(self._hosts, self._when(), self._way_out())
-
     def _when(self) -> str:
         """The phase of the run, and the last step that rank 0 reported."""
-        return f"{self._during}{f', after step {self._step}' if self._step else ''}"
+        return f" {self._during}{f', after step {self._step}' if self._step else ''}"
 
     def _way_out(self) -> str:
         """The effect of the same command now, which depends on the checkpoint that is here."""
@@ -312,13 +351,11 @@ class _Session:
             )
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
+    def _cause(self) -> BaseException | None:
+        return self._ends.cause(self._hosts, self._when(), self._way_out())
+
     def _fetch(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
         fetch_newer(self._first, theirs, here.path, pace, again=self._run.again)
-
-    def _fetch_weights(self, here: RunDirectory) -> None:
-        save = self._run.save_in(self._theirs)
-        if save is not None and self._run.request.save is not None:
-            fetch_weights(self._first, str(save), self._run.request.save, here, self._say)
 
     def _watch(self, ready: Callable[[], bool]) -> None:
         """Return when all hosts have ended or `ready()` is true; after a failure, the other hosts end soon."""
@@ -338,9 +375,9 @@ class _Session:
 
     def _end_all(self) -> None:
         """End torchrun on all hosts, and wait for it."""
-        self._ends.first = self._ends.first or [name for name, status in self._ends.status.items() if status]
+        self._ends.first = self._ends.first or self._ends.failed
         for host in self._hosts:
-            if host.name not in self._ends.status:
+            if host.name not in self._ends.ends:
                 host.ask("end")
         until = time.monotonic() + _ENDS_S
         while not self._ends.over(self._hosts) and (left := until - time.monotonic()) > 0:
@@ -350,6 +387,8 @@ class _Session:
                 return
 
     def _hear(self, event: Event) -> None:
+        if event.host not in self._hosts:
+            return
         self._ends.hear(event)
         if event.host is self._first and event.frame.get("said", "").strip():
             self._say(printable(event.frame["said"]))

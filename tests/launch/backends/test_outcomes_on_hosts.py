@@ -6,7 +6,7 @@ from fake_runs import header
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.hosts import Hosts
-from istbench.launch.hosts import detach
+from istbench.launch.hosts import detached
 from istbench.launch.hosts import run as ssh_run
 from istbench.launch.hosts.names import Host
 from istbench.results.store import RunDirectory
@@ -21,11 +21,11 @@ def outcome(tmp_path, monkeypatch):
     def found(follow, *, stop=False):
         trained = []
 
-        def train(_hosts, _pythons, run, *_):
+        def train(run, *_):
             trained.append(run.request)
             return RunDirectory.of(tmp_path, "cell")
 
-        monkeypatch.setattr(detach, "follow", follow)
+        monkeypatch.setattr(detached, "follow", follow)
         monkeypatch.setattr(ssh_run, "run_on_hosts", train)
         return Hosts(hosts=(Host("a"),), stop=stop)._trained(REQUEST, tmp_path, False, print), trained
 

@@ -41,7 +41,9 @@ def ask(hosts, monkeypatch):
 
     def run(seed, say=lambda text: None, names=hosts.names, out=hosts.out, python=None, config=None, **changed):
         request = RunRequest(workload="toy", method="ist", seed=seed, **changed)
-        cell = HostsRun(request=request, out=out)
-        return run_on_hosts([Host(name) for name in names], pythons(python), cell, say, config)
+        on = [Host(name) for name in names]
+        return run_on_hosts(
+            HostsRun(request=request, out=out, hosts=on, pythons=pythons(python), config=config), say
+        )
 
     return run

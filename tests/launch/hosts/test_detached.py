@@ -1,7 +1,9 @@
-"""Detached cells without processes: what the first host answers, and what it is believed."""
+"""Detached cells without processes: the answers of the first host, and the names that this machine accepts."""
 
 import fcntl
+import io
 import os
+import queue
 from contextlib import ExitStack
 
 import msgspec
@@ -9,34 +11,34 @@ import pytest
 
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts import detach as detaching
-from istbench.launch.hosts.detached import (
-    JOB,
-    PID,
-    CellReport,
-    CellState,
-    DetachedJob,
-    report_detached,
-    write_states,
-)
+from istbench.launch.hosts import remote_detached
+from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.connection import Event
+from istbench.launch.hosts.detached import _Detached
+from istbench.launch.hosts.remote_detached import DONE, JOB, PID, DetachedJob, follow_detached, has_detached
 from istbench.launch.hosts.run import HostsRun, run_named_by
+from istbench.launch.hosts.run_folder import write_cell, write_failure
 
-FAILED = CellState(phase="failed", cell="cell", message="it diverged")
-RUNNING = CellState(phase="running", cell="cell")
+FAILED = {"message": "it diverged", "status": 1, "unfit": False}
 
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Makes jobs on this machine, each with states of cells and an ssh key; its process may work."""
+    """Makes jobs on this machine, each with an ssh key and cells that failed or train; its process may work."""
     monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path))
     with ExitStack() as stack:
 
-        def made(name, states, *, works=False, started=True):
+        def made(name, *, failed=(), training=(), works=False, started=True):
             folder = tmp_path / "detached" / name
-            folder.mkdir(parents=True)
+            for key in (*failed, *training):
+                (folder / key).mkdir(parents=True)
+                write_cell(folder / key, "cell")
+            for key in failed:
+                write_failure(folder / key, "it diverged", 1)
+                (folder / key / DONE).touch()
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / JOB).write_bytes(msgspec.json.encode(DetachedJob(cells=[], out="there", pythons=[])))
             (folder / "key-1").touch()
-            write_states(folder, states)
             if started:
                 (folder / PID).touch()
             if works:
@@ -48,79 +50,89 @@ def job(tmp_path, monkeypatch):
         yield made
 
 
-def report(key="a"):
-    return report_detached(None, {"key": key, "offset": 0})
+def messages(key="a"):
+    """What a host says of a cell that has ended; None if no job has it."""
+    said = queue.SimpleQueue()
+    agent = Agent(io.StringIO(), {})
+    agent.say = said.put
+    if follow_detached(agent, {"key": key}) is None:
+        return None
+    found = []
+    while not found or "ended" not in found[-1]:
+        found.append(said.get(timeout=10))
+    return found
 
 
 def test_a_taken_cell_is_reported_as_long_as_its_job_works(job):
-    states = {"a": msgspec.structs.replace(FAILED, taken=True), "b": RUNNING}
-    job("1", states)
-    assert report() is None
-    job("2", states, works=True)
-    assert report()["state"]["message"] == "it diverged"
+    for name in ("1", "2"):
+        folder = job(name, failed="a", training="b", works=name == "2")
+        (folder / "a" / "taken").touch()
+        assert has_detached(None, {"key": "a"}) == (name == "2")
+    assert messages() == [{"cell": "cell"}, {"ended": 1, "failure": FAILED, "tail": []}]
 
 
 def test_a_killed_job_leaves_no_ssh_key_and_one_that_works_or_starts_keeps_it(job):
-    folders = job("1", {}), job("2", {}, works=True), job("3", {}, started=False)
-    assert report() is None
+    folders = job("1"), job("2", works=True), job("3", started=False)
+    assert messages() is None
     assert [len(list(folder.glob("key-*"))) for folder in folders] == [0, 1, 1]
 
 
+def test_a_cell_whose_job_was_killed_or_taken_by_another_command_has_failed(job):
+    folder = job("1", training="a")
+    *_, end = messages()
+    assert end["failure"]["message"].startswith(
+        "the detached istbench ended without a message, for example because"
+    )
+    said = queue.SimpleQueue()
+    agent = Agent(io.StringIO(), {})
+    agent.say = said.put
+    remote_detached._watch(agent, folder.parent / "2", "a")
+    assert said.get()["failure"]["message"].endswith("; run the same command again")
+
+
 class First:
-    """A first host that reports `states` one after another, and then no job."""
+    """A first host that sends messages, and takes one request."""
 
     name = "host0"
 
-    def __init__(self, *states):
-        self.states, self.taken = list(states), False
+    def __init__(self, *frames):
+        self.events, self.taken = queue.SimpleQueue(), False
+        for frame in frames:
+            self.events.put(Event(self, frame))
 
     def do(self, what, **_):
-        if what == "take_detached":
-            self.taken = True
-            return None
-        assert what == "report_detached"
-        if not self.states:
-            return None
-        return msgspec.to_builtins(CellReport(state=self.states.pop(0), out="there", lines=[], offset=0))
+        assert what == "take_detached"
+        self.taken = True
 
 
 @pytest.fixture
-def follow(tmp_path, monkeypatch):
+def follow(tmp_path):
     """Follows the cell of a first host, which shares the results directory; returns the names of its cell."""
-    monkeypatch.setattr(detaching, "_POLL_S", 0)
 
     def followed(first, match):
         run, names = HostsRun(request=RunRequest(workload="toy", method="ist"), out=tmp_path), []
-        following = detaching._Following(first, run, True, lambda _: None, names.append)
         with pytest.raises(RunFailed, match=match):
-            following.to_end(detaching._report(first, run), False)
+            _Detached([first], first.events, run, "there", True, lambda _: None, names.append).follow(False)
         return names
 
     return followed
 
 
 def test_a_followed_cell_is_named_before_its_failure_is_raised(follow):
-    first = First(CellState(), RUNNING, FAILED)
+    first = First({"cell": ""}, {"cell": "cell"}, {"ended": 1, "failure": FAILED, "tail": []})
     assert follow(first, "^it diverged$") == ["cell"]
     assert first.taken
 
 
-def test_a_followed_cell_that_vanishes_ends_the_following(follow):
-    first = First(RUNNING)
-    follow(
-        first, "^host0: the detached cell has ended without a result, or another .*; run the same command again$"
-    )
+def test_a_lost_first_host_keeps_the_results_of_a_followed_cell(follow):
+    first = First({"cell": "cell"}, {"lost": "the connection to it is lost"})
+    follow(first, "^host0: the connection to it is lost; a detached cell goes on; the same command follows it$")
     assert not first.taken
 
 
 def test_a_first_host_that_names_another_directory_is_not_believed(follow, tmp_path):
-    assert (
-        follow(
-            First(CellState(phase="running", cell="..")),
-            "^host0: the name of a cell must match .*, not '..'; leave this host out$",
-        )
-        == []
-    )
+    first = First({"cell": ".."})
+    assert follow(first, "^host0: the name of a cell must match .*, not '..'; leave this host out$") == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts import detach as detaching
+from istbench.launch.hosts import detached as detaching
 from istbench.launch.hosts.connection import pythons
-from istbench.launch.hosts.detach import detach, follow, stop
+from istbench.launch.hosts.detached import detach, follow, stop
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun
@@ -26,7 +26,7 @@ BY = {"worked_by": "istbench.cli.detached_job", "named_by": "istbench.cli.cell_n
 @pytest.fixture
 def both(hosts, monkeypatch):
     monkeypatch.setenv("PATH", hosts.path)
-    yield [Host(name) for name in hosts.names]
+    yield
     hosts.assert_nothing_left()
     for name in ("detached", "restarted"):
         shutil.rmtree(hosts.out / name, ignore_errors=True)
@@ -37,13 +37,15 @@ def config(hosts):
     return hosts.folder / "config"
 
 
-def cell(hosts, seed=1, out="detached"):
-    return HostsRun(request=RunRequest(workload="toy", method="ist", seed=seed, nodes=2), out=hosts.out / out)
+def cell(hosts, config, seed=1, out="detached"):
+    request = RunRequest(workload="toy", method="ist", seed=seed, nodes=2)
+    on = [Host(name) for name in hosts.names]
+    return HostsRun(request=request, out=hosts.out / out, hosts=on, pythons=pythons(None), config=config)
 
 
-def leave(run, hosts, config):
+def leave(run):
     said = []
-    detach([(run, hosts)], pythons(None), config, said.append, **BY)
+    detach([run], said.append, **BY)
     return said
 
 
@@ -52,8 +54,8 @@ def jobs():
 
 
 def test_a_cell_goes_on_without_this_machine_and_is_followed_and_ended(hosts, both, config):
-    run = cell(hosts)
-    copied, said = leave(run, both, config)
+    run = cell(hosts, config)
+    copied, said = leave(run)
     assert copied == "copied 1 ssh key(s) to host0, which deletes them when the cells end"
     assert said.startswith("host0 runs the cell on its own now; the same command without --detach follows")
     (job,) = jobs()
@@ -64,7 +66,7 @@ def test_a_cell_goes_on_without_this_machine_and_is_followed_and_ended(hosts, bo
     with pytest.raises(
         UserError, match="^host0 runs this command detached already; the same command without --detach"
     ):
-        leave(run, both, config)
+        leave(run)
 
     said = []
 
@@ -74,25 +76,25 @@ def test_a_cell_goes_on_without_this_machine_and_is_followed_and_ended(hosts, bo
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        follow(both, pythons(None), run, interrupt, config)
+        follow(run, interrupt)
     assert said[1:] == ["at step 10", "host0 goes on; the same command follows it again, and --stop ends it"]
     assert hosts.left()
 
-    stop(both, pythons(None), [run], config)
+    stop([run])
     said.clear()
     with pytest.raises(KeyboardInterrupt):
-        follow(both, pythons(None), run, said.append, config)
+        follow(run, said.append)
     assert said[1:] == ["at step 10"]
     assert (run.out / "runs/cell/checkpoint/10/rank-0.json").exists()
     assert jobs() == []
-    assert follow(both, pythons(None), run, said.append, config) is None
+    assert follow(run, said.append) is None
     with pytest.raises(UserError, match="^nothing of this command runs detached on host0; leave out --stop$"):
-        stop(both, pythons(None), [run], config)
+        stop([run])
 
 
 def test_a_first_host_that_does_not_reach_another_by_ssh_is_refused(hosts, both):
     with pytest.raises(Unfit) as unfit:
-        leave(cell(hosts), both, None)
+        leave(cell(hosts, None))
     (line,) = unfit.value.problems
     assert line.startswith("host1: it accepts none of your keys (root@10.79.0.2: Permission denied")
     assert line.endswith(" (seen from host0)")
@@ -100,11 +102,11 @@ def test_a_first_host_that_does_not_reach_another_by_ssh_is_refused(hosts, both)
 
 
 def test_a_failure_is_reported_once_it_is_asked_for(hosts, both, config):
-    run = cell(hosts, seed=2)
+    run = cell(hosts, config, seed=2)
 
     def leave_and_follow():
-        leave(run, both, config)  # it may fail before this returns
-        follow(both, pythons(None), run, print, config)
+        leave(run)  # it may fail before this returns
+        follow(run, print)
 
     with pytest.raises(UserError, match="^no such thing; use another$"):
         leave_and_follow()
@@ -112,16 +114,16 @@ def test_a_failure_is_reported_once_it_is_asked_for(hosts, both, config):
 
 
 def test_a_first_host_that_was_restarted_is_named(hosts, both, config):
-    run = cell(hosts, out="restarted")
-    leave(run, both, config)
+    run = cell(hosts, config, out="restarted")
+    leave(run)
     (job,) = jobs()
     until = time.monotonic() + 30.0
-    while not any("at step" in log.read_text() for log in job.glob("*.log")) and time.monotonic() < until:
+    while not any("at step" in log.read_text() for log in job.glob("*/said")) and time.monotonic() < until:
         time.sleep(0.05)  # it trains, so it has a run directory
     os.kill(int((job / "pid").read_text()), signal.SIGKILL)
     hosts.assert_nothing_left()  # the others notice
     with pytest.raises(RunFailed, match="^the detached istbench ended without a message, for example because"):
-        follow(both, pythons(None), run, print, config)
+        follow(run, print)
     assert (run.out / "runs/cell/run.json").exists()
     assert jobs() == []
 

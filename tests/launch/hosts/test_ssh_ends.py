@@ -3,17 +3,14 @@
 import queue
 from pathlib import Path
 
-import msgspec
 import pytest
 from published_steps import publish_step, write_step
-from ssh_hosts import GOOD
 
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts import run as ssh_run
 from istbench.launch.hosts.connection import Event
-from istbench.launch.hosts.group import HostGroup
-from istbench.launch.hosts.run import HostsRun, _Session
+from istbench.launch.hosts.run import HostsRun, Session
 from istbench.results.store import RunDirectory
 
 REQUEST = RunRequest(workload="toy", method="ist")
@@ -38,11 +35,10 @@ def test_a_cell_that_is_named_while_all_are_ended_is_not_trained(monkeypatch):
     ended = {"ended": 1, "tail": [], "failure": INTERRUPTED}
     first, second = Pretended("a", events, {"cell": "cell"}, ended), Pretended("b", events)
     events.put(Event(second, {"ended": 1, "tail": ["out of luck"], "failure": None}))
-    group = HostGroup(facts={"a": GOOD, "b": GOOD}, clocks={}, addresses={}, port=1)
     run = HostsRun(request=REQUEST, out=Path("out"))
     ended = "^b: torchrun ended with status 1 while the hosts started and prepared data; run the same command again"
     with pytest.raises(RunFailed, match=f"{ended}.*\n  out of luck$"):
-        _Session([first, second], events, group, run, {}, print)._await_cell()
+        Session([first, second], events, run, "there", False, print, print)._await_cell()
 
 
 @pytest.fixture
@@ -50,12 +46,9 @@ def session(tmp_path):
     """A session that trains on hosts a and b, whose run directory here has a checkpoint of step 30, or none."""
 
     def made(checkpoint=True, shared=False, again=False):
-        facts = msgspec.structs.replace(GOOD, shared=shared)
-        group = HostGroup(facts={"a": facts, "b": facts}, clocks={}, addresses={}, port=1)
         run = HostsRun(request=REQUEST, out=tmp_path, again=again)
-        found = _Session(
-            [Pretended(name, None) for name in "ab"], queue.SimpleQueue(), group, run, {}, lambda _: None
-        )
+        hosts = [Pretended(name, None) for name in "ab"]
+        found = Session(hosts, queue.SimpleQueue(), run, "there", shared, lambda _: None, lambda _: None)
         found._here, found._during = RunDirectory(tmp_path / "runs" / "cell"), "while it trained"
         found._here.path.mkdir(parents=True)
         found._here.run_json.write_text("{}")

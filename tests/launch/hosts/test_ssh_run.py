@@ -15,7 +15,7 @@ from fake_runs import header
 from ssh_hosts import OTHER_PORT
 
 from istbench.base.errors import RunFailed, UserError
-from istbench.launch.hosts import meanwhile
+from istbench.launch.hosts import run_copies
 from istbench.launch.hosts.group import Unfit
 from istbench.results.events import Fault, Stop
 from istbench.results.store import RunDirectory
@@ -126,7 +126,7 @@ def test_a_network_that_is_gone_for_five_seconds_loses_no_host(hosts, ask):
 def test_after_the_first_host_is_lost_for_good_others_go_on_from_what_came_home(
     hosts, ask, lose, interrupted, monkeypatch
 ):
-    monkeypatch.setattr(meanwhile, "_EVERY_S", 0.05)
+    monkeypatch.setattr(run_copies, "_EVERY_S", 0.05)
     out = hosts.out / "lost"
     home = RunDirectory(out / "runs" / "cell")
 

@@ -9,10 +9,8 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
 from istbench.launch.hosts.group import Needs, Say, survey
-from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.run import HostsRun
-from istbench.launch.processes.launcher import Signals
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -23,32 +21,25 @@ _CHOSEN_THERE = {"device": "auto"}
 _BOUNDED = "eval_every"
 
 
-def finished(
-    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
-    pythons: Sequence[str],
-    config: Path | None,
-    say: Say,
-    by: str,
-) -> list[RunDirectory | None]:
-    """The local run directories of those `cells` that are done; None for others, and if hosts cannot tell.
+def finished(runs: Sequence[HostsRun], say: Say, by: str) -> list[RunDirectory | None]:
+    """The local run directories of those cells of `runs` that are done; None for others, and if hosts cannot tell.
 
     Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
     depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too.
 
-    Args:
-        cells: each with the hosts that it would run on. by: the module that computes names.
+    by: the module that computes names.
 
     Raises:
         Unfit: with a line for each problem of a host. KeyboardInterrupt: after a signal.
     """
-    done = [runs_alike(run.request, run.out) for run, _ in cells]
+    done = [runs_alike(run.request, run.out) for run in runs]
     possible = [number for number, names in enumerate(done) if names]
-    found: list[RunDirectory | None] = [None] * len(cells)
+    found: list[RunDirectory | None] = [None] * len(runs)
     if not possible:
         return found
-    names = _names([cells[number] for number in possible], pythons, config, say, by)
+    names = _names([runs[number] for number in possible], say, by)
     for number, name in zip(possible, names, strict=False):
-        run, _ = cells[number]
+        run = runs[number]
         if name in done[number] and _saved(run.request, RunDirectory.of(run.out, name)):
             found[number] = RunDirectory.of(run.out, name)
     return found
@@ -85,16 +76,10 @@ def _alike(request: RunRequest, config: RunConfig) -> bool:
     )
 
 
-def _names(
-    cells: Sequence[tuple[HostsRun, Sequence[Host]]],
-    pythons: Sequence[str],
-    config: Path | None,
-    say: Say,
-    by: str,
-) -> list[CellName | None]:
-    """The names of `cells`, none if hosts do not tell."""
-    hosts, runs = cells[0][1][:1], [run for run, _ in cells]
-    with Signals() as signals, connected(hosts, pythons, config) as ((first,), _), signals.raised():
+def _names(runs: Sequence[HostsRun], say: Say, by: str) -> list[CellName | None]:
+    """The names of the cells of `runs`, none if hosts do not tell."""
+    run = runs[0]
+    with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
         absent = dict.fromkeys(path for run in runs for path in run.absent)
         survey([first], Needs(paths=tuple(absent), out=runs[0].out, marks=False))
         paths = dict.fromkeys(path for run in runs for path in run.paths)

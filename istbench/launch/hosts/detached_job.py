@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts.detached import CONFIG, ERRORS, JOB, PID, DetachedJob, JobCell, read_states, write_states
 from istbench.launch.hosts.group import Unfit
+from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID, DetachedJob, JobCell
 from istbench.launch.hosts.run import HostsRun, run_on_hosts
+from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
 
 
 def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
-    """Train the cells of the job in `folder`, and record the state of each; `parse` makes requests of words."""
+    """Train the cells of the job in `folder`, and report how each ends; `parse` makes requests of words."""
     descriptor = os.open(folder, os.O_RDONLY)  # open until this process ends
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with contextlib.suppress(KeyboardInterrupt):
@@ -40,28 +42,31 @@ def _interrupt(_number: int, _frame: Any) -> None:
 def _train(
     folder: Path, job: DetachedJob, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]
 ) -> None:
-    def record(**fields: Any) -> None:
-        states = read_states(folder)
-        write_states(folder, {**states, cell.key: msgspec.structs.replace(states[cell.key], **fields)})
+    run = folder / cell.key
+    with (run / SAID).open("a", buffering=1) as said:
 
-    def started(name: str) -> None:
-        record(phase="running", cell=name)
+        def say(line: str) -> None:
+            print(line, file=said)
 
-    with (folder / f"{cell.key}.log").open("a", buffering=1) as log:
         try:
-            run = HostsRun(request=parse(cell.words, cell.nodes), out=Path(job.out), again=cell.again)
-            config = folder / CONFIG
-            found = run_on_hosts(
-                cell.hosts, job.pythons, run, lambda line: print(line, file=log), config, started=started
+            wanted = HostsRun(
+                request=parse(cell.words, cell.nodes),
+                out=Path(job.out),
+                again=cell.again,
+                hosts=cell.hosts,
+                pythons=job.pythons,
+                config=folder / CONFIG,
             )
-            record(phase="done", cell=found.path.name)
-        except Unfit as unfit:
-            record(phase="unfit", message="\n".join(unfit.problems))
+            run_on_hosts(wanted, say, partial(write_cell, run))
+        except Unfit as error:
+            write_failure(run, str(error), 2, unfit=True)
         except (RunFailed, UserError) as error:
-            record(phase="failed", message=str(error), wrong_use=isinstance(error, UserError))
+            write_failure(run, str(error), 2 if isinstance(error, UserError) else 1)
         except KeyboardInterrupt:
-            record(phase="interrupted")
+            write_failure(run, "interrupted", 130)
             raise
         except Exception as error:
-            record(phase="failed", message=f"{type(error).__name__}: {error}; see {folder / ERRORS}")
+            write_failure(run, f"{type(error).__name__}: {error}; see {folder / ERRORS}", 1)
             raise
+        finally:
+            (run / DONE).touch()

@@ -1,17 +1,17 @@
-"""What is brought again and again while a run goes on: through failures, and stopped at once."""
+"""Copies of a run while it trains: they survive failures, end at once, and take a share of the time."""
 
 import threading
 
 import pytest
 
-from istbench.launch.hosts import meanwhile
+from istbench.launch.hosts import run_copies
 from istbench.launch.hosts.connection import Lost, Refused
-from istbench.launch.hosts.meanwhile import Meanwhile, Share
+from istbench.launch.hosts.run_copies import Share, periodic_copies
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(meanwhile, "_EVERY_S", 0.001)
+    monkeypatch.setattr(run_copies, "_EVERY_S", 0.001)
 
 
 def test_a_failure_is_said_once_and_does_not_end_it():
@@ -19,17 +19,14 @@ def test_a_failure_is_said_once_and_does_not_end_it():
     over, said = threading.Event(), []
 
     def bring(_pace):
-        outcome = outcomes.pop(0)
+        outcome = outcomes.pop(0) if outcomes else None
         if not outcomes:
             over.set()
-            keeping.stop()
         if outcome is not None:
             raise outcome
 
-    keeping = Meanwhile(bring, said.append, 60.0)
-    keeping.start()
-    assert over.wait(10)
-    keeping.join()
+    with periodic_copies(bring, said.append, 60.0):
+        assert over.wait(10)
     assert outcomes == []
     assert said == [f"cannot copy the run here while it trains: {why}" for why in ("full", "gone")]
 
@@ -42,17 +39,9 @@ def test_a_large_file_is_left_half_way_when_the_run_is_over():
         pace(1000.0, 1, 10**6)
         went_on.append(True)
 
-    keeping = Meanwhile(bring, went_on.append, 60.0)
-    keeping.start()
-    assert resting.wait(10)
-    keeping.join()
+    with periodic_copies(bring, went_on.append, 60.0):
+        assert resting.wait(10)
     assert went_on == []
-
-
-def test_what_was_never_started_can_be_stopped():
-    keeping = Meanwhile(lambda pace: None, print, 60.0)
-    keeping.stop()
-    keeping.join()
 
 
 def brought(megabytes, rate, within_s):

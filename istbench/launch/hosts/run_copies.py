@@ -1,10 +1,11 @@
-"""Copies of a run directory: from the host that writes it to this machine, and back to resume it."""
+"""Copies of a run directory: from the host that writes it to this machine, also while it trains, and back."""
 
 import hashlib
 import shutil
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from istbench.base.decode import convert, path_text, read_bytes
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import require_no_link, sync, writing_whole
-from istbench.launch.hosts.connection import Connection, Refused
+from istbench.launch.hosts.connection import Connection, Lost, Refused
 from istbench.launch.hosts.group import Say
 from istbench.launch.hosts.remote_files import (
     CHECKPOINT,
@@ -33,6 +34,9 @@ Pace = Callable[[float, int, int], None]
 """Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
 _EVENTS, _HEADER = "events.jsonl", "run.json"
 _TRIES = 5
+_EVERY_S = 15.0
+# The copies may use the links that the run measures, so they take only this share of the time.
+_LEAST_SHARE, _MOST_SHARE = 0.1, 0.5
 
 
 def at_once(_seconds: float, _size: int, _left: int) -> None:
@@ -314,3 +318,71 @@ def _copy_whole(first: Connection, theirs: str, name: str, target: Path) -> str:
             digest.update(content)
             offset += len(content)
     return digest.hexdigest()
+
+
+class _Over(Exception):  # noqa: N818
+    """The run has ended."""
+
+
+class Share:
+    """The share of the time for copying, so that all parts arrive within `within_s` seconds of `now`.
+
+    It follows from the rate of the parts so far, and lies between a tenth and a half.
+    """
+
+    def __init__(self, within_s: float, now: float) -> None:
+        self._until = now + within_s
+        self._seconds, self._bytes = 0.0, 0
+
+    def rest_s(self, seconds: float, size: int, left: int, now: float) -> float:
+        """Seconds to rest after a part of `size` bytes that took `seconds`; `left` bytes are still to come."""
+        self._seconds, self._bytes = self._seconds + seconds, self._bytes + size
+        if not left:
+            return 0.0
+        needed_s = left * self._seconds / max(1, self._bytes)
+        there_s = self._until - now
+        share = needed_s / there_s if there_s > 0 else _MOST_SHARE
+        return seconds * (1 / min(_MOST_SHARE, max(_LEAST_SHARE, share)) - 1)
+
+
+@contextmanager
+def periodic_copies(
+    bring: Callable[[Pace], None], say: Callable[[str], None], checkpoint_every_s: float
+) -> Iterator[None]:
+    """Inside, a thread calls `bring` repeatedly; it ends after one part of a file at most.
+
+    checkpoint_every_s: least seconds between two checkpoints; each should arrive before the next is written.
+    """
+    within_s, over = max(_EVERY_S, checkpoint_every_s - _EVERY_S), threading.Event()
+
+    def paced() -> Pace:
+        share = Share(within_s, time.monotonic())
+
+        def pace(seconds: float, size: int, left: int) -> None:
+            if over.wait(share.rest_s(seconds, size, left, time.monotonic())):
+                raise _Over
+
+        return pace
+
+    def copy() -> None:
+        told = False
+        while not over.wait(_EVERY_S):
+            try:
+                bring(paced())
+                told = False
+            except _Over:
+                return
+            except Lost:
+                continue  # the thread that watches the run reports it
+            except (Refused, RunFailed, UserError) as error:
+                if not told and not over.is_set():
+                    say(f"cannot copy the run here while it trains: {error}")
+                told = True
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -13,8 +13,8 @@ from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
 from istbench.cli.cell_names import cell_name
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.launch.hosts import finished as ssh_finished
-from istbench.launch.hosts.finished import finished, runs_alike
+from istbench.launch.hosts import finished_cells as ssh_finished
+from istbench.launch.hosts.finished_cells import finished, runs_alike
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun
 from istbench.results.store import RunDirectory
@@ -102,9 +102,8 @@ def test_a_copied_run_directory_is_not_the_cell_of_its_name(done, tmp_path):
 
 
 def ask(request, out):
-    hosts = (Host("a"), Host("b"))
-    cells = [(HostsRun(request=request, out=out), hosts)]
-    (found,) = finished(cells, ["python3"], None, print, "istbench.cli.cell_names")
+    run = HostsRun(request=request, out=out, hosts=(Host("a"), Host("b")), pythons=["python3"])
+    (found,) = finished([run], print, "istbench.cli.cell_names")
     return None if found is None else found.path.name
 
 

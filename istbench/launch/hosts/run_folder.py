@@ -1,0 +1,103 @@
+"""The folder of a run on a host: its processes and the agent there exchange messages by files.
+
+The environment names it for workers of torchrun. A detached job has one for each of its cells.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from istbench.base.files import writing_whole
+
+FOLDER = "ISTBENCH_RUN_FOLDER"
+SAID, CELL, TRAIN, FAILED = "said", "cell", "train", "failed"
+_POLL_S = 0.05
+
+
+def folder() -> Path | None:
+    """The folder for messages; None if no other host requested the run."""
+    path = os.environ.get(FOLDER)
+    return Path(path) if path else None
+
+
+def speak_apart() -> None:
+    """Write the standard error of rank 0 to a file that is passed on, apart from the output of torchrun."""
+    where = folder()
+    if where is not None and os.environ.get("RANK") == "0":
+        said = os.open(where / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(said, 2)
+        os.close(said)
+
+
+def report_cell(cell: str) -> None:
+    """Report the name of the cell, and wait until its earlier part has been copied here."""
+    where = folder()
+    if where is None:
+        return
+    write_cell(where, cell)
+    while not (where / TRAIN).exists():
+        time.sleep(_POLL_S)
+
+
+def report_failure(message: str, status: int) -> bool:
+    """Report the failure and its exit status; False if no other host requested the run."""
+    where = folder()
+    if where is None:
+        return False
+    write_failure(where, message, status)
+    return True
+
+
+def write_cell(where: Path, cell: str) -> None:
+    """Report the name of the cell of the run in folder `where`; "" if it has started and has no name yet."""
+    _write(where / CELL, cell)
+
+
+def write_failure(where: Path, message: str, status: int, *, unfit: bool = False) -> None:
+    """Report the failure of the run in folder `where`. unfit: whether each line is a problem of a host."""
+    _write(where / FAILED, json.dumps({"message": message, "status": status, "unfit": unfit}))
+
+
+def _write(path: Path, text: str) -> None:
+    with writing_whole(path) as file:
+        file.write(text.encode())
+
+
+class Messages:
+    """Reads the messages of the run in folder `where`, and passes each one on once."""
+
+    def __init__(self, where: Path, say: Callable[[dict[str, Any]], None]) -> None:
+        self._where, self._say = where, say
+        self._at = 0
+        self._cell: str | None = None
+
+    def pass_on(self) -> None:
+        """Pass on the new lines for the user and the name of the cell, "" before it is known."""
+        try:
+            for line in self._lines():
+                self._say({"said": line})
+            if (cell := (self._where / CELL).read_text()) != self._cell:
+                self._say({"cell": cell})
+                self._cell = cell
+        except OSError:
+            return
+
+    def failure(self) -> dict[str, Any] | None:
+        """The reported failure."""
+        try:
+            found: dict[str, Any] = json.loads((self._where / FAILED).read_text())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def _lines(self) -> list[str]:
+        if not (self._where / SAID).exists():
+            return []
+        with (self._where / SAID).open("rb") as file:
+            file.seek(self._at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []
