@@ -24,7 +24,7 @@ from istbench.launch.hosts.links import (
 )
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
-from istbench.launch.hosts.shared import shared_link
+from istbench.launch.hosts.shared_link import shared_link
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import Column, Entry, Table
 

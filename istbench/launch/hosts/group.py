@@ -158,7 +158,7 @@ def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> 
             return {first.name: "127.0.0.1"}, port
         candidates = facts[first.name].addresses
         places = [(address, port) for address in candidates]
-        reached = _answers(others, {c.name: c.ask("reach", places=places, token=token) for c in others})
+        reached = _answers(others, {c.name: c.ask("try_connections", places=places, token=token) for c in others})
         chosen = choose_address(candidates, reached)
         if chosen is None:
             raise Unfit(unreachable(first.name, candidates, port, reached))
@@ -185,7 +185,9 @@ def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], t
     places = listening(connections, addresses, token)
     names = [connection.name for connection in connections]
     asked = {
-        name: connection.ask("reach", places=[places[other] for other in names if other != name], token=token)
+        name: connection.ask(
+            "try_connections", places=[places[other] for other in names if other != name], token=token
+        )
         for name, connection in zip(names, connections, strict=True)
     }
     answers = _answers(connections, asked)

@@ -2,16 +2,20 @@
 
 import contextlib
 import importlib.util
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import istbench
+from istbench.base.errors import UserError, printable
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, each, pythons
 from istbench.launch.hosts.group import Say, Unfit, own_versions
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.wheel import build_wheel, source_key
+from istbench.launch.hosts.remote_cells import source_key
 
 _INSTALLS_S = 3600.0
 _VENV: tuple[str, ...] = ()
@@ -66,3 +70,44 @@ def _has_this(connection: Connection) -> bool:
     with contextlib.suppress(Refused, Lost):
         return bool(connection.do("source_key") == source_key())
     return False
+
+
+def build_wheel(scratch: Path) -> Path:
+    """A wheel of this checkout, built in the empty directory `scratch`.
+
+    Raises:
+        UserError: if the wheel cannot be built, or istbench runs from no checkout.
+    """
+    checkout = Path(istbench.__file__).resolve().parents[1]
+    if not (checkout / "setup.cfg").is_file():
+        raise UserError("--install needs a checkout of istbench here; install istbench on the hosts yourself")
+    source = _copy(checkout, scratch / "source")
+    built = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(scratch),
+            str(source),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    wheels = sorted(scratch.glob("istbench-*.whl"))
+    if built.returncode or not wheels:
+        printed = built.stderr.strip().splitlines() or ["pip printed nothing"]
+        raise UserError(f"cannot build a wheel of {checkout}: {printable(printed[-1])}; install pip and setuptools")
+    return wheels[-1]
+
+
+def _copy(checkout: Path, folder: Path) -> Path:
+    """Copy the sources of the wheel: files of an older build in the checkout would get into it."""
+    shutil.copytree(checkout / "istbench", folder / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(checkout / name, folder / name)
+    return folder

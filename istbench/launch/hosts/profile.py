@@ -7,7 +7,7 @@ from typing import Any
 
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
 from istbench.launch.hosts.links import HostLink
-from istbench.launch.hosts.shared import shared_link
+from istbench.launch.hosts.shared_link import shared_link
 
 
 @dataclass(frozen=True, kw_only=True)

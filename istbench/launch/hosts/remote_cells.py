@@ -1,13 +1,23 @@
-"""On a host: the names of cells, computed without training."""
+"""On a host: the names of cells, computed without training, and the key of the code of istbench."""
 
+import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import istbench
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.wheel import source_key
+
+
+def source_key() -> str:
+    """Identifies the code of this istbench: a hash of its files."""
+    folder, digest = Path(istbench.__file__).parent, hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def source_key_there(_agent: Agent, _question: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         path.touch(0o600)
         path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
     for cell in job.cells:
-        (folder / cell.key).mkdir()
+        (folder / cell.key).mkdir(exist_ok=True)
     with (folder / ERRORS).open("wb") as errors:
         subprocess.Popen(
             [sys.executable, "-P", "-m", question["by"], str(folder)],

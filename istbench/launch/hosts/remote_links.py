@@ -16,7 +16,7 @@ from istbench.launch.hosts.action import Agent
 CONNECTS_S = 3.0
 _HEADER = struct.Struct("!64scd")  # token, service, seconds
 _STRANGER_S = 2.0
-_REACH, _ECHO, _SINK = b"r", b"e", b"s"
+_TEST, _ECHO, _SINK = b"r", b"e", b"s"
 _OK = b"!"
 _PING = 16
 _CHUNK = 1 << 18
@@ -44,12 +44,12 @@ def stop_listening(_agent: Agent, _question: Mapping[str, Any]) -> None:
         listener.close()
 
 
-def reach(_agent: Agent, question: Mapping[str, Any]) -> list[list[str]]:
+def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[list[str]]:
     """For each of `places` (address, port): the local address on the way there, and the reason of a failure."""
 
     def one(place: Sequence[Any]) -> list[str]:
         try:
-            with _called(place, question["token"], _REACH, 0) as connection:
+            with _called(place, question["token"], _TEST, 0) as connection:
                 return [str(connection.getsockname()[0]), ""]
         except OSError as error:
             return ["", error.strerror or str(error)]

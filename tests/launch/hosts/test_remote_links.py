@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.remote_links import bandwidth, latency, listen, reach, stop_listening
+from istbench.launch.hosts.remote_links import bandwidth, latency, listen, stop_listening, try_connections
 
 TOKEN, ANOTHER = "a" * 64, "b" * 64
 
@@ -24,18 +24,18 @@ def place(agent):
 
 
 def test_who_has_the_token_is_answered_and_a_stranger_turned_away(agent, place):
-    assert reach(agent, {"places": [place], "token": TOKEN}) == [["127.0.0.1", ""]]
-    assert reach(agent, {"places": [place], "token": ANOTHER}) == [["", "it hung up"]]
+    assert try_connections(agent, {"places": [place], "token": TOKEN}) == [["127.0.0.1", ""]]
+    assert try_connections(agent, {"places": [place], "token": ANOTHER}) == [["", "it hung up"]]
 
 
 def test_one_that_says_nothing_holds_up_nobody(agent, place):
     with socket.create_connection(tuple(place)):
-        assert reach(agent, {"places": [place], "token": TOKEN})[0][1] == ""
+        assert try_connections(agent, {"places": [place], "token": TOKEN})[0][1] == ""
 
 
 def test_nothing_listens_afterwards(agent, place):
     stop_listening(agent, {})
-    assert reach(agent, {"places": [place], "token": TOKEN}) == [["", "Connection refused"]]
+    assert try_connections(agent, {"places": [place], "token": TOKEN}) == [["", "Connection refused"]]
 
 
 def test_a_link_is_measured_with_the_token_alone(agent, place):
