@@ -1,4 +1,7 @@
-"""Copies of a run directory: from the host that writes it to this machine, also while it trains, and back."""
+"""Copies of a run directory: from the host that writes it to this machine, also while it trains, and back.
+
+rsync would not do: its `--max-size` compares the size that a host announces, and a host may send more than that.
+"""
 
 import hashlib
 import shutil
@@ -7,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from istbench.base.decode import convert, path_text, read_bytes
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import require_no_link, sync, writing_whole
+from istbench.base.options.numbers import Natural
 from istbench.launch.hosts.connection import Connection, Lost, Refused
 from istbench.launch.hosts.group import Say
 from istbench.launch.hosts.remote_files import (
@@ -71,7 +76,7 @@ class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
 class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `offer` of `remote_files`."""
 
-    files: list[tuple[str, int, int]]
+    files: list[tuple[str, Natural, int]]
     steps: list[_OfferedStep]
     damaged: bool
 
@@ -111,7 +116,7 @@ def _without_rests(pace: Pace) -> Pace:
 
 
 class _PartReader:
-    """Reads files of the run `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
+    """Reads files of directory `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
 
     def __init__(self, first: Connection, theirs: str, pace: Pace, left: int) -> None:
         self._first, self._theirs, self._pace, self._left = first, theirs, pace, left
@@ -119,10 +124,19 @@ class _PartReader:
     def part(self, name: str, offset: int) -> bytes:
         """A part of file `name` from `offset`."""
         began = time.monotonic()
-        content: bytes = self._first.do("read", path=self._theirs, name=name, offset=offset)
+        content: bytes = self._first.do("read", path=self._theirs, name=name, offset=offset)[:PART]
         self._left = max(0, self._left - len(content))
         self._pace(time.monotonic() - began, len(content), self._left)
         return content
+
+    def copy(self, name: str, size: int, file: BinaryIO) -> str:
+        """Write file `name` to `file`, at most `size` bytes whatever the host sends; returns their SHA-256."""
+        digest, offset = hashlib.sha256(), 0
+        while offset < size and (content := self.part(name, offset)[: size - offset]):
+            file.write(content)
+            digest.update(content)
+            offset += len(content)
+        return digest.hexdigest()
 
 
 def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
@@ -151,25 +165,16 @@ def _bring_step(reader: _PartReader, here: Path, offer: _RunListing) -> _Offered
             return None
         with suppress(Broken):
             whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode())
-            for name in whole.names():
-                whole.require(name, _bring_part(reader, here, f"{CHECKPOINT}/{step.step}/{name}"))
+            for name, listed in whole.files.items():
+                named = f"{CHECKPOINT}/{step.step}/{name}"
+                with writing_whole(beside(here) / named) as file:
+                    sha256 = reader.copy(named, listed.bytes, file)
+                whole.require(name, sha256)
             put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
             put(here, f"{CHECKPOINT}/{LATEST}", 0, step.pointer.encode())
             return step
         shutil.rmtree(beside(here) / CHECKPOINT, ignore_errors=True)
     return None
-
-
-def _bring_part(reader: _PartReader, here: Path, name: str) -> str:
-    """Copy file `name` of a checkpoint beside `here`; returns the SHA-256 of the copy."""
-    digest, offset = hashlib.sha256(), 0
-    while True:
-        content = reader.part(name, offset)
-        put(here, name, offset, content)
-        digest.update(content)
-        offset += len(content)
-        if len(content) < PART:
-            return digest.hexdigest()
 
 
 def _bring_file(reader: _PartReader, here: Path, stamp: tuple[str, int, int]) -> None:
@@ -282,14 +287,17 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
     started = time.monotonic()
     listed = convert(
         first.answer(first.ask("list_there", path=theirs), LISTS_S),
-        list[tuple[FileName, int, int, str]],
+        list[tuple[FileName, Natural, int, str]],
         lambda path: f"{first.name}: {path_text(path)}",
     )
+    reader = _PartReader(first, theirs, at_once, 0)
     try:
         here.mkdir(parents=True, exist_ok=True)
         try:
-            for name, _, _, sha256 in listed:
-                if _copy_whole(first, theirs, name, here / f"{name}.tmp") != sha256:
+            for name, size, _, sha256 in listed:
+                with writing_whole(here / f"{name}.tmp") as file:
+                    arrived = reader.copy(name, size, file)
+                if arrived != sha256:
                     raise RunFailed(
                         f"{first.name}: {theirs}/{name} arrived damaged; run the same command again to copy it"
                     )
@@ -307,17 +315,6 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
     first.do("delete_tree", path=theirs)
     size = sum(size for _, size, *_ in listed)
     say(f"copied the weights to {here}: {size / 1e6:,.1f} MB in {time.monotonic() - started:.1f} s")
-
-
-def _copy_whole(first: Connection, theirs: str, name: str, target: Path) -> str:
-    """Write file `name` of directory `theirs` to `target`; returns the SHA-256 of what came."""
-    digest, offset = hashlib.sha256(), 0
-    with writing_whole(target) as file:
-        while content := first.do("read", path=theirs, name=name, offset=offset):
-            file.write(content)
-            digest.update(content)
-            offset += len(content)
-    return digest.hexdigest()
 
 
 class _Over(Exception):  # noqa: N818

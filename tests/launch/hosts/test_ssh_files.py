@@ -13,7 +13,7 @@ from istbench.base.errors import UserError
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Refused
 from istbench.launch.hosts.remote import ACTIONS
-from istbench.launch.hosts.remote_files import list_files
+from istbench.launch.hosts.remote_files import PART, list_files
 from istbench.launch.hosts.run_copies import bring, fetch
 
 
@@ -213,6 +213,32 @@ def test_where_all_is_damaged_there_what_is_here_stays(there, here, name):
     assert (step_of(here), steps_of(here)) == (10, ["10", "latest.json"])
 
 
+class Endless(OtherHost):
+    """A host that sends bytes without end, as the content of the files of which `name` is a part."""
+
+    def __init__(self, name):
+        super().__init__()
+        self._name = name
+
+    def do(self, do, **rest):
+        found = super().do(do, **rest)
+        assert len(self.read) < 20
+        return bytes(3 * PART) if do == "read" and self._name in rest["name"] else found
+
+
+def test_a_file_of_a_checkpoint_is_no_longer_than_its_manifest_says(there, here):
+    there.go_on(10)
+    fetch(Endless("rank-1"), str(there.path), here)
+    assert list_files(here) == [("events.jsonl", 13), ("run.json", 2)]
+
+
+def test_a_file_of_a_run_is_no_longer_than_the_host_said(there, here):
+    there.go_on(10)
+    fetch(Endless("events"), str(there.path), here)
+    assert (here / "events.jsonl").stat().st_size == PART
+    assert step_whole(here / "checkpoint") == 10
+
+
 def test_parts_of_many_megabytes_come_whole(tmp_path, here):
     there = Run(tmp_path / "large" / "runs" / "cell", times=300_000)
     there.go_on(10)
@@ -229,7 +255,7 @@ def breaks_off(monkeypatch):
     def fetched(path, here, after):
         def once_more(file, target):
             nonlocal after
-            after -= 1
+            after -= Path(target).is_relative_to(here)
             if after < 0:
                 raise KeyboardInterrupt
             return replace(file, target)
