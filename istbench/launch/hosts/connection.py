@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
@@ -181,9 +181,9 @@ class Connection:
         """
         return self._result(future, timeout_s)
 
-    def do(self, do: str, **rest: Any) -> Any:
+    def do(self, do: str, timeout_s: float = ANSWERS_S, **rest: Any) -> Any:
         """Send a request and wait for its result; raises as `answer` does."""
-        return self.answer(self.ask(do, **rest))
+        return self.answer(self.ask(do, **rest), timeout_s)
 
     def beat(self) -> None:
         """Send a sign of life, and close the connection if nothing has come from the host for a minute.
@@ -338,3 +338,14 @@ def each(connections: Sequence[Connection], call: Callable[[Connection], Any]) -
             answers.append(None)
             problems.append(f"{connection.name}: {error}")
     return answers, problems
+
+
+def ask_each(
+    connections: Sequence[Connection],
+    do: str,
+    arguments: Callable[[Connection], Mapping[str, Any]],
+    timeout_s: float = ANSWERS_S,
+) -> tuple[list[Any], list[str]]:
+    """Request the action `do` of all `connections` at once, each with its `arguments`; returns as `each`."""
+    asked = {connection.name: connection.ask(do, **arguments(connection)) for connection in connections}
+    return each(connections, lambda connection: connection.answer(asked[connection.name], timeout_s))

@@ -66,10 +66,8 @@ def detach(runs: Sequence[HostsRun], say: Say, *, worked_by: str, named_by: str)
             keys = [name for name in files if name.startswith("key-")]
             if keys:
                 say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
-            start = first.ask(
-                "start_detached", content=msgspec.json.encode(job), files=files, by=worked_by, within_s=_STARTS_S
-            )
-            first.answer(start, 2 * _STARTS_S)
+            question = {"content": msgspec.json.encode(job), "files": files, "by": worked_by}
+            first.do("start_detached", 2 * _STARTS_S, **question, within_s=_STARTS_S)
             run = runs[0]
             shared = group.facts[first.name].shared
             if first.do("follow_detached", key=run.key) is None:

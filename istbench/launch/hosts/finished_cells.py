@@ -93,8 +93,7 @@ def name_cells_there(
     """The names of the cells of `runs` by module `by` on host `first`, with its paths `there`; none on failure."""
     questions = [{"words": run.words(there, None), "nodes": run.request.nodes} for run in runs]
     try:
-        future = first.ask("name_cells", cells=questions, by=by, within_s=_NAMES_WITHIN_S)
-        names = first.answer(future, _ANSWERS_WITHIN_S)
+        names = first.do("name_cells", _ANSWERS_WITHIN_S, cells=questions, by=by, within_s=_NAMES_WITHIN_S)
         return convert(names, list[CellName | None], lambda _: f"{first.name}: names of cells")
     except (Lost, Refused, UserError):
         return []

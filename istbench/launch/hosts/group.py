@@ -21,7 +21,7 @@ from istbench.launch.hosts.check import (
     unreachable,
     unreached_pairs,
 )
-from istbench.launch.hosts.connection import Connection, Lost, Refused, each
+from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, each
 
 _CLOCK_READINGS = 3
 
@@ -119,8 +119,7 @@ def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, H
             "out": str(needs.out),
             "marker": marker.name,
         }
-        futures = {connection.name: connection.ask("facts", **question) for connection in connections}
-        answers, found = each(connections, lambda connection: connection.answer(futures[connection.name]))
+        answers, found = ask_each(connections, "facts", lambda _: question)
     finally:
         marker.unlink(missing_ok=True)
     facts = {}
@@ -158,7 +157,7 @@ def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> 
             return {first.name: "127.0.0.1"}, port
         candidates = facts[first.name].addresses
         places = [(address, port) for address in candidates]
-        reached = _answers(others, {c.name: c.ask("try_connections", places=places, token=token) for c in others})
+        reached = _ask_all(others, "try_connections", lambda _: {"places": places, "token": token})
         chosen = choose_address(candidates, reached)
         if chosen is None:
             raise Unfit(unreachable(first.name, candidates, port, reached))
@@ -176,31 +175,29 @@ def listening(
     connections: Sequence[Connection], addresses: Mapping[str, str], token: str
 ) -> dict[str, tuple[str, int]]:
     """Make every host listen at its address for callers with `token`; returns address and port by host."""
-    asked = {c.name: c.ask("listen", address=addresses[c.name], token=token) for c in connections}
-    ports = _answers(connections, asked)
+    ports = _ask_all(connections, "listen", lambda host: {"address": addresses[host.name], "token": token})
     return {name: (addresses[name], int(port)) for name, port in ports.items()}
 
 
 def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], token: str) -> None:
     places = listening(connections, addresses, token)
     names = [connection.name for connection in connections]
-    asked = {
-        name: connection.ask(
-            "try_connections", places=[places[other] for other in names if other != name], token=token
-        )
-        for name, connection in zip(names, connections, strict=True)
-    }
-    answers = _answers(connections, asked)
-    tried = {
-        name: dict(zip([other for other in names if other != name], answers[name], strict=True)) for name in names
-    }
+    others = {name: [other for other in names if other != name] for name in names}
+
+    def arguments(host: Connection) -> dict[str, Any]:
+        return {"places": [places[other] for other in others[host.name]], "token": token}
+
+    answers = _ask_all(connections, "try_connections", arguments)
+    tried = {name: dict(zip(others[name], answers[name], strict=True)) for name in names}
     found = unreached_pairs(names, tried, places)
     if found:
         raise Unfit(found)
 
 
-def _answers(connections: Sequence[Connection], asked: dict[str, Any]) -> dict[str, Any]:
-    answers, found = each(connections, lambda connection: connection.answer(asked[connection.name]))
+def _ask_all(
+    connections: Sequence[Connection], do: str, arguments: Callable[[Connection], Mapping[str, Any]]
+) -> dict[str, Any]:
+    answers, found = ask_each(connections, do, arguments)
     if found:
         raise Unfit(found)
     return {connection.name: answer for connection, answer in zip(connections, answers, strict=True)}

@@ -12,7 +12,7 @@ from pathlib import Path
 import istbench
 from istbench.base.errors import UserError, printable
 from istbench.base.scratch import scratch_folder
-from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, each, pythons
+from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, connected, each, pythons
 from istbench.launch.hosts.group import Say, Unfit, own_versions
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_cells import source_key
@@ -47,19 +47,15 @@ def install(hosts: Sequence[Host], python: str | None, config: Path | None, say:
             name, content = wheel.name, wheel.read_bytes()
         torch = own_versions()["torch"].partition("+")[0]
         also = [f"torch=={torch}"] if torch != "none" else []
-        futures = {
-            host.name: host.ask(
-                "install",
-                content=content,
-                name=name,
-                key=source_key(),
-                venv=list(_VENV),
-                extras=["speech"] if importlib.util.find_spec("espeakng_loader") else [],
-                also=also,
-            )
-            for host in lacking
+        question = {
+            "content": content,
+            "name": name,
+            "key": source_key(),
+            "venv": list(_VENV),
+            "extras": ["speech"] if importlib.util.find_spec("espeakng_loader") else [],
+            "also": also,
         }
-        _, problems = each(lacking, lambda host: host.answer(futures[host.name], _INSTALLS_S))
+        _, problems = ask_each(lacking, "install", lambda _: question, _INSTALLS_S)
         if problems:
             raise Unfit(problems)
         say(f"installed istbench on {len(lacking)} hosts in {time.monotonic() - started:.1f} s")

@@ -76,7 +76,7 @@ class _Push:
         started, places, copied = time.monotonic(), {}, []
         for path, files in trees.items():
             before = self._sent
-            there = self._connection.answer(self._connection.ask("digest_there", path=path), LISTS_S)
+            there = self._connection.do("digest_tree", LISTS_S, path=path)
             if there != tree_digest(files):
                 places[path] = self._copy(path, files)
             if self._sent > before:
@@ -89,9 +89,7 @@ class _Push:
     def _copy(self, path: str, files: Sequence[File]) -> str:
         tree, name = secrets.token_hex(8), Path(path).absolute().name or "data"
         listing = json.dumps(files).encode()
-        offer = self._connection.answer(
-            self._connection.ask("expect_tree", content=listing, tree=tree, name=name), _WRITES_S
-        )
+        offer = self._connection.do("expect_tree", _WRITES_S, content=listing, tree=tree, name=name)
         missing = set(offer["missing"])
         contents = {sha256: (Path(path, file) if file else Path(path), size) for file, size, _, sha256 in files}
         wanted = {sha256: of for sha256, of in contents.items() if sha256 in missing}
@@ -100,7 +98,7 @@ class _Push:
             raise Refused(self._full(path, size, offer))
         try:
             self._send(tree, wanted)
-            place = self._connection.answer(self._connection.ask("finish_tree", tree=tree), LISTS_S)
+            place = self._connection.do("finish_tree", LISTS_S, tree=tree)
         except OSError as error:
             raise Refused(f"cannot read {error.filename or path} here: {error.strerror}") from None
         except Refused as error:

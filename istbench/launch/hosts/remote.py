@@ -1,5 +1,8 @@
 """The actions of `agent_program` on a host that has istbench, by name."""
 
+import shutil
+from pathlib import Path
+
 from istbench.launch.hosts import (
     remote_cells,
     remote_detached,
@@ -18,7 +21,7 @@ ACTIONS: dict[str, Action] = {
     "latency": remote_links.latency,
     "bandwidth": remote_links.bandwidth,
     "speed": remote_speed.speed,
-    "source_key": remote_cells.source_key_there,
+    "source_key": lambda _agent, _question: remote_cells.source_key(),
     "name_cells": remote_cells.name_cells,
     "start": remote_run.start,
     "train": remote_run.train,
@@ -26,18 +29,18 @@ ACTIONS: dict[str, Action] = {
     "how_far": remote_files.how_far_there,
     "offer": remote_files.offer,
     "read": remote_files.read,
-    "clear": remote_files.clear_away,
+    "clear": lambda _agent, question: remote_files.clear(Path(question["path"])),
     "write": remote_files.write,
-    "place": remote_files.place_there,
+    "place": lambda _agent, question: remote_files.place(Path(question["path"])),
     "has_detached": remote_detached.has_detached,
     "start_detached": remote_detached.start_detached,
     "follow_detached": remote_detached.follow_detached,
     "stop_detached": remote_detached.stop_detached,
     "take_detached": remote_detached.take_detached,
-    "digest_there": trees.digest_there,
-    "list_there": trees.list_there,
+    "digest_tree": trees.digest_there,
+    "list_tree": lambda _agent, question: trees.list_tree(Path(question["path"])),
     "expect_tree": trees.expect_tree,
     "write_pieces": trees.write_pieces,
     "finish_tree": trees.finish_tree,
-    "delete_tree": trees.delete_tree,
+    "delete_tree": lambda _agent, question: shutil.rmtree(question["path"], ignore_errors=True),
 }

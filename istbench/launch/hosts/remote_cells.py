@@ -20,11 +20,6 @@ def source_key() -> str:
     return digest.hexdigest()[:16]
 
 
-def source_key_there(_agent: Agent, _question: Mapping[str, Any]) -> str:
-    """`source_key` of the istbench on this host."""
-    return source_key()
-
-
 def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
     """The names of `cells` by the module `by`; None for each if that takes longer than `within_s`.
 

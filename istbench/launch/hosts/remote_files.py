@@ -113,19 +113,9 @@ def read(_agent: Agent, question: Mapping[str, Any]) -> bytes:
         return file.read(PART)
 
 
-def clear_away(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Delete the rest of an earlier, incomplete copy to `path`."""
-    clear(Path(question["path"]))
-
-
 def write(_agent: Agent, question: Mapping[str, Any]) -> None:
     """Write a part of file `name`, with time `changed`, of the copy that `place` moves to `path`."""
     put(Path(question["path"]), question["name"], question["offset"], question["content"], question["changed"])
-
-
-def place_there(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Move the finished copy to `path`."""
-    place(Path(question["path"]))
 
 
 def put(path: Path, name: str, offset: int, content: bytes, changed: int | None = None) -> None:

@@ -11,13 +11,14 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from istbench.base.decode import convert, path_text
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, connected, each
+from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected
 from istbench.launch.hosts.group import Needs, Say, Unfit, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
@@ -239,20 +240,19 @@ class Session:
     def _start(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
-        futures = {
-            host.name: host.ask(
-                "start",
-                rank=rank,
-                hosts=len(self._hosts),
-                slots=host.host.slots,
-                endpoint=endpoint,
-                words=[*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
-                name=host.name,
-                secret=secret,
-            )
-            for rank, host in enumerate(self._hosts)
-        }
-        _, found = each(self._hosts, lambda host: host.answer(futures[host.name]))
+
+        def arguments(host: Connection) -> dict[str, Any]:
+            return {
+                "rank": self._hosts.index(host),
+                "hosts": len(self._hosts),
+                "slots": host.host.slots,
+                "endpoint": endpoint,
+                "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
+                "name": host.name,
+                "secret": secret,
+            }
+
+        _, found = ask_each(self._hosts, "start", arguments)
         if found:
             raise RunFailed("\n".join(found))
 

@@ -286,7 +286,7 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
 
     started = time.monotonic()
     listed = convert(
-        first.answer(first.ask("list_there", path=theirs), LISTS_S),
+        first.do("list_tree", LISTS_S, path=theirs),
         list[tuple[FileName, Natural, int, str]],
         lambda path: f"{first.name}: {path_text(path)}",
     )

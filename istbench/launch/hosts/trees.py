@@ -174,11 +174,6 @@ def digest_there(_agent: Agent, question: Mapping[str, Any]) -> str | None:
     return tree_digest(list_tree(path)) if path.exists() else None
 
 
-def list_there(_agent: Agent, question: Mapping[str, Any]) -> list[File]:
-    """On a host: the files at `path`."""
-    return list_tree(Path(question["path"]))
-
-
 def expect_tree(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     """On a host: prepare for a tree `name` of the files in `content`; returns the missing contents."""
     files = [(name, size, changed, sha256) for name, size, changed, sha256 in json.loads(question["content"])]
@@ -200,8 +195,3 @@ def write_pieces(_agent: Agent, question: Mapping[str, Any]) -> None:
 def finish_tree(_agent: Agent, question: Mapping[str, Any]) -> str:
     """On a host: put the `tree`, all of which has come, at its place; returns its path."""
     return _incoming.pop(question["tree"]).finish()
-
-
-def delete_tree(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """On a host: delete what is at `path`."""
-    shutil.rmtree(question["path"], ignore_errors=True)

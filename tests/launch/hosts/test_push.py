@@ -43,6 +43,9 @@ class OtherHost:
     def answer(self, future, timeout_s):
         return future.result(timeout_s)
 
+    def do(self, do, timeout_s, **rest):
+        return self.answer(self.ask(do, **rest), timeout_s)
+
     def hang_up(self):
         """A real one closes its connection."""
 
