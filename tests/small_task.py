@@ -27,6 +27,23 @@ def evaluate(model, batches):
     return {"accuracy": torch.cat(right).float().mean()}
 """
 
+# Behind TASK: while there is a file HELD, steps are slow, and the file then says "training".
+SLOW = """
+import pathlib, time
+
+passes, whole_loss = 0, loss
+
+def loss(model, batch):
+    global passes
+    held = pathlib.Path("HELD")
+    if held.exists() and not batch[0].is_meta:  # as in a plan
+        passes += 1
+        if passes >= 20:  # beyond those before training
+            held.write_text("training")
+        time.sleep(0.05)
+    return whole_loss(model, batch)
+"""
+
 
 def write_task(path):
     """Write the task file to `path`; returns it."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore
 
-PREFIXES = ("istbench/0/", "istbench/0/before/", "istbench/0/run/")
+PREFIXES = ("istbench/0/", "istbench/0/before/", "istbench/0/run/", "istbench/0/cell/0/")
 _UNSIGNED = "0" * 64
 
 

@@ -89,22 +89,22 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
     except (UserError, RunFailed) as error:
         show_traceback(error)
-        return _fail(_lines(error), EXIT_WRONG_USE if isinstance(error, UserError) else EXIT_FAILED)
+        return _end(_lines(error), EXIT_WRONG_USE if isinstance(error, UserError) else EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         message = " ".join(error.format_message().split())  # click puts choices on separate lines
-        return _fail(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
+        return _end(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
             say(_lines(interrupt.__cause__))
-        return _fail(INTERRUPTED, EXIT_INTERRUPTED)
+        return _end(INTERRUPTED, EXIT_INTERRUPTED)
     except (Exception, SystemExit) as error:
         line = error_line(error)
         if line is None:
             raise
-        return _fail(line, EXIT_WRONG_USE)
-    return status if isinstance(status, int) else 0
+        return _end(line, EXIT_WRONG_USE)
+    return _end("", status if isinstance(status, int) else 0)
 
 
 def _lines(error: UserError | RunFailed) -> str:
@@ -112,7 +112,8 @@ def _lines(error: UserError | RunFailed) -> str:
     return (printable if isinstance(error, UserError) else printable_lines)(str(error))
 
 
-def _fail(message: str, status: int) -> int:
+def _end(message: str, status: int) -> int:
+    """End together with the other processes of torchrun, after `message`; returns the exit status."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
     if message and not run_folder.report_failure(message, status):

@@ -106,6 +106,8 @@ def command(
     if page is not None and is_directory(page):
         raise UserError(f"--html {page} is a directory; name a file in it")
     truth_backend = _truth_backend(backend, question, measures)
+    if truth_backend is not None:
+        truth_backend.begin([question.base], out)
     from istbench.cli.progress import Display
 
     with Display() as display:
@@ -203,7 +205,7 @@ def _advise(
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
     backend = Here()
-    backend.begin([question.base])
+    backend.begin([question.base], out)
     probed = probe(
         question,
         backend,

@@ -91,7 +91,7 @@ def command(
     for request in requests:
         check_name("methods", request.method, request.plugins)
         check_name("workloads", request.workload, request.plugins)
-    backend.begin(requests)
+    backend.begin(requests, out)
     requests += _controls(asked, backend, [own for one, own in suites if controls or one.controls])
     _check_baseline(baseline, requests)
     from istbench.cli.progress import Display

@@ -10,7 +10,7 @@ import click
 from istbench.base.decode import utf8_path
 from istbench.base.errors import UserError, shown
 from istbench.base.files import is_there
-from istbench.base.options.run import OF_MACHINE
+from istbench.base.options.run import OF_MACHINE, RunRequest
 from istbench.base.options.suite import MOST_CELLS
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
@@ -105,11 +105,15 @@ def command(
         _print_list(chosen, asked, scale, choice, out, as_json=as_json, explain=explain)
         return 0
     experiments, lines = with_data(asked, scale, directories, named=bool(names))
+    requests = list[RunRequest]()
+    if not only_report:
+        extents = (experiment.at[scale] for experiment in experiments)
+        requests = [backend.fit(request) for request in requests_of(extents, choice)]
+        backend.begin(requests, out)
     for line in lines:
         say(line)
     if only_report:
         return _show(chosen, experiments, names, scale, choice, out, (), [], as_json=as_json, explain=explain)
-    requests = requests_of((experiment.at[scale] for experiment in experiments), choice)
     hours = _forecast(experiments, scale, choice, out, again=again)
     cells, failures, running = _train(requests, hours, backend, out, again=again)
     if running or not backend.shows_results:
@@ -169,30 +173,28 @@ def _forecast(
 
 
 def _train(
-    requests: list[Any], hours: "list[Forecast]", backend: Backend, out: Path, *, again: bool
+    requests: list[RunRequest], hours: "list[Forecast]", backend: Backend, out: Path, *, again: bool
 ) -> tuple[list[str], list[str], bool]:
     """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
     from istbench.cli.progress import Display
     from istbench.studies.reproduce.hours import Pace
 
-    fitting = [backend.fit(request) for request in requests]
-    if not fitting:
+    if not requests:
         return [], [], False
-    backend.begin(fitting)
     cells, failures, running = list[str](), list[str](), False
     pace = Pace(hours)
     with Display() as display:
         try:
-            for number, outcome in enumerate(backend.run(fitting, out, again, display), start=1):
+            for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
                 cells.append(outcome.cell)
                 if outcome.failure is not None:
                     failures.append(f"{outcome.cell}: {outcome.failure}")
                 running = running or outcome.running
                 left = pace.after(outcome)
                 why = "" if outcome.failure is None else f": {outcome.failure}"
-                display.note(f"[{number}/{len(fitting)}] {outcome.cell}: {outcome.ended}{left}{why}")
+                display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}{left}{why}")
         except KeyboardInterrupt:
-            display.note(f"{len(cells)} of {len(fitting)} cells ended; --report prints their tables")
+            display.note(f"{len(cells)} of {len(requests)} cells ended; --report prints their tables")
             raise
     return cells, failures, running
 

@@ -56,7 +56,7 @@ def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_j
     request = backend.fit(build_request(given))
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
-    backend.begin([request])
+    backend.begin([request], out)
     from istbench.cli.progress import Display
 
     with Display() as display:

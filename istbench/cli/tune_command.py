@@ -137,7 +137,7 @@ def command(
     from istbench.studies.tuning.ranges import given_ranges
 
     typed_ranges = given_ranges(ranges)
-    backend.begin([msgspec.structs.replace(shared, method=name) for name in names])
+    backend.begin([msgspec.structs.replace(shared, method=name) for name in names], out)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
     from istbench.report.phrases import count_nodes, joined

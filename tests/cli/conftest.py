@@ -1,8 +1,19 @@
 """The command as most of its tests call it."""
 
 import pytest
+from torchruns import STARTED
 
 from istbench.cli import main
+
+
+@pytest.fixture(autouse=True)
+def none_left():
+    """Kill the torchruns that a failed test leaves."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
-from free_port import free_port
 from said import messages
-from small_task import TASK
+from small_task import SLOW, TASK
+from torchruns import start, start_on_two
 
 from istbench.node.published import newest_whole
 from istbench.results.events import Fault, Resume
@@ -18,7 +16,6 @@ from istbench.results.store import RunDirectory
 
 pytestmark = pytest.mark.processes
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 # Ends its process on node 1 once, at step 12; the first pass of all warms up.
 FALLS = """
 import os, pathlib, signal
@@ -36,38 +33,6 @@ class Falls(Toy):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().loss(model, batch)
 """
-
-
-STARTED = []
-
-
-@pytest.fixture(autouse=True)
-def none_left():
-    """Kill the processes that a failed test leaves."""
-    yield
-    while STARTED:
-        process = STARTED.pop()
-        process.kill()
-        process.communicate()
-
-
-def start(words, *options):
-    command = [*TORCHRUN, *map(str, options), "-m", "istbench", *map(str, words)]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    STARTED.append(process)
-    return process
-
-
-def start_on_two(words, tmp_path):
-    """Start `words` on two hosts, each with an --out of its own."""
-    endpoint = f"127.0.0.1:{free_port()}"
-    return [
-        start(
-            [*words, "--out", tmp_path / f"host{host}"],
-            *("--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
-        )
-        for host in (0, 1)
-    ]
 
 
 def run_on_two(words, tmp_path):
@@ -127,23 +92,6 @@ def test_what_every_rank_does_wrong_is_said_once_with_the_exit_status_of_all(tmp
     (line,) = messages(error)
     assert "nonsense" in line
     assert error.count("exitcode  : 2") == 2
-
-
-SLOW = """
-import pathlib, time
-
-passes, whole_loss = 0, loss
-
-def loss(model, batch):
-    global passes
-    held = pathlib.Path("HELD")
-    if held.exists() and not batch[0].is_meta:  # as in a plan
-        passes += 1
-        if passes >= 20:  # beyond those before training
-            held.write_text("training")
-        time.sleep(0.05)
-    return whole_loss(model, batch)
-"""
 
 
 def test_ctrl_c_at_either_host_stops_both_after_the_same_step_with_a_checkpoint(tmp_path, on_one_host, istbench):

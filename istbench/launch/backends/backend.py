@@ -55,6 +55,11 @@ class Outcome:
         return self.run
 
 
+def described(request: RunRequest) -> str:
+    """A description of the cell of `request`, whose name is unknown."""
+    return f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
+
+
 class Screen(Protocol):
     """The lines and bars that a user sees on standard error while cells run."""
 
@@ -113,8 +118,18 @@ class Backend(ABC):
         """
         return request
 
-    def begin(self, cells: Sequence[RunRequest]) -> None:
-        """Start slow imports in the background, for `cells` that `run` will get."""
+    def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
+        """Start slow imports in the background, for `cells` that `run` will get, or for cells like them.
+
+        Call it before the command prints anything. A process that only runs nodes for another one does so here,
+        until the end of the command, and exits.
+
+        Args:
+            cells: all workloads, plug-ins and data of the command. out: the results directory.
+
+        Raises:
+            UserError, RunFailed: if none of the cells can run here.
+        """
         return
 
     @abstractmethod

@@ -36,7 +36,7 @@ class Here(Backend):
             )
         return msgspec.structs.replace(request, lab=self.lab.lab)
 
-    def begin(self, cells: Sequence[RunRequest]) -> None:
+    def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
         """Start importing torch in the fork server, while this process imports it too."""
         from istbench.launch.processes.local import preload
 
@@ -44,7 +44,7 @@ class Here(Backend):
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Resolve all cells, then train one after another; see `Backend.run`."""
-        self.begin(cells)
+        self.begin(cells, out)
         from istbench.launch.cells.execute import execute
         from istbench.launch.cells.resolve import prepare_cells
         from istbench.launch.processes.local import LocalLauncher

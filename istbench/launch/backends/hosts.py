@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
+from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen, described
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
 
@@ -88,7 +88,7 @@ class Hosts(Backend):
         if left:
             self._detach(left, out, again, say)
         for request in left:
-            yield Outcome(cell=_named(request), running=True)
+            yield Outcome(cell=described(request), running=True)
 
     def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
         """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
@@ -109,7 +109,7 @@ class Hosts(Backend):
         except (RunFailed, UserError) as error:
             here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None
-            return Outcome(cell=_named(request), run=known, failure=error)
+            return Outcome(cell=described(request), run=known, failure=error)
         return Outcome(cell=directory.path.name, run=directory)
 
     def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
@@ -150,10 +150,6 @@ class Hosts(Backend):
             pythons=pythons(self.python),
             config=self.ssh_config,
         )
-
-
-def _named(request: RunRequest) -> str:
-    return f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
 
 
 @contextlib.contextmanager

@@ -1,25 +1,29 @@
-"""A cell on the processes that torchrun started, a node each. Every process runs this; rank 0 speaks for all."""
+"""Cells on the processes of torchrun, a node each. Rank 0 runs the command, and the others train with it."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, Kind, Outcome, Screen
+from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described
 from istbench.launch.hosts import run_folder
 from istbench.launch.torchrun.world import World, this_world
 from istbench.results.store import RunDirectory
 
+if TYPE_CHECKING:
+    from istbench.launch.cells.resolve import Cell
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class Torchrun(Backend):
-    """The processes of `world`."""
+    """The processes of `world`. A cell of fewer nodes runs on the first of them."""
 
     chosen_by: ClassVar[str] = "torchrun"
     world: World
+    _own: Sequence[RunRequest] = field(default=(), init=False)
 
     @property
     def nodes(self) -> int:
@@ -28,56 +32,68 @@ class Torchrun(Backend):
 
     @property
     def shows_results(self) -> bool:
-        """Whether this is rank 0, and no other host requested the run."""
-        return self.world.rank == 0 and run_folder.folder() is None
+        """Whether no other host requested the run. Ranks other than 0 do not come so far."""
+        return run_folder.folder() is None
 
-    def fit(self, request: RunRequest) -> RunRequest:
-        """`request`, which has a node for each process; see `Backend.fit`."""
-        self.world.nodes(request.nodes)
-        return request
-
-    def begin(self, cells: Sequence[RunRequest]) -> None:
-        """Start importing torch in the fork server, while this process imports it too."""
+    def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
+        """Meet the other ranks; a rank other than 0 trains cells until the end, and exits. See `Backend.begin`."""
         from istbench.launch.processes.local import preload
 
+        self.world.first(min((request.nodes for request in cells), default=1))
         preload(cells)
+        from istbench.launch.torchrun.meeting import leave
+        from istbench.launch.torchrun.workers import follow, meet
+
+        if self.world.rank > 0:
+            follow(self.world, cells, out)
+            _, status = leave(self.world, "", 0)
+            sys.exit(status)
+        meet(self.world, cells)
+        self._own = cells
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
-        """Run one cell; see `Backend.run`.
+        """Resolve all cells, then train one after another; see `Backend.run`.
 
-        Ranks other than 0 yield nothing: they exit with the status of rank 0.
+        A cell of more nodes than processes fails, before the others start.
         """
-        if len(cells) > 1:
-            raise UserError(
-                f"torchrun runs one cell, not {len(cells)}: start istbench run under it for each cell, or use "
-                "istbench compare --hosts"
-            )
-        self.begin(cells)
-        if self.world.rank > 0:
-            from istbench.launch.torchrun.workers import follow
+        from istbench.launch.cells.resolve import prepare_cells
 
-            sys.exit(follow(self.world, cells[0], out))
-        yield self._lead(cells[0], out, again, screen)
+        fitting = [request for request in cells if request.nodes <= self.world.size]
+        resolved = prepare_cells(fitting, screen.preparing, here=self.world.local_size)
+        for note in sorted({cell.header.data_source.note for cell in resolved}):
+            screen.note(note)
+        for request in cells:
+            try:
+                self.world.first(request.nodes)
+            except UserError as error:
+                yield Outcome(cell=described(request), failure=error)
+        screen = OncePerLine(screen)
+        for request, cell in zip(fitting, resolved, strict=True):
+            yield self._trained(request, cell, out, again, screen)
 
-    def _lead(self, request: RunRequest, out: Path, again: bool, screen: Screen) -> Outcome:
-        from istbench.launch.cells.execute import execute
-        from istbench.launch.cells.resolve import prepare_cell
+    def _trained(self, request: RunRequest, cell: "Cell", out: Path, again: bool, screen: Screen) -> Outcome:
+        from istbench.launch.cells.execute import execute, is_finished
         from istbench.launch.torchrun.meeting import meeting_of
-        from istbench.launch.torchrun.workers import lead
+        from istbench.launch.torchrun.workers import announced, lead
 
-        cell = prepare_cell(request, screen.preparing, here=self.world.local_size)
-        source = cell.header.data_source
-        screen.note(source.note)
-        cell, launcher, network = lead(self.world, cell)
-        screen.note(network)
-        run_folder.report_cell(cell.name)
-        run = RunDirectory.of(out, cell.name)
+        run, source = RunDirectory.of(out, cell.name), cell.header.data_source
+        everyone = meeting_of(self.world)
+        if everyone.is_to_stop():
+            raise KeyboardInterrupt
         try:
-            with screen.training(cell.header, run) as scratch:
-                fresh = execute(cell, run, scratch, launcher, again=again)
+            if not again and is_finished(cell, run):
+                return Outcome(cell=cell.name, run=run, fresh=False, source=source)
+            meeting = everyone.announce(announced(request, self._own))
+            try:
+                cell, launcher, network = lead(meeting, cell)
+                screen.note(network)
+                run_folder.report_cell(cell.name)
+                with screen.training(cell.header, run) as scratch:
+                    fresh = execute(cell, run, scratch, launcher, again=again)
+            finally:
+                meeting.end()
         except (UserError, RunFailed) as error:
             return Outcome(cell=cell.name, run=run, failure=error, source=source)
-        meeting_of(self.world).end(0)
         return Outcome(cell=cell.name, run=run, fresh=fresh, source=source)
 
 

@@ -37,19 +37,31 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again. If training had
             already ended, the run is marked done; if it failed by itself, failed, and the failure is the cause.
     """
-    if again or not _is_done(run):
-        with run.locked():
-            for sink in cell.config.sinks or ():
-                place_of(sink, run)
-            if again:
-                _clear(run)
-            if not _is_done(run):
-                _execute(cell, run, scratch, launcher)
-                return True
+    if not again and is_finished(cell, run):
+        return False
+    with run.locked():
+        for sink in cell.config.sinks or ():
+            place_of(sink, run)
+        if again:
+            _clear(run)
+        if not _is_done(run):
+            _execute(cell, run, scratch, launcher)
+            return True
+    return not is_finished(cell, run)  # by another command, before this one had the lock
+
+
+def is_finished(cell: Cell, run: RunDirectory) -> bool:
+    """Whether `run` is done. It then records the trials that chose the options of `cell`.
+
+    Raises:
+        UserError: if it lacks the weights that `cell` wants saved.
+    """
+    if not _is_done(run):
+        return False
     if cell.config.save is not None:
         require_saved(run, Path(cell.config.save))
     _note_tuned(cell, run)
-    return False
+    return True
 
 
 def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:

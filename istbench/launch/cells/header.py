@@ -56,14 +56,19 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
         data_source=source,
         config=config,
         budget=_budget_text(request, workload, config.steps),
-        versions={
-            "istbench": istbench.__version__,
-            "torch": str(torch.__version__),
-            "python": sys.version.split()[0],
-        },
+        versions=versions(),
         host=_host(request.lab),
         git=_git_state(),
     )
+
+
+def versions() -> dict[str, str]:
+    """The versions of istbench, torch and Python."""
+    return {
+        "istbench": istbench.__version__,
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+    }
 
 
 def _changed(defaults: Any, options: Any) -> dict[str, Any]:

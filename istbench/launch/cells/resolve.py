@@ -51,16 +51,16 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
 
     Args:
         progress: called during the preparation of the data, which may take long.
-        here: nodes on this machine, by default all.
+        here: most nodes on this machine, by default all.
 
     Raises:
         UserError: for any name, value, combination or data that cannot work.
         RunFailed: if the method or the workload would end this program.
     """
-    return _Resolver(progress).cell(request, request.nodes if here is None else here)
+    return _Resolver(progress).cell(request, here)
 
 
-def prepare_cells(requests: Sequence[RunRequest], progress: Progress) -> list[Cell]:
+def prepare_cells(requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None) -> list[Cell]:
     """The cells of `requests`, as `prepare_cell` resolves each. Many cells also show their own `progress`.
 
     Raises:
@@ -68,7 +68,7 @@ def prepare_cells(requests: Sequence[RunRequest], progress: Progress) -> list[Ce
     """
     resolver, total, cells = _Resolver(progress), len(requests), list[Cell]()
     for done, request in enumerate(requests, start=1):
-        cells.append(resolver.cell(request, request.nodes))
+        cells.append(resolver.cell(request, here))
         if total >= _MANY:
             progress("cells resolved", done, total)
     return cells
@@ -92,8 +92,9 @@ class _Resolver:
         self._built: dict[str, _Built] = {}
         self._cells: dict[str, Cell] = {}
 
-    def cell(self, request: RunRequest, here: int) -> Cell:
-        """The cell of `request`, `here` of whose nodes are on this machine."""
+    def cell(self, request: RunRequest, most: int | None) -> Cell:
+        """The cell of `request`, at most `most` of whose nodes are on this machine; None: all of them."""
+        here = request.nodes if most is None else min(most, request.nodes)
         others = (name for name in request.__struct_fields__ if name != "seed" or request.held_out)
         alike = repr([here, *(getattr(request, name) for name in others)])
         if alike not in self._cells:

@@ -1,4 +1,4 @@
-"""The checks, before training, that the ranks of torchrun can train together."""
+"""The checks, before the first cell and before each, that the ranks of torchrun can train together."""
 
 import dataclasses
 import ipaddress
@@ -10,7 +10,7 @@ import msgspec
 
 from istbench.base.decode import encode_own
 from istbench.base.errors import UserError, shown
-from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunConfig
+from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunConfig, RunRequest
 from istbench.launch.cells.resolve import Cell
 from istbench.launch.torchrun.meeting import Card
 from istbench.results.header import HostRecord
@@ -19,6 +19,16 @@ from istbench.results.header import HostRecord
 def as_text(config: RunConfig) -> str:
     """`config` as text for a card."""
     return msgspec.json.encode(config, enc_hook=encode_own).decode()
+
+
+def command_as_text(requests: Sequence[RunRequest]) -> str:
+    """The `requests` of a command as text for a card: by field, its value, or a list if they have several."""
+    rows = [msgspec.to_builtins(request, enc_hook=encode_own) for request in requests]
+    columns = {name: [row[name] for row in rows] for name in RunRequest.__struct_fields__ if name != "data"}
+    fields = {
+        name: values[0] if values.count(values[0]) == len(values) else values for name, values in columns.items()
+    }
+    return json.dumps({"number of cells": len(rows), **fields})
 
 
 def host_names(cards: Sequence[Card]) -> list[str]:

@@ -1,9 +1,15 @@
-"""Workers under torchrun. Each process of torchrun starts one worker and watches it."""
+"""Workers under torchrun. Each process of torchrun starts a worker for each cell that it trains, and watches it.
+
+A worker is a new process, which the process of torchrun only supervises. In one process, torch would keep parts of
+the process group of an earlier cell: threads, connections, a CUDA context, and the number of threads of libraries.
+"""
 
 import os
+import signal
 import socket
 import time
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +22,20 @@ from istbench.base.machine import host_name
 from istbench.base.options.run import RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.fabric.transport.connections import address_of, address_towards
+from istbench.launch.cells.header import versions
 from istbench.launch.cells.resolve import Cell, prepare_cell
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
-from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names, with_header
-from istbench.launch.torchrun.meeting import Card, Ending, Meeting, meeting_of
+from istbench.launch.torchrun.agreement import (
+    agreed,
+    as_text,
+    check_agreement,
+    command_as_text,
+    host_names,
+    with_header,
+)
+from istbench.launch.torchrun.meeting import Announced, Card, CellMeeting, Ending, Meeting, meeting_of
 from istbench.launch.torchrun.world import World
 from istbench.node.stopping import StopRequest
 from istbench.node.worker import train_cell
@@ -81,8 +95,8 @@ def route_to(master: str) -> Route:
     return Route(address, next((name for name in names if address_of(name) == address), ""))
 
 
-def card_of(world: World, cell: Cell, route: Route) -> Card:
-    """The card of this rank."""
+def _card_of(world: World, cell: Cell, route: Route) -> Card:
+    """The card of this rank for `cell`."""
     own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
     return Card(
         rank=world.rank,
@@ -106,7 +120,7 @@ class TorchrunLauncher:
         hosts: the host of every rank, on rank 0.
     """
 
-    meeting: Meeting
+    meeting: CellMeeting
     place: Route
     store: "TCPStore | tuple[str, int]"
     hosts: tuple[str, ...] = ()
@@ -134,7 +148,7 @@ class TorchrunWorkers:
     """The workers of all ranks, as one rank sees them; it watches its own worker."""
 
     def __init__(
-        self, own: LocalWorkers, meeting: Meeting, hosts: tuple[str, ...], stop: StopRequest | None = None
+        self, own: LocalWorkers, meeting: CellMeeting, hosts: tuple[str, ...], stop: StopRequest | None = None
     ) -> None:
         self._own, self._meeting, self._hosts, self._stop = own, meeting, hosts, stop
         self._told = False
@@ -224,28 +238,99 @@ def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseExceptio
     return None if all(ending.kind == "done" for ending in endings.values()) else KeyboardInterrupt()
 
 
-def follow(world: World, request: RunRequest, out: Path) -> int:
-    """Train as a rank other than 0, which prints only errors; returns the exit status.
+# The fields of a request that each rank takes from its own command line: they name files, or depend on its machine.
+_OWN = ("workload", "plugins", "data", "threads")
 
-    Only its own command line names the files that it reads and imports.
+
+def announced(request: RunRequest, own: Sequence[RunRequest]) -> Announced:
+    """The announcement of `request`, without its files; `own` are the requests of the command."""
+    like = next(
+        number
+        for number, one in enumerate(own)
+        if all(getattr(one, name) == getattr(request, name) for name in _OWN)
+    )
+    return Announced(
+        request=msgspec.structs.replace(request, plugins=(), data=None, save=None, sinks=()), like=like
+    )
+
+
+def of_this_rank(found: Announced, own: Sequence[RunRequest]) -> RunRequest:
+    """The cell that rank 0 announced, with the files that this rank's own command line names."""
+    fields = {name: getattr(own[found.like], name) for name in _OWN}
+    return msgspec.structs.replace(found.request, **fields, save=None, sinks=())
+
+
+def meet(world: World, own: Sequence[RunRequest]) -> Meeting:
+    """Meet the other ranks, as rank 0, before the first cell; `own` are the requests of the command.
+
+    Raises:
+        UserError, RunFailed: if a rank cannot train, or has another command; the message names its host.
+        KeyboardInterrupt: after a signal at any rank.
+    """
+    _end_by_interrupt()
+    meeting = meeting_of(world)
+    meeting.post_card(_card_of_command(world, own))
+    cards = meeting.cards()
+    check_agreement(cards)
+    meeting.start(cards)
+    return meeting
+
+
+def _card_of_command(world: World, own: Sequence[RunRequest]) -> Card:
+    return Card(
+        rank=world.rank,
+        host=host_name(),
+        address=route_to(world.master).address,
+        versions=versions(),
+        config=command_as_text(own),
+    )
+
+
+def _end_by_interrupt() -> None:
+    """Handle SIGTERM as Ctrl-C: torchrun sends it to all its processes, and they end together."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def follow(world: World, own: Sequence[RunRequest], out: Path) -> None:
+    """Train the cells that rank 0 announces, until it ends the command, as another rank, which prints only errors.
+
+    Only its own command line, with the requests `own`, names the files that it reads and imports.
 
     Raises:
         UserError, RunFailed: if this rank cannot train.
         KeyboardInterrupt: after a signal.
     """
+    _end_by_interrupt()
     meeting = meeting_of(world)
-    if world.local_rank > 0 and not meeting.await_prepared():
-        return meeting.await_end()
-    cell = prepare_cell(
-        msgspec.structs.replace(request, save=None, sinks=()), lambda *_: None, here=world.local_size
-    )
-    if world.local_rank == 0:
-        meeting.post_prepared()
-    place = route_to(world.master)
-    meeting.post_card(card_of(world, cell, place))
+    meeting.post_card(_card_of_command(world, own))
+    try:
+        started = meeting.await_start()
+        while started and (found := meeting.await_cell()) is not None:
+            _follow_cell(*found, own, out)
+    except KeyboardInterrupt:
+        with suppress(RunFailed):  # torchrun has ended
+            meeting.ask_to_stop()
+        raise
+
+
+def _follow_cell(found: Announced, meeting: CellMeeting, own: Sequence[RunRequest], out: Path) -> None:
+    world = meeting.world
+    meeting.answer()
+    try:
+        if world.local_rank > 0 and not meeting.await_prepared():
+            return
+        cell = prepare_cell(of_this_rank(found, own), lambda *_: None, here=world.local_size)
+        if world.local_rank == 0:
+            meeting.post_prepared()
+        place = route_to(world.master)
+        meeting.post_card(_card_of(world, cell, place))
+    except (UserError, RunFailed) as error:
+        status = 2 if isinstance(error, UserError) else 1
+        meeting.post_card(Card(rank=world.rank, host=host_name(), error=str(error), status=status))
+        return
     start = meeting.await_start()
     if start is None:
-        return meeting.await_end()
+        return
     cell = with_header(cell, threads=start.threads)
     with scratch_folder() as scratch:
         # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
@@ -263,20 +348,20 @@ def follow(world: World, request: RunRequest, out: Path) -> int:
         try:
             launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)
         except (UserError, RunFailed):  # rank 0 prints the cause
-            return meeting.await_end()
-    return 0
+            meeting.await_end()
 
 
-def lead(world: World, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
-    """The `cell` as all ranks run it, its launcher, and a line that names the network. Only rank 0 calls this.
+def lead(meeting: CellMeeting, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
+    """The `cell` as all its ranks run it, its launcher, and a line that names the network. Only rank 0 calls this.
 
     Raises:
         UserError, RunFailed: if a rank cannot train, or would train another cell; the message names its host.
+        KeyboardInterrupt: after a signal at another rank.
     """
-    meeting = meeting_of(world)
+    world = meeting.world
     meeting.post_prepared()
     place = route_to(world.master)
-    own = card_of(world, cell, place)
+    own = _card_of(world, cell, place)
     meeting.post_card(own)
     cards = meeting.cards()
     check_agreement(cards)

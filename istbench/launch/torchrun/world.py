@@ -1,5 +1,6 @@
 """The environment variables that torchrun sets for each of its processes."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,18 +37,19 @@ class World:
         """The prefix of all keys in the store of torchrun, which still has the keys of an earlier start."""
         return f"istbench/{self.restart}"
 
-    def nodes(self, asked: int | None) -> int:
-        """The number of nodes of a run: one for each process.
+    def first(self, nodes: int) -> "World":
+        """The first `nodes` processes, which run one cell together.
 
         Raises:
-            UserError: if `asked` is another number.
+            UserError: if torchrun started fewer.
         """
-        if asked not in (None, self.size):
+        if nodes > self.size:
             raise UserError(
-                f"--nodes {asked}, and torchrun started {self.size} process{'es' if self.size > 1 else ''}; leave "
-                "out --nodes, or start as many (--nnodes times --nproc-per-node)"
+                f"{nodes} nodes need as many processes, and torchrun started {self.size}: start more "
+                "(--nnodes times --nproc-per-node), or give fewer --nodes"
             )
-        return self.size
+        before = self.rank - self.local_rank  # ranks of a host follow one another
+        return dataclasses.replace(self, size=nodes, local_size=max(0, min(self.local_size, nodes - before)))
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World | None:

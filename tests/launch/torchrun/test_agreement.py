@@ -1,17 +1,19 @@
 """What ranks on several hosts are refused for before training, and what ended them all: no processes."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from istbench.base.decode import encode_own
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.failures import WorkerLost
-from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, host_names
+from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, command_as_text, host_names
 from istbench.launch.torchrun.meeting import Card, Ending
-from istbench.launch.torchrun.workers import cause_of
+from istbench.launch.torchrun.workers import announced, cause_of, of_this_rank
 from istbench.launch.torchrun.world import this_world
 
 VERSIONS = {"istbench": "1.0", "torch": "2.9.1", "python": "3.11.4"}
@@ -110,9 +112,43 @@ def test_torchruns_environment_says_who_a_process_is():
     assert this_world({"RANK": "1", "WORLD_SIZE": "2"}) is None
     world = this_world(TORCHRUN)
     assert (world.rank, world.size, world.local_rank, world.host_rank, world.hosts) == (3, 4, 1, 1, 2)
-    assert world.nodes(None) == world.nodes(4) == 4
-    with pytest.raises(UserError, match="--nodes 3, and torchrun started 4 processes; leave out"):
-        world.nodes(3)
+
+
+def test_a_cell_runs_on_the_first_processes_of_which_each_host_has_its_share():
+    world = this_world(TORCHRUN)  # the second process of the second host, each with two
+    assert [(world.first(nodes).size, world.first(nodes).local_size) for nodes in (1, 2, 3, 4)] == [
+        (1, 0), (2, 0), (3, 1), (4, 2),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="5 nodes need as many processes, and torchrun started 4: start more"):
+        world.first(5)
+
+
+def test_commands_that_ask_for_other_cells_are_told_apart_and_their_files_may_differ():
+    cells = [RunRequest(workload="toy", method=method, nodes=2, steps=20) for method in ("ist", "ddp")]
+    asked = second(
+        config=command_as_text([msgspec.structs.replace(cell, data=Path("b"), threads=2) for cell in cells])
+    )
+    first = msgspec.structs.replace(FIRST, config=command_as_text(cells))
+    check_agreement([first, asked])
+    for others, said in (
+        (cells[:1], "number of cells is 1 on b and 2 on a; give the same command on every host"),
+        ([msgspec.structs.replace(cell, steps=30) for cell in cells], "steps is 30 on b and 20 on a"),
+        ([cells[0], msgspec.structs.replace(cells[0], seed=1)], r"method is 'ist' on b and \['ist', 'ddp'\] on a"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_agreement([first, second(config=command_as_text(others))])
+
+
+def test_ranks_take_the_options_of_a_cell_from_rank_0_and_files_from_their_own_command():
+    own = RunRequest(workload="toy", method="ddp", plugins=("/b/own.py",), data=Path("/b"), threads=2)
+    at_first = msgspec.structs.replace(
+        own, plugins=("/a/own.py",), data=Path("/a"), save=Path("/a/w"), sinks=("mllog",)
+    )
+    cell = msgspec.structs.replace(at_first, method="ist", nodes=2, steps=7)
+    found = announced(cell, [msgspec.structs.replace(at_first, data=None), at_first])
+    assert found.like == 1
+    assert "/a" not in msgspec.json.encode(found, enc_hook=encode_own).decode()
+    assert of_this_rank(found, [cell, own]) == msgspec.structs.replace(own, method="ist", nodes=2, steps=7)
 
 
 @pytest.mark.parametrize(

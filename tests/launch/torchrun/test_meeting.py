@@ -1,11 +1,15 @@
 """Waits of a rank that have an end, whatever rank 0 does."""
 
+from dataclasses import replace
+from threading import Timer
+
 import pytest
 from torch.distributed import HashStore
 
-from istbench.base.errors import RunFailed
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
 from istbench.launch.torchrun import meeting as meeting_module
-from istbench.launch.torchrun.meeting import Meeting
+from istbench.launch.torchrun.meeting import Announced, Card, Meeting
 from istbench.launch.torchrun.world import World
 
 
@@ -31,3 +35,32 @@ def test_a_rank_0_that_never_reports_the_end_of_the_run_is_named(meeting):
 def test_the_status_of_rank_0_ends_the_wait(meeting):
     meeting.end(1)
     assert meeting.await_end() == 1
+
+
+def test_a_rank_that_does_not_answer_an_announced_cell_is_given_up(meeting, monkeypatch):
+    monkeypatch.setattr(meeting_module, "_ANSWERS_S", 0.3)
+    cell = meeting.announce(Announced(request=RunRequest(workload="toy", method="ddp", nodes=2), like=0))
+    cell.post_card(Card(rank=0, host="first"))
+    with pytest.raises(
+        RunFailed, match=r"^rank 1 does not answer: its istbench was stopped or killed, or its host"
+    ):
+        cell.cards()
+    cell.answer()  # as rank 1
+    timer = Timer(1.0, cell.post_card, [Card(rank=1, host="second")])
+    timer.start()
+    assert [card.host for card in cell.cards()] == ["first", "second"]
+    timer.join()
+
+
+def test_a_rank_trains_the_announced_cells_that_have_as_many_nodes(meeting):
+    first = Meeting(replace(meeting.world, rank=0, local_rank=0))
+    first._nonces = meeting._nonces
+    first._begin()
+    for nodes in (1, 2, 1):
+        first.announce(Announced(request=RunRequest(workload="toy", method="ddp", nodes=nodes), like=0)).end()
+    first.end(0)
+    found, cell = meeting.await_cell()
+    assert (found.request.nodes, cell.await_start()) == (2, None)
+    assert meeting.await_cell() is None
+    with pytest.raises(UserError, match="3 nodes need as many processes"):
+        first.announce(Announced(request=RunRequest(workload="toy", method="ddp", nodes=3), like=0))

@@ -1,0 +1,39 @@
+"""Commands of istbench under torchrun, as real processes."""
+
+import subprocess
+import sys
+
+from free_port import free_port
+
+STARTED = []
+"""The torchruns that a test started."""
+
+
+def start(words, *options, cwd=None):
+    """Start `istbench` with `words` under torchrun with `options`."""
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "istbench", *words]
+    process = subprocess.Popen(
+        [str(word) for word in command], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    STARTED.append(process)
+    return process
+
+
+def run_on_one(words, nodes=2, timeout_s=240):
+    """Run `words` on `nodes` processes of one torchrun; returns its exit status, output and errors."""
+    process = start(words, "--standalone", "--nproc-per-node", nodes)
+    out, error = process.communicate(timeout=timeout_s)
+    return process.returncode, out, error
+
+
+def start_on_two(words, tmp_path, folders=(None, None), each=((), ())):
+    """Start `words` and those of `each` on two hosts, with an --out each, in these working directories."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    return [
+        start(
+            [*words, *each[host], "--out", tmp_path / f"host{host}"],
+            *("--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1, "--rdzv-endpoint", endpoint),
+            cwd=folder,
+        )
+        for host, folder in enumerate(folders)
+    ]
