@@ -100,12 +100,11 @@ def job(tmp_path, install, **changed):
     return EngineJob(name="trial", nodes=NODES, machine=load_profile("m5.2xlarge"), install=str(install), **given)
 
 
-def result_below(folder):
-    """The cell of a results directory and its weights."""
-    (path,) = (folder / "runs").iterdir()
-    header = RunDirectory(path).header()
-    assert header.status == "done"
-    return header.cell, header.result.weights_sha256
+def results_below(folder):
+    """By the number of nodes, each cell of a results directory and its weights."""
+    headers = [RunDirectory(path).header() for path in (folder / "runs").iterdir()]
+    assert {header.status for header in headers} == {"done"}
+    return {header.nodes: (header.cell, header.result.weights_sha256) for header in headers}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +141,7 @@ def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(nodes, wheel,
         statuses, error = finish(start_section(nodes, found[section]))
         assert statuses == [0] * NODES, error
     results = tmp_path / "home0" / "istbench-results"
-    assert result_below(results) == here
+    assert results_below(results) == {NODES: here}
     assert not (tmp_path / "home1" / "istbench-results").exists()
 
     shutil.rmtree(results)
@@ -193,7 +192,7 @@ def test_the_command_of_a_train_job(nodes, wheel, tmp_path, here):
     ]
     statuses, error = finish(processes)
     assert statuses == [0] * NODES, error
-    assert result_below(volume) == here
+    assert results_below(volume) == {NODES: here}
 
 
 # Starts a task on each node, and ends all if one fails.
@@ -210,6 +209,9 @@ for process in $started; do wait $process || exit; done
 
 def test_a_script_of_slurm(nodes, machines, wheel, tmp_path, here):
     asked = job(tmp_path, wheel, results="our results")
+    options = [word for word in asked.words[1:] if word not in ("--method", "ist")]
+    words = ["compare", "--methods", "ist", "--nodes", f"1,{NODES}", *options]
+    asked = job(tmp_path, wheel, results="our results", words=words)
     programs = {
         "srun": SRUN.replace("PIDS", " ".join(str(server.pid) for server in machines.servers)),
         "scontrol": f"#!/bin/sh\n[ \"$*\" = 'show hostnames node[1-2]' ] && echo '{ADDRESSES}'\n",
@@ -223,5 +225,6 @@ def test_a_script_of_slurm(nodes, machines, wheel, tmp_path, here):
     variables = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_SUBMIT_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     statuses, error = finish([nodes(0, ["bash", str(script)], **variables)])
     assert statuses == [0], error
-    assert result_below(tmp_path / "our results") == here
+    found = results_below(tmp_path / "our results")
+    assert (sorted(found), found[NODES]) == ([1, NODES], here)
     assert list(tmp_path.glob("tmp.*")) == []  # the nodes delete what they installed
