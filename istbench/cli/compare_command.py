@@ -79,7 +79,7 @@ def command(
     --controls, or `controls = true` in a suite, adds others for the methods of the comparison.
 
     istbench does not run a finished cell again. It resumes an unfinished one. A cell that fails does not stop the
-    others.
+    others. Under torchrun, each of its processes is a node, and cells of fewer nodes use the first.
     """
     backend = take_backend(given)
     suites = [

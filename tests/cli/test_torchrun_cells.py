@@ -97,8 +97,10 @@ def test_a_cell_whose_worker_is_killed_has_failed_and_the_next_one_begins(tmp_pa
     plugin = tmp_path / "falls.py"
     plugin.write_text(FALLS)
     words = ["compare", "--plugin", plugin, "--workload", "falls", "--methods", "ddp", "--nodes", "2,1", *SHORT]
-    status, _, error = run_on_one([*words, "--out", tmp_path])
-    assert status == 1
+    # torchrun looks once, after both have exited.
+    process = start([*words, "--out", tmp_path], "--standalone", "--nproc-per-node", 2, "--monitor-interval", 9)
+    _, error = process.communicate(timeout=240)
+    assert error.count("exitcode  : 1") == 2, error
     (line,) = messages(error)
     assert re.search(r"falls-ddp-n2-s0-\w+: .*: worker 1 was killed by SIGKILL", line), error
     assert statuses(tmp_path) == {2: "failed", 1: "done"}
@@ -147,7 +149,8 @@ def test_two_hosts_compare_with_their_own_files_and_results_lie_with_the_first(t
     both = start_on_two(words, tmp_path, folders)
     (_, error), (printed, quiet) = (process.communicate(timeout=240) for process in both)
     assert [process.returncode for process in both] == [0, 0], error + quiet
-    assert (printed, messages(quiet)) == ("", [])
+    # On a busy machine, a host notes that its own task file takes long.
+    assert (printed, [line for line in messages(quiet) if "takes more than" not in line]) == ("", [])
     assert sorted(nodes for nodes, *_ in learned(tmp_path / "host0").values()) == [1, 2]
     assert not (tmp_path / "host1").exists()
 

@@ -190,12 +190,11 @@ class _Messages(ABC):
             UserError, RunFailed, KeyboardInterrupt: as soon as a card has an error; the message names its host.
         """
         cards: dict[int, Card] = {}
-        began = time.monotonic()
         while len(cards) < self.world.size:
             for rank in set(range(self.world.size)) - cards.keys():
                 card = self._get(f"card/{rank}", Card)
                 if card is None:
-                    self._check_absent(rank, time.monotonic() - began)
+                    self._check_absent(rank)
                     continue
                 if card.error and card.status == _INTERRUPTED:
                     raise KeyboardInterrupt
@@ -207,7 +206,7 @@ class _Messages(ABC):
             time.sleep(_POLL_S)
         return [cards[rank] for rank in range(self.world.size)]
 
-    def _check_absent(self, rank: int, _waited_s: float) -> None:
+    def _check_absent(self, rank: int) -> None:
         """Give up the card of `rank` where it cannot come any more.
 
         Raises:
@@ -313,6 +312,14 @@ class Meeting(_Messages):
 
     # Cell by cell.
 
+    def post_ready(self) -> None:
+        """Write that this rank has prepared data, and answers from now on."""
+        self._put(f"ready/{self.world.rank}", True)
+
+    def is_ready(self, rank: int) -> bool:
+        """Whether `rank` has written `post_ready`."""
+        return self._is_there(f"ready/{rank}")
+
     def announce(self, announced: Announced) -> "CellMeeting":
         """Rank 0 announces the next cell to all ranks; returns the messages of those that train it."""
         key, meeting = f"announced/{self._cells}", self._of_next(announced)
@@ -393,6 +400,7 @@ class CellMeeting(_Messages):
         super().__init__(meeting.world.first(nodes))
         self._meeting = meeting
         self._key = meeting.key(f"cell {number}")
+        self._silent: dict[int, float] = {}  # since when rank 0 waits for the answers of ranks
         self._own = meeting.signed(f"cell/{number}", self._key)
 
     @property
@@ -409,9 +417,11 @@ class CellMeeting(_Messages):
         """Tell rank 0 that this rank has read the announcement."""
         self._put(f"answer/{self.world.rank}", True)
 
-    def _check_absent(self, rank: int, waited_s: float) -> None:
-        super()._check_absent(rank, waited_s)
-        if rank and waited_s > _ANSWERS_S and not self._is_there(f"answer/{rank}"):
+    def _check_absent(self, rank: int) -> None:
+        super()._check_absent(rank)
+        if not rank or not self._meeting.is_ready(rank) or self._is_there(f"answer/{rank}"):
+            return
+        if time.monotonic() - self._silent.setdefault(rank, time.monotonic()) > _ANSWERS_S:
             raise RunFailed(
                 f"rank {rank} does not answer: its istbench was stopped or killed, or its host is lost; end the "
                 "others, and run the same command again"

@@ -23,7 +23,7 @@ from istbench.base.options.run import RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.cells.header import versions
-from istbench.launch.cells.resolve import Cell, prepare_cell
+from istbench.launch.cells.resolve import Cell, prepare_cell, prepare_cells
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
@@ -305,12 +305,22 @@ def follow(world: World, own: Sequence[RunRequest], out: Path) -> None:
     meeting.post_card(_card_of_command(world, own))
     try:
         started = meeting.await_start()
+        if started:
+            _prepare(world, own)
+            meeting.post_ready()
         while started and (found := meeting.await_cell()) is not None:
             _follow_cell(*found, own, out)
     except KeyboardInterrupt:
         with suppress(RunFailed):  # torchrun has ended
             meeting.ask_to_stop()
         raise
+
+
+def _prepare(world: World, own: Sequence[RunRequest]) -> None:
+    """Prepare the data of another host than that of rank 0, while rank 0 prepares its own."""
+    if world.host_rank > 0 and world.local_rank == 0:
+        with suppress(UserError, RunFailed):  # the announced cell has the same error
+            prepare_cells(own, lambda *_: None, here=world.local_size)
 
 
 def _follow_cell(found: Announced, meeting: CellMeeting, own: Sequence[RunRequest], out: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_rank_that_does_not_answer_an_announced_cell_is_given_up(meeting, monk
     monkeypatch.setattr(meeting_module, "_ANSWERS_S", 0.3)
     cell = meeting.announce(Announced(request=RunRequest(workload="toy", method="ddp", nodes=2), like=0))
     cell.post_card(Card(rank=0, host="first"))
+    meeting.post_ready()
     with pytest.raises(
         RunFailed, match=r"^rank 1 does not answer: its istbench was stopped or killed, or its host"
     ):
