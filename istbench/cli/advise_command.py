@@ -72,7 +72,8 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
     "--measure",
     "measures",
     is_flag=True,
-    help="Afterwards train the first two to the target in a lab (Linux, root) or on --hosts, and print the regret.",
+    help="Afterwards train the first two to the target in a lab (Linux, root), on --hosts or under torchrun, and "
+    "print the regret.",
 )
 @click.option("--html", "page", type=PathType(), metavar="FILE", help="Also write the page of `istbench report`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
