@@ -20,7 +20,8 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 # Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
 # end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
-    "scripts/test_programs", "cli/test_torchrun", "cli/test_run_on_hosts", "cli/test_stopped_runs",
+    "scripts/test_programs", "cli/test_torchrun_cells", "cli/test_torchrun", "cli/test_run_on_hosts",
+    "cli/test_stopped_runs",
     "node/test_stalls", "launch/torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
     "node/test_stopping", "cli/test_silent_runs", "launch/engines/test_engines_run", "plan/test_redeal",
     "cluster/simulator/test_folding", "node/test_node_seconds", "launch/hosts/test_ssh_run",
