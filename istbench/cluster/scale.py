@@ -43,6 +43,10 @@ def scale(trace: "Trace", profile: ClusterProfile) -> Scale:
     Raises:
         UserError: for a trace without calibration, or a method with kernels for processors on a cluster of GPUs.
     """
+    return trace.derived("scale", profile, lambda: _scale(trace, profile))
+
+
+def _scale(trace: "Trace", profile: ClusterProfile) -> Scale:
     if trace.gflops is None:
         raise UserError(
             "the trace lacks the speed of the machine that recorded it; "

@@ -1,10 +1,10 @@
 """The trace of a run: the computing, sending and waiting of each node in some sampled rounds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from istbench.cluster.speed import Giga, Speed, StepWork
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+_Value = TypeVar("_Value")
 
 TRACE_VERSION = 1
 
@@ -174,9 +175,16 @@ class Trace:
             for events in self.nodes
         )
 
+    def derived(self, name: str, given: object, make: Callable[[], _Value]) -> _Value:
+        """The value `name` that `make` makes of this trace and `given`, kept until `given` is another."""
+        known = self._derived.get(name)
+        if known is None or known[0] != given:
+            known = self._derived[name] = given, make()
+        value: _Value = known[1]
+        return value
+
     @cached_property
-    def derived(self) -> dict[str, Any]:
-        """Values that replays of this trace on several clusters share, by name."""
+    def _derived(self) -> dict[str, tuple[object, Any]]:
         return {}
 
     @cached_property

@@ -102,6 +102,8 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
 
 def _unmatched_transfer(trace: Trace) -> str | None:
     n = trace.world_size
+    if not any((events["peer"] >= 0).any() for events in trace.nodes):
+        return None
     (sent, sent_match, sent_bytes), (taken, taken_match, taken_bytes) = (
         _transfers(trace, kind) for kind in (SEND, RECEIVE)
     )

@@ -141,11 +141,12 @@ def _bootstrap(values: tuple[float, ...], middle: _Middle) -> tuple[float, float
     """
     import numpy as np
 
-    resamples = np.sort(np.array(values, dtype=float)[_drawn(len(values))], axis=1)
-    lower, upper = resamples[:, (len(values) - 1) // 2], resamples[:, len(values) // 2]
-    pairs = list(zip(lower.tolist(), upper.tolist(), strict=True))
-    found = {pair: middle(*pair) for pair in set(pairs)}  # few values have few pairs
-    medians = sorted(found[pair] for pair in pairs)
+    ordered, count = sorted(values), len(values)
+    ranks = np.sort(np.argsort(np.argsort(values))[_drawn(count)], axis=1)
+    # Few values have few pairs in the middle of a resample.
+    pairs, of_resample = np.unique(ranks[:, (count - 1) // 2] * count + ranks[:, count // 2], return_inverse=True)
+    found = [middle(ordered[pair // count], ordered[pair % count]) for pair in pairs.tolist()]
+    medians = np.sort(np.array(found)[of_resample]).tolist()
     tail = (1 - _CONFIDENCE) / 2
     return medians[math.floor(tail * (_RESAMPLES - 1))], medians[math.ceil((1 - tail) * (_RESAMPLES - 1))]
 

@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,6 @@ from istbench.cluster.trace import (
     Trace,
     round_ends,
 )
-
-_Value = TypeVar("_Value")
 
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
@@ -79,11 +76,10 @@ def replay(
     if not _equal_nodes(profile):
         trace = unfold(trace)
     elif folded and not spans:
-        trace = _shared(trace, "folded", None, lambda: fold(trace))
+        trace = trace.derived("folded", None, functools.partial(fold, trace))
     speeds = profile.speeds_of(len(trace.nodes)) if profile.speeds else ()
     work = scale if scaled is None else scaled.work
-    program = _shared(
-        trace,
+    program = trace.derived(
         "program",
         (scale, profile.collectives, speeds, work),
         lambda: compile_trace(trace, scale, profile.collectives, speeds, work_scale=work),
@@ -124,15 +120,6 @@ def replay(
     )
 
 
-def _shared(trace: Trace, name: str, given: object, make: Callable[[], _Value]) -> _Value:
-    """What `make` makes of `trace` and `given`, kept for the next replay of `trace` with an equal `given`."""
-    known = trace.derived.get(name)
-    if known is None or known[0] != given:
-        known = trace.derived[name] = given, make()
-    value: _Value = known[1]
-    return value
-
-
 def _equal_nodes(profile: ClusterProfile) -> bool:
     # Without full duplex, saved bursts go to messages in the order of ranks.
     return profile.uniform and (profile.full_duplex or not profile.burst_bytes)
@@ -159,7 +146,7 @@ def _simulated(
     simulate = simulation(steps)
     while True:
         given = room, profile.collectives
-        blank = _shared(trace, "blank", given, functools.partial(blank_state, program, room))
+        blank = trace.derived("blank", given, functools.partial(blank_state, program, room))
         state = new_state(blank, profile, window=window, streams=streams)
         seconds = simulate(program, state, ends)
         if not state.shared["overflow"][0]:

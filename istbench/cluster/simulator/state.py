@@ -154,7 +154,10 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     link = records(
         len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
     )
-    copies: dict[str, Any] = {name: own.copy() for name, own in blank._asdict().items()}
+    # By bytes: numpy copies records field by field.
+    copies: dict[str, Any] = {
+        name: np.ndarray(own.shape, own.dtype, bytearray(own.tobytes())) for name, own in blank._asdict().items()
+    }
     state = State(**copies | {"link": link})
     for name, of_nodes in network.node.items():
         state.node[name] = of_nodes
