@@ -12,11 +12,11 @@ import torch
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.studies.conformance.of_workloads import CHECKS
+from istbench.workloads import prepared as prepared_data
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.prepared import directory as prepared_directory
 
 TRAIN = "3 4 5\n0,2 1:0.5 3:1\n 0:2\n4 2:1\n"
 TEST = "2 4 5\n1 1:1\n3,0 2:1 0:0.5\n"
@@ -245,7 +245,7 @@ def test_points_that_the_disk_cannot_hold_are_refused_before_they_are_drawn(
         raise AssertionError("drawn")
 
     monkeypatch.setattr(MadeUp, "chunks", never)
-    monkeypatch.setattr(prepared_directory.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+    monkeypatch.setattr(prepared_data.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
     with pytest.raises(UserError, match=r"of 1,000,010,000 points takes .* GB.*1.0 GB are free.*use fewer points"):
         Amazon670k(Amazon670kOptions(points=10**9)).prepare(None, tmp_path, no_progress)
     assert not list(tmp_path.rglob("*.npy"))

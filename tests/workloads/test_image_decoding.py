@@ -246,7 +246,7 @@ def test_images_that_the_disk_cannot_hold_are_refused(
     tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil._ntuple_diskusage(2**40, 2**40 - 10, 10)
-    monkeypatch.setattr(cache.shared.directory.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(cache.shared.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):
         Cifar10().prepare(folders(tmp_path / "data"), tmp_path / "cache", no_progress)
     with pytest.raises(UserError, match="GB are free in .*; use fewer images"):

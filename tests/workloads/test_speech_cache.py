@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
+from istbench.workloads import prepared as prepared_data
 from istbench.workloads.base import DataSource, Progress
-from istbench.workloads.prepared import directory as prepared_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build
 from istbench.workloads.speech_data.cache import feature_writer, open_split, open_summary, prepared
@@ -288,7 +288,7 @@ def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(
         raise AssertionError("rendered")
 
     monkeypatch.setattr(build, "_render", never)
-    monkeypatch.setattr(prepared_directory.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+    monkeypatch.setattr(prepared_data.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
     with pytest.raises(
         UserError, match=r"takes 601.3 GB.*1.0 GB are free in .*fewer clips_per_word.*ISTBENCH_CACHE"
     ):

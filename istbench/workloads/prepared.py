@@ -1,0 +1,408 @@
+"""Data of all workloads: find it, prepare it once, map it, name broken files.
+
+A prepared directory has arrays and a summary. A process fills it under another name and renames it at the end. So a
+directory with the final name is complete, whenever a process was killed. Its summary, `prepared.json`, has the size
+of every array.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TypeVar
+from zipfile import BadZipFile
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from istbench.base.decode import decode_json, read_bytes
+from istbench.base.errors import UserError, printable
+from istbench.base.files import sync
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Count, Natural
+from istbench.workloads.base import Progress
+
+SPLITS = ("train", "test")
+_SUMMARY = "prepared.json"
+_COMPLETE, _PARTIAL = "original", "original.partial"  # of a download
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json for any workload; each workload adds fields.
+
+    Attributes:
+        fingerprint: a hash of all training and test data.
+        train, test: samples of each split.
+        bytes: sizes of the files.
+    """
+
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    train: Count
+    test: Count
+    bytes: dict[str, Natural]
+
+
+S = TypeVar("S", bound=Summary)
+
+
+def directory_name(kind: str, version: int, key: Mapping[str, Any]) -> str:
+    """The name of the prepared directory of `kind` and `key`. `key` is JSON-ready and determines the content."""
+    content = json.dumps([kind, version, key], sort_keys=True)
+    return f"{kind}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def prepared(
+    final: Path, make: Callable[[Path], S], check: Callable[[Path], S], progress: Progress
+) -> tuple[Path, S]:
+    """Make the prepared directory `final` unless it is complete; return its resolved path and its summary.
+
+    If two processes need the same directory, one fills it and the other waits.
+
+    Args:
+        make: fills an empty directory with arrays; returns its summary.
+        check: returns the summary of a filled directory; raises UserError or OSError if it is incomplete.
+
+    Raises:
+        UserError: if the parent directory is not writable or the disk is full.
+    """
+    summary = _whole(final, check)
+    if summary is None:
+        with _disk_errors(final.parent), locked(final.with_name(f".{final.name}.lock"), progress):
+            summary = _whole(final, check) or _make(final, make)
+    return final.resolve(), summary
+
+
+def open_summary(directory: Path, kind: type[S]) -> S:
+    """The summary of a prepared directory.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    try:
+        return read_summary(directory, kind)
+    except UserError as error:
+        raise damaged(directory, str(error)) from None
+
+
+def read_summary(directory: Path, kind: type[S]) -> S:
+    """The summary of a prepared directory, for `check` of `prepared`, which makes the directory again on errors.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    content = read_bytes(directory / _SUMMARY, "a summary")
+    return decode_json(content, kind, str(directory / _SUMMARY), "it is made again")
+
+
+def source_of(
+    path: Path, summary: Summary, *, kind: str, name: str, unit: str, note: str = "", whole: int | None = None
+) -> DataSource:
+    """The `DataSource` of the prepared directory `path`, for the run header."""
+    return DataSource(
+        kind=kind,
+        path=str(path),
+        fingerprint=summary.fingerprint,
+        train=summary.train,
+        test=summary.test,
+        note=note,
+        name=name,
+        unit=unit,
+        whole=whole,
+    )
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """The size of every array in `directory`."""
+    return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
+
+
+def damaged(directory: Path, why: str) -> UserError:
+    """The error for a damaged prepared directory."""
+    return UserError(
+        f"prepared data is damaged ({printable(why)}): remove {directory}, and istbench makes it again"
+    )
+
+
+def require_room(directory: Path, needed: int, what: str, way_out: str) -> None:
+    """Check that the disk of `directory` has `needed` free bytes for `what`; `way_out` ends the error.
+
+    Raises:
+        UserError: naming the needed and the free bytes.
+    """
+    disk = shutil.disk_usage(directory)
+    if disk.total and disk.free < needed:
+        raise UserError(
+            f"the prepared data of {what} takes {needed / 1e9:.1f} GB, but only "
+            f"{disk.free / 1e9:.1f} GB are free in {directory.parent}; {way_out}, or choose another cache "
+            "directory with ISTBENCH_CACHE"
+        )
+
+
+@contextmanager
+def locked(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock file `path`. One process at a time can hold it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Also for reading: on a FIFO, an open only for writing would hang.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process to prepare the data", 0, 1)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _whole(directory: Path, check: Callable[[Path], S]) -> S | None:
+    """The summary of a complete directory; None if a file is missing or has another size."""
+    try:
+        summary = check(directory)
+        return summary if summary.bytes == sizes(directory) else None
+    except (UserError, OSError):
+        return None
+
+
+def _make(final: Path, make: Callable[[Path], S]) -> S:
+    partial = final.with_name(f".{final.name}.partial")
+    for left_over in (partial, final):
+        _remove(left_over)
+    partial.mkdir()
+    try:
+        summary = make(partial)
+        (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
+        sync(partial / _SUMMARY)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return summary
+
+
+def _remove(path: Path) -> None:
+    """Delete the file or directory `path`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _disk_errors(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or error
+        raise UserError(
+            f"cannot write prepared data to {cache}: {reason}; "
+            "make room there, or choose another cache directory with ISTBENCH_CACHE"
+        ) from None
+
+
+class SplitWriter:
+    """Writes the samples of both splits in any order. It uses plain writes, so a full disk raises an error.
+
+    The files are `train_NAME.npy`, `test_NAME.npy` and the labels of both.
+
+    Args:
+        labels, is_test: label (int64 [n]) and split (bool [n]) of every sample. Samples keep their order in a
+            split.
+        name: NAME of the arrays. shape, kind: shape and type of one sample.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        labels: np.ndarray,
+        is_test: np.ndarray,
+        *,
+        name: str,
+        shape: tuple[int, ...],
+        kind: type,
+    ) -> None:
+        self._is_test, self._kind = is_test, np.dtype(kind)
+        self._place = np.where(is_test, np.cumsum(is_test), np.cumsum(~is_test)) - 1
+        self._sample_bytes = int(np.prod(shape, dtype=np.int64)) * self._kind.itemsize
+        self._files: dict[str, BinaryIO] = {}
+        self._start: dict[str, int] = {}
+        for split, members in zip(SPLITS, (~is_test, is_test), strict=True):
+            np.save(directory / f"{split}_labels.npy", labels[members].astype(np.int64))
+            self._files[split] = file = (directory / f"{split}_{name}.npy").open("wb")
+            header = {"descr": self._kind.str, "fortran_order": False, "shape": (int(members.sum()), *shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+            self._start[split] = file.tell()
+
+    def write(self, first: int, samples: np.ndarray) -> None:
+        """Write samples `first` to `first + b - 1` ([b, *shape])."""
+        chunk = slice(first, first + len(samples))
+        is_test = self._is_test[chunk]
+        for split, members in zip(SPLITS, (~is_test, is_test), strict=True):
+            if members.any():
+                file = self._files[split]
+                # Consecutive samples are consecutive within their split too: one write.
+                file.seek(self._start[split] + int(self._place[chunk][members][0]) * self._sample_bytes)
+                file.write(np.ascontiguousarray(samples[members], self._kind).tobytes())
+
+    def close(self) -> None:
+        """Flush the files to disk and close them."""
+        for file in self._files.values():
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.ndarray:
+    """The array in file `name` of a prepared directory, mapped read-only, of type `kind`.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    path = directory / name
+    try:
+        if not path.is_file():  # a FIFO would hang the open
+            raise damaged(directory, f"{name} is not a file" if os.path.lexists(path) else f"no {name}")
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, EOFError, OverflowError, MemoryError, BadZipFile) as error:
+        raise damaged(directory, f"{name}: {error}") from None
+    if not isinstance(array, np.ndarray) or (array.dtype, array.ndim) != (np.dtype(kind), dimensions):
+        raise damaged(directory, f"{name} is of another type")
+    return array
+
+
+def open_labels(directory: Path, split: str, classes: int, what: str) -> np.ndarray:
+    """The labels of `split`, int64 [n] in memory, all below `classes`; `what` names the classes in errors.
+
+    Raises:
+        UserError: if they are missing or damaged.
+    """
+    labels = np.array(map_array(directory, f"{split}_labels.npy", np.int64, 1))
+    if not ((labels >= 0) & (labels < classes)).all():
+        raise damaged(directory, f"{split}_labels.npy has labels outside its {classes} {what}")
+    return labels
+
+
+def downloaded(folder: Path) -> Path | None:
+    """The directory of the extracted archive under `folder`, or None if there is none."""
+    complete = folder / _COMPLETE
+    return complete if complete.is_dir() else None
+
+
+def download(
+    folder: Path, name: str, fetch: Callable[[Path], None], *, task: str, way_out: str, progress: Progress
+) -> Path:
+    """Download and extract the data set `name` under `folder` unless it is there; returns its directory.
+
+    After an interruption, `fetch` continues with its earlier files.
+
+    Args:
+        fetch: downloads into a directory, which may have files of an interrupted call, and removes the archive.
+        task: text for `progress`. way_out: end of the error message.
+
+    Raises:
+        UserError: if the network fails, the archive is not the published one, or the disk is full.
+    """
+    complete = downloaded(folder)
+    if complete is not None:
+        return complete
+    progress(task, 0, 1)
+    try:
+        with locked(folder / ".original.lock", progress):
+            # Another process may have been faster.
+            if downloaded(folder) is None:
+                partial = folder / _PARTIAL
+                partial.mkdir(exist_ok=True)
+                fetch(partial)
+                partial.rename(folder / _COMPLETE)
+    except (OSError, EOFError, RuntimeError, HTTPException, tarfile.TarError) as error:
+        raise UserError(f"{name} could not be downloaded to {folder}: {_reason(error)}; {way_out}") from None
+    progress(task, 1, 1)
+    return folder / _COMPLETE
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def files_digest(root: Path, paths: Sequence[Path], marks: np.ndarray, what: str) -> str:
+    """A hash of the files' names under `root`, sizes, times and integer `marks`, to detect changes.
+
+    `what` names the expected kind of file in errors.
+
+    Raises:
+        UserError: naming the first path that is not a regular file.
+        OSError: if a file is missing.
+    """
+    digest = hashlib.sha256()
+    for path, mark in zip(paths, marks, strict=True):
+        found = path.stat()
+        require_regular(path, found, what)
+        line = f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns} {int(mark)}\n"
+        digest.update(os.fsencode(line))
+    return digest.hexdigest()
+
+
+def require_regular(path: Path, found: os.stat_result, what: str) -> None:
+    """Refuse a `path` that is not a regular file, by its stat result `found`; `what` names the expected kind.
+
+    Raises:
+        UserError: naming it.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "a pipe, socket or device"
+        raise UserError(
+            f"{printable(str(path))}: cannot be read as {what} ({kind}, not a file); replace the file or remove it"
+        )
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Turn an OSError inside into a UserError that names its file, or `what` if the error has no file.
+
+    Raises:
+        UserError: for an OSError inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = what if error.filename is None else os.fsdecode(error.filename)
+        raise UserError(f"{printable(name)}: {error.strerror or error}; make it readable or remove it") from None
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """The entries of `folder` that are not hidden.
+
+    Raises:
+        OSError: if the folder cannot be read.
+    """
+    return (path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def utf8_name(name: str, folder: Path, what: str) -> str:
+    """The file name `name` in `folder`, if it is valid UTF-8; `what` names its kind in errors.
+
+    Raises:
+        UserError: if it is not UTF-8.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        where = printable(str(folder / name))
+        raise UserError(f"{where}: the name of {what} must be text in UTF-8; rename it") from None
+    return name
+
+
+def listed(folders: Sequence[Path | str], most: int = 4) -> str:
+    """The first `most` of `folders`, and the number of others."""
+    more = f" and {len(folders) - most} more" if len(folders) > most else ""
+    return printable(", ".join(map(str, folders[:most]))) + more
