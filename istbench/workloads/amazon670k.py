@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.numbers import Classes, Count, Seed, Units
 from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload, divided
-from istbench.workloads.extreme_data.cache import PointsSummary, open_split, open_summary
+from istbench.workloads.extreme_data.cache import PointsSummary, open_split
 from istbench.workloads.extreme_data.points import Points, SparseBatch
 from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.models.extreme_parts import ExtremeSoftmax
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
+from istbench.workloads.prepared import open_summary
 from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024
@@ -120,7 +121,7 @@ class Amazon670k(Workload):
         return source
 
     def _summary(self, source: DataSource) -> PointsSummary:
-        summary = open_summary(Path(source.path))
+        summary = open_summary(Path(source.path), PointsSummary)
         self._features, self._labels = summary.features, summary.labels
         self._propensity = summary.propensity if self.options.propensity == "auto" else self.options.propensity
         # Levels below the paper's precision at width 512: 0.3861 with data parallel, 0.3962 with IST.

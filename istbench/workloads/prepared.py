@@ -54,53 +54,54 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 S = TypeVar("S", bound=Summary)
 
 
-def directory_name(kind: str, version: int, key: Mapping[str, Any]) -> str:
-    """The name of the prepared directory of `kind` and `key`. `key` is JSON-ready and determines the content."""
-    content = json.dumps([kind, version, key], sort_keys=True)
-    return f"{kind}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
 def prepared(
-    final: Path, make: Callable[[Path], S], check: Callable[[Path], S], progress: Progress
+    cache: Path,
+    kind: str,
+    version: int,
+    key: Mapping[str, Any],
+    content: type[S],
+    make: Callable[[Path], S],
+    samples: Callable[[Path, S, str], int],
+    progress: Progress,
 ) -> tuple[Path, S]:
-    """Make the prepared directory `final` unless it is complete; return its resolved path and its summary.
+    """The resolved path and the summary of the prepared directory of `kind` and `key` under `cache`.
 
-    If two processes need the same directory, one fills it and the other waits.
+    A directory that is missing or incomplete is made. If two processes need it, one fills it and the other waits.
 
     Args:
+        version, key: determine the content with `kind`; `key` is JSON-ready.
+        content: the type of the summary.
         make: fills an empty directory with arrays; returns its summary.
-        check: returns the summary of a filled directory; raises UserError or OSError if it is incomplete.
+        samples: opens the arrays of a split; returns its number of samples; raises UserError or OSError if an array
+            is missing or damaged.
 
     Raises:
-        UserError: if the parent directory is not writable or the disk is full.
+        UserError: if `cache` is not writable or the disk is full; and errors of `make`.
     """
-    summary = _whole(final, check)
+    text = json.dumps([kind, version, key], sort_keys=True)
+    final = cache / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    summary = _whole(final, content, samples)
     if summary is None:
-        with _disk_errors(final.parent), locked(final.with_name(f".{final.name}.lock"), progress):
-            summary = _whole(final, check) or _make(final, make)
+        with _disk_errors(cache), locked(final.with_name(f".{final.name}.lock"), progress):
+            summary = _whole(final, content, samples) or _make(final, make)
     return final.resolve(), summary
 
 
-def open_summary(directory: Path, kind: type[S]) -> S:
+def open_summary(directory: Path, content: type[S]) -> S:
     """The summary of a prepared directory.
 
     Raises:
         UserError: if it is missing or damaged.
     """
     try:
-        return read_summary(directory, kind)
+        return _read_summary(directory, content)
     except UserError as error:
         raise damaged(directory, str(error)) from None
 
 
-def read_summary(directory: Path, kind: type[S]) -> S:
-    """The summary of a prepared directory, for `check` of `prepared`, which makes the directory again on errors.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
-    content = read_bytes(directory / _SUMMARY, "a summary")
-    return decode_json(content, kind, str(directory / _SUMMARY), "it is made again")
+def _read_summary(directory: Path, content: type[S]) -> S:
+    found = read_bytes(directory / _SUMMARY, "a summary")
+    return decode_json(found, content, str(directory / _SUMMARY), "it is made again")
 
 
 def source_of(
@@ -164,11 +165,12 @@ def locked(path: Path, progress: Progress) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _whole(directory: Path, check: Callable[[Path], S]) -> S | None:
-    """The summary of a complete directory; None if a file is missing or has another size."""
+def _whole(directory: Path, content: type[S], samples: Callable[[Path, S, str], int]) -> S | None:
+    """The summary of a complete directory; None if a file is missing, or has another size or other samples."""
     try:
-        summary = check(directory)
-        return summary if summary.bytes == sizes(directory) else None
+        summary = _read_summary(directory, content)
+        counts = tuple(samples(directory, summary, split) for split in SPLITS)
+        return summary if (summary.bytes, summary.train, summary.test) == (sizes(directory), *counts) else None
     except (UserError, OSError):
         return None
 

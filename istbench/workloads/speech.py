@@ -17,7 +17,8 @@ from istbench.workloads.base import Batch, DataSource, Progress, Workload, divid
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
-from istbench.workloads.speech_data.cache import Arrays, open_mean, open_split, open_summary
+from istbench.workloads.prepared import open_summary
+from istbench.workloads.speech_data.cache import Arrays, SpeechSummary, open_mean, open_split
 from istbench.workloads.speech_data.features import FEATURES
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, CorpusSettings
 from istbench.workloads.speech_data.words import WORDS
@@ -119,7 +120,7 @@ class Speech(Workload):
         self._mean = open_mean(path)
 
     def _learn_words(self, source: DataSource) -> None:
-        self._words = open_summary(Path(source.path)).words
+        self._words = open_summary(Path(source.path), SpeechSummary).words
         # The papers' targets are for these words. For others the report uses shares of the best run's metric.
         self.targets = type(self).targets if self._words == WORDS else ()
 

@@ -26,12 +26,12 @@ from istbench.workloads.base import (
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Transformer, initializer, transformer_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.prepared import open_summary
 from istbench.workloads.text_data.cache import (
     Symbols,
     TextSummary,
     count_symbols,
     open_split,
-    open_summary,
     prepare_text,
     source_of,
 )
@@ -141,7 +141,7 @@ class Text(Workload):
             UserError: if it is missing or damaged.
         """
         path = Path(source.path)
-        self._learn(open_summary(path))
+        self._learn(open_summary(path, TextSummary))
         self._splits = {split: open_split(path, split, self._symbols) for split in self.opened_splits}
 
     def _learn(self, summary: TextSummary) -> None:

@@ -20,9 +20,10 @@ import pytest
 from istbench.base.errors import UserError
 from istbench.workloads import prepared as prepared_data
 from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.prepared import open_summary
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build
-from istbench.workloads.speech_data.cache import feature_writer, open_split, open_summary, prepared
+from istbench.workloads.speech_data.cache import SpeechSummary, feature_writer, open_split, prepared
 from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
@@ -260,13 +261,16 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Prog
 
 def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
     directory = Path(prepare(tmp_path, no_progress).path)
-    assert (open_summary(directory).words, open_summary(directory).converted) == (WORDS, 2)
+    assert (open_summary(directory, SpeechSummary).words, open_summary(directory, SpeechSummary).converted) == (
+        WORDS,
+        2,
+    )
     for damage in ("garbage", "one word", "pipe"):
         BROKEN[damage](directory)
         with pytest.raises(
             UserError, match=f"prepared data is damaged .*: remove {directory}, and istbench"
         ) as caught:
-            open_summary(directory)
+            open_summary(directory, SpeechSummary)
         assert "\n" not in str(caught.value)
         (directory / "prepared.json").unlink()
         (directory / "prepared.json").write_text("{}")

@@ -7,6 +7,7 @@ A prepared directory holds, of both splits, `SPLIT_feature_ends.npy` and `SPLIT_
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -98,15 +99,6 @@ def _write_header(file: BinaryIO, kind: type, length: int) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def open_summary(directory: Path) -> PointsSummary:
-    """The summary of a prepared directory.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
-    return shared.open_summary(directory, PointsSummary)
-
-
 def open_split(directory: Path, split: str) -> Points:
     """Map the split "train" or "test" of a prepared directory.
 
@@ -145,11 +137,8 @@ def prepared(
 
     def make(directory: Path) -> PointsSummary:
         own = facts()
-        writer = PointsWriter(directory)
-        try:
+        with closing(PointsWriter(directory)) as writer:
             fill(writer)
-        finally:
-            writer.close()
         counts = {split: len(open_split(directory, split)) for split in SPLITS}
         for split, count in counts.items():
             if count == 0:
@@ -164,7 +153,7 @@ def prepared(
             bytes=shared.sizes(directory),
         )
 
-    return shared.prepared(cache / shared.directory_name(kind, VERSION, key), make, _checked, progress)
+    return shared.prepared(cache, kind, VERSION, key, PointsSummary, make, _points, progress)
 
 
 def _fingerprint(directory: Path, facts: DataSetFacts) -> str:
@@ -177,16 +166,12 @@ def _fingerprint(directory: Path, facts: DataSetFacts) -> str:
     return digest.hexdigest()
 
 
-def _checked(directory: Path) -> PointsSummary:
-    """The summary of a directory, checked against its arrays."""
-    summary = shared.read_summary(directory, PointsSummary)
-    for split, count in zip(SPLITS, (summary.train, summary.test), strict=True):
-        points = open_split(directory, split)
-        if len(points) != count:
-            raise UserError(f"{directory}: {split} does not have {count} points")
-        for rows, columns in ((points.features, summary.features), (points.labels, summary.labels)):
-            if (np.diff(rows.ends, prepend=0) < 0).any():
-                raise UserError(f"{directory}: {split} has a point that ends before it starts")
-            if len(rows.indices) and not 0 <= rows.indices.min() <= rows.indices.max() < columns:
-                raise UserError(f"{directory}: {split} has indices outside its {columns} columns")
-    return summary
+def _points(directory: Path, summary: PointsSummary, split: str) -> int:
+    """The number of points in the arrays of `split`; refuses indices with which a batch would read elsewhere."""
+    points = open_split(directory, split)
+    for rows, columns in ((points.features, summary.features), (points.labels, summary.labels)):
+        if (np.diff(rows.ends, prepend=0) < 0).any():
+            raise damaged(directory, f"{split} has a point that ends before it starts")
+        if len(rows.indices) and not 0 <= rows.indices.min() <= rows.indices.max() < columns:
+            raise damaged(directory, f"{split} has indices outside its {columns} columns")
+    return len(points)

@@ -1,5 +1,6 @@
 """Prepare a directory from a user's images, or from synthetic ones."""
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -7,11 +8,12 @@ import numpy as np
 
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.image_data.cache import (
+    VERSION,
     DecodedSummary,
     ListedSummary,
     image_writer,
+    listed_images,
     prepared_decoded,
-    prepared_listed,
     write_list,
 )
 from istbench.workloads.image_data.cifar_batches import CLASSES, IMAGES, SIDE, CifarBatches
@@ -20,7 +22,7 @@ from istbench.workloads.image_data.folders import ImageFiles
 from istbench.workloads.image_data.scan import Scan
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.prepared import SPLITS, require_room, sizes, source_of, utf8_name
+from istbench.workloads.prepared import SPLITS, prepared, require_room, sizes, source_of, utf8_name
 
 SYNTHETIC_NOTE = (
     "synthetic image data: random textures, not photographs "
@@ -38,13 +40,10 @@ def prepare_decoded(
     """
 
     def fill(directory: Path) -> tuple[int, int]:
-        writer = image_writer(directory, files.labels, files.is_test, resolution)
-        try:
+        with closing(image_writer(directory, files.labels, files.is_test, resolution)) as writer:
             scan = Scan(files, lambda content: scaled(content, resolution), progress)
             for first, images in scan.chunks():
                 writer.write(first, np.stack(images))
-        finally:
-            writer.close()
         return scan.converted, scan.resized
 
     kind = "cifar10_files" if official else "image_folders"
@@ -87,7 +86,9 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
             bytes=sizes(directory),
         )
 
-    path, summary = prepared_listed(cache, "image_files", files.cache_key(), make, progress)
+    path, summary = prepared(
+        cache, "image_files", VERSION, files.cache_key(), ListedSummary, make, listed_images, progress
+    )
     name, note = f"images in {files.shown_name}", _conversions(summary)
     return source_of(path, summary, kind="image_folders", name=name, unit="images", note=note)
 
@@ -105,14 +106,11 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
             progress("CIFAR-10 batches read", number, len(batches.paths))
             read.append(images)
             labels.append(classes)
-        writer = image_writer(directory, np.concatenate(labels), batches.is_test, SIDE)
-        try:
+        with closing(image_writer(directory, np.concatenate(labels), batches.is_test, SIDE)) as writer:
             first = 0
             for images in read:
                 writer.write(first, images)
                 first += len(images)
-        finally:
-            writer.close()
         return 0, 0
 
     path, summary = prepared_decoded(cache, "cifar10", batches.cache_key(), CLASSES, SIDE, fill, progress)
@@ -129,13 +127,10 @@ def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> Dat
     def fill(directory: Path) -> tuple[int, int]:
         count = textures.train + textures.test
         require_room(directory, count * 3 * SIDE**2, f"{count:,} images", "use fewer images")
-        writer = image_writer(directory, textures.labels, textures.is_test, SIDE)
-        try:
+        with closing(image_writer(directory, textures.labels, textures.is_test, SIDE)) as writer:
             for first, images in textures.chunks():
                 writer.write(first, images)
                 progress("synthetic images", first + len(images), len(textures.labels))
-        finally:
-            writer.close()
         return 0, 0
 
     path, summary = prepared_decoded(cache, "synthetic", asdict(textures), TEXTURES, SIDE, fill, progress)

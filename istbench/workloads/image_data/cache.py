@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from istbench.base.errors import UserError
 from istbench.base.options.numbers import Natural
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import Progress
@@ -163,32 +162,20 @@ def prepared_decoded(
             bytes=shared.sizes(directory),
         )
 
-    def check(directory: Path) -> DecodedSummary:
-        summary = shared.read_summary(directory, DecodedSummary)
-        return _as_said(directory, summary, [_decoded_split(directory, split, summary) for split in SPLITS])
+    def images(directory: Path, summary: DecodedSummary, split: str) -> int:
+        return len(_decoded_split(directory, split, summary).labels)
 
-    name = shared.directory_name(kind, VERSION, {**key, "resolution": resolution})
-    return shared.prepared(cache / name, make, check, progress)
+    key = {**key, "resolution": resolution}
+    return shared.prepared(cache, kind, VERSION, key, DecodedSummary, make, images, progress)
 
 
-def prepared_listed(
-    cache: Path,
-    kind: str,
-    key: Mapping[str, Any],
-    scan: Callable[[Path], ListedSummary],
-    progress: Progress,
-) -> tuple[Path, ListedSummary]:
-    """The list of files of (`kind`, `key`) under `cache`. `scan(directory)` makes it unless it exists.
+def listed_images(directory: Path, summary: ListedSummary, split: str) -> int:
+    """The number of images in the arrays of `split`.
 
     Raises:
-        UserError: if `cache` is not writable or the disk is full.
+        UserError: if one of its files is missing or damaged.
     """
-
-    def check(directory: Path) -> ListedSummary:
-        summary = shared.read_summary(directory, ListedSummary)
-        return _as_said(directory, summary, [_listed_split(directory, split, summary) for split in SPLITS])
-
-    return shared.prepared(cache / shared.directory_name(kind, VERSION, key), scan, check, progress)
+    return len(_listed_split(directory, split, summary).labels)
 
 
 def write_list(directory: Path, split: str, names: Sequence[str], labels: np.ndarray) -> None:
@@ -198,12 +185,6 @@ def write_list(directory: Path, split: str, names: Sequence[str], labels: np.nda
 
 
 _NAMES = "surrogateescape"  # keeps file names of any bytes
-
-
-def _as_said(directory: Path, summary: Any, splits: Sequence[DecodedSplit | ListedSplit]) -> Any:
-    if (summary.train, summary.test) != tuple(len(split.labels) for split in splits):
-        raise UserError(f"{directory}: the number of images differs from its summary")
-    return summary
 
 
 def _decoded_split(directory: Path, split: str, summary: DecodedSummary) -> DecodedSplit:

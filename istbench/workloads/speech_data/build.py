@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -90,17 +90,14 @@ def _write_features(
     progress: Progress,
 ) -> None:
     """Write the features of `chunks`: (number of the first clip, float32 [b, 16000])."""
-    writer = feature_writer(directory, labels, is_test)
     extract = extractor()
     done = 0
     progress("speech features", done, len(labels))
-    try:
+    with closing(feature_writer(directory, labels, is_test)) as writer:
         for first, clips in chunks:
             writer.write(first, extract(torch.from_numpy(clips)).numpy())
             done += len(clips)
             progress("speech features", done, len(labels))
-    finally:
-        writer.close()
 
 
 def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:

@@ -127,7 +127,6 @@ def prepare_text(
         UserError: as `TextFiles.read` and `numbered`; and if `cache` is not writable or the disk is full.
     """
     key = _key(text, symbols, test_percent)
-    final = cache / shared.directory_name("text", VERSION, key)
 
     def make(directory: Path) -> TextSummary:
         progress("text read", 0, 1)
@@ -148,7 +147,10 @@ def prepare_text(
             bytes=shared.sizes(directory),
         )
 
-    made = shared.prepared(final, make, _checked, progress)
+    made = shared.prepared(
+        cache, "text", VERSION, key, TextSummary, make,
+        lambda directory, summary, split: len(open_split(directory, split, summary.symbols)), progress,
+    )  # fmt: skip
     _unprepared.clear()
     return made
 
@@ -163,15 +165,6 @@ def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> _Read:
     found = numbered(whole.codes(decoded=decoded), symbols, text.place, test_percent)
     fingerprint = hashlib.sha256(symbols.encode() + b"\n" + whole.content).hexdigest()
     return _Read(found, fingerprint, whole.kind, whole.name)
-
-
-def open_summary(directory: Path) -> TextSummary:
-    """The summary of a prepared directory.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
-    return shared.open_summary(directory, TextSummary)
 
 
 def open_split(directory: Path, split: str, symbols: int) -> np.ndarray:
@@ -209,12 +202,3 @@ def source_of(directory: Path, summary: TextSummary, *, unit: Symbols, train: in
         name=f"{summary.name}, {summary.train + summary.test:,} {unit}",
         unit="windows",
     )
-
-
-def _checked(directory: Path) -> TextSummary:
-    """The summary of a directory, checked against its arrays."""
-    summary = shared.read_summary(directory, TextSummary)
-    for split, count in zip(SPLITS, (summary.train, summary.test), strict=True):
-        if len(open_split(directory, split, summary.symbols)) != count:
-            raise UserError(f"{directory}: {split} does not have {count} symbols")
-    return summary
