@@ -13,34 +13,9 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Natural
 from istbench.fabric import Fabric
 from istbench.methods.footprint import Footprint
-
-# Older plug-ins import these names from this module.
-from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.optimizer import OptimizerOptions, set_rate
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
-
-__all__ = [
-    "AveragesModels",
-    "CutsUnits",
-    "DividesBatches",
-    "Figures",
-    "JointSteps",
-    "Method",
-    "Notes",
-    "OptimizerOptions",
-    "OwnKernels",
-    "Planned",
-    "ReadInBlocks",
-    "Remarks",
-    "counted",
-    "is_parameter",
-    "load_optimizer_state",
-    "materialise",
-    "optimizer_state",
-    "set_rate",
-    "with_storage",
-]
-
 
 OwnObject = Literal["kept", "moved", "copied", "rebuilt"]
 

@@ -33,11 +33,12 @@ from torch.distributed.tensor import DTensor
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
 from istbench.fabric import Fabric, Pending
-from istbench.methods.base import Method, with_storage
+from istbench.methods.base import Method
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.initialise import with_storage
 
 
 class FullySharded(Method):

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.methods.base import with_storage
 from istbench.node.evaluate import evaluate
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.initialise import with_storage
 
 
 class Sharing:

@@ -1,4 +1,4 @@
-"""The workload contract: a model, its data, its metric and its targets.
+"""The workload contract: a model, its data, its metric and its targets; and the optional parts of a workload.
 
 A workload knows methods only by name (for defaults), and no processes. The launcher builds it once, and `prepare`
 finds or makes the data. Every worker builds it again, and `open` maps the prepared data.
@@ -9,7 +9,8 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -18,32 +19,21 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
-from istbench.workloads.parts import (
-    Batch,
-    Block,
-    Cuttable,
-    Fetched,
-    Plannable,
-    Progress,
-    ReadInBlocks,
-    Sampled,
-    UsersObjects,
-)
-
-__all__ = [
-    "NARROW",
-    "WIDEN",
-    "WIDENED",
-    "Batch",
-    "Block",
-    "Progress",
-    "Workload",
-    "check_widened",
-    "divided",
-    "opened",
-]
+from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
+from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.wide_softmax import WideSoftmax
 
 Split = TypeVar("Split")
+
+Batch = tuple[Any, Any]
+"""Inputs and targets of some samples: tensors, or objects with a tensor's `to`, `chunk`, `equal`, `shape`, `dim`
+and length, such as rows of a sparse matrix (istbench/workloads/extreme_data/points.py)."""
+
+Block = Callable[[str, int, int, int], Tensor]
+"""block(name, dim, first, last): entries `first` to `last` (exclusive) along `dim` of a tensor of the model."""
+
+Progress = Callable[[str, int, int], None]
+"""progress(task, done, total), called during the preparation of data."""
 
 
 # Help of options of workloads that can widen the layers whose units `ist` deals.
@@ -62,11 +52,240 @@ def check_widened(widen: int, widened: str) -> None:
         raise UserError(f"widened={widened} has no effect without widen; set widen=2 or more, or leave it out")
 
 
+# Optional parts of a workload: `Workload` has them all, and a class overrides the functions that it needs.
+
+
+class Part:
+    """What a part may use of its workload."""
+
+    name: ClassVar[str]
+
+    @property
+    def in_errors(self) -> str:
+        """Its name in errors."""
+        return f"workload {self.name!r}"
+
+
+class Fetched(Part):
+    """Its data can be downloaded."""
+
+    sources: ClassVar[tuple[str, ...]] = ()
+    """The sources that `fetch` accepts; empty if there is nothing to fetch."""
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` from `source`, one of `self.sources`, for later runs.
+
+        Raises:
+            UserError: if that fails.
+        """
+        raise UserError(
+            f"{self.in_errors} has no fetch(source, cache, progress); write it, or leave its sources out"
+        )
+
+
+class Plannable(Part):
+    """`istbench plan` knows its model and its step without data."""
+
+    width: str = ""
+    """The option with the width of the model; empty if there is none."""
+
+    sized_by_data: ClassVar[bool] = False
+    """Whether the data determines the size of the model."""
+
+    def expect(self, data: Path | None, chosen: Collection[str]) -> str:
+        """Set the sizes of the model for the data set in `data`, without preparing the data.
+
+        Called before `build_model`: by `istbench plan` in place of `prepare`, and before `prepare` if
+        `sized_by_data`.
+
+        Args:
+            data: a directory, or None.
+            chosen: names of the options that the user set.
+
+        Returns:
+            The assumptions, as text.
+
+        Raises:
+            UserError: for data of another workload, or data that does not determine the model.
+        """
+        if data is not None:
+            raise UserError(f"{self.name} is planned from its options only; leave out --data")
+        return f"{self.name} from its options only, without data"
+
+    def meta_batch(self, samples: int) -> Batch | None:
+        """A training batch for `istbench plan`; None if the loss does not work on the meta device.
+
+        Called under `torch.device("meta")`, before any data is open.
+        """
+        return None
+
+    def computed_bytes(self) -> int:
+        """Bytes of data that `open` computes and every process holds; 0 if `open` maps files."""
+        return 0
+
+
+class Cuttable(Part):
+    """Methods may cut its model: by groups of hidden units, or along a wide softmax."""
+
+    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
+        """The groups of hidden units of `model` for Independent Subnet Training; empty if it has none."""
+        return []
+
+    def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
+        """Prove `groups`, whose places fit the model, by runs of it; returns a line if no proof is possible.
+
+        Only groups of a task file need it: `istbench check` and tests prove those of other workloads.
+
+        Raises:
+            UserError: if another order of the units of a group changes the result.
+        """
+        return ""
+
+    def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
+        """Check that units of `groups` may be zero, as those in flight are in `streaming_ist`.
+
+        Only groups of a task file need it.
+
+        Raises:
+            UserError: if the result is not finite then.
+        """
+        return
+
+    def narrowed(self, times: int) -> dict[str, Any]:
+        """The options that divide the units of every group by `times`, rounded up; the others stay as they are.
+
+        That is the width of a subnet of `times` nodes. `istbench compare --controls` trains other methods at it.
+
+        Raises:
+            UserError: if no options do so.
+        """
+        raise UserError(f"{self.in_errors} has no option that makes its model narrower")
+
+    def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
+        """How nodes share a `model` that ends in a softmax over very many outputs; None for other models."""
+        return None
+
+
+class ReadInBlocks(Part):
+    """A model that fits on no node is evaluated and initialised in blocks."""
+
+    evaluates_blocks: ClassVar[bool] = False
+    """Whether `evaluate_blocks` is implemented. A model with running statistics is assembled anyway."""
+
+    _rules: dict[str, Any] | None = None
+
+    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
+        """The metrics of `evaluate`, for a model too large for one node. `block` reads parts of it.
+
+        Every call of `block` fetches the block from other nodes, to the device of `batches`.
+        """
+        raise NotImplementedError(f"{self.name} has no evaluate_blocks")
+
+    def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
+        """Initial values of `rows` (indices along dimension 0, None for all) of parameter `name`.
+
+        `model` may be on the meta device. One seed gives one full model, for any blocks in which nodes compute it.
+        """
+        if self._rules is None:
+            self._rules = initializers(model)
+        shape = model.get_parameter(name).shape
+        return initial_rows(self._rules[name], shape, name, rows, seed)
+
+    def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
+        """Initial value of buffer `name` of the whole `model`, on the CPU."""
+        return initial_buffer(model, name)
+
+
+class Sampled(Part):
+    """Its training samples have classes, an order or an augmentation of their own."""
+
+    batches_ahead: ClassVar[int] = 0
+    """Number of training batches that a background thread prepares; 0 if a batch takes almost no time. That thread
+    calls `train_batch` in the order of steps."""
+
+    in_turn: ClassVar[bool] = False
+    """Whether the training data has batches of its own size and order, which nodes take in turn. Then the indices
+    for `train_batch` are consecutive, and begin at a multiple of `batch_size`. The generator's seed belongs to the
+    pass over the data."""
+
+    metrics_are_means: ClassVar[bool] = False
+    """Whether all metrics of `evaluate` are means over samples. Then nodes on several hosts may each evaluate a
+    share."""
+
+    without_test: bool = False
+    """Whether nothing reads the test split, because `--held-out` evaluates on training samples. It is set before
+    `prepare` and `open`, which may then leave that split closed."""
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """As in `Workload`."""
+        raise NotImplementedError
+
+    def train_classes(self) -> Tensor | None:
+        """The class of every training sample, int64 [train_size]; None if samples have no single class.
+
+        It allows a small sample with the same proportions of classes.
+        """
+        return None
+
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training samples `indices` (int64 [b]) in the form of test samples: without augmentation."""
+        return self.train_batch(indices, torch.Generator().manual_seed(0))
+
+    def divide_training(self, samples: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Indices of training samples to train on, and of `count` others to hold out, both int64 and rising.
+
+        A pure function of its arguments: `generator` draws from `samples`, all training samples. A workload whose
+        neighbouring samples overlap holds out a run of them.
+        """
+        order = torch.randperm(samples, generator=generator)
+        return order[count:].sort().values, order[:count].sort().values
+
+    @property
+    def opened_splits(self) -> tuple[str, ...]:
+        """The splits that `open` maps."""
+        return ("train",) if self.without_test else ("train", "test")
+
+
+class UsersObjects(Part):
+    """Its model or its optimizer is an object of the user; task files have these."""
+
+    has_optimizer: ClassVar[bool] = False
+    """Whether `optimizer` returns one."""
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
+        """The workload's own optimizer over `parameters`, in place of the method's; None without one."""
+        return None
+
+    def own_model(self, seed: int) -> nn.Module | None:
+        """A new model object of the user with its initial values for `seed`, on the CPU.
+
+        None if istbench builds the model and fills it by name, from `build_model`, `initial_rows` and
+        `initial_buffer`.
+        """
+        return None
+
+    def start_sums(self) -> tuple[float, ...]:
+        """Sums over the initial values of the last object of `own_model`, to compare nodes; empty without one."""
+        return ()
+
+    def state_kept(self) -> AbstractContextManager[None]:
+        """Afterwards, the state that the workload's functions keep outside the model is as before."""
+        return nullcontext()
+
+    def try_out(self) -> None:
+        """Try the workload once, on throw-away weights, before it trains; its data is open.
+
+        Raises:
+            UserError: for the first mistake.
+        """
+        return
+
+
 class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects, ABC):
     """A model, its data, its loss and its metric.
 
     A workload must have the eight functions below, `name`, `Options`, and the metric. All else has a default, here
-    or in one of the optional parts (istbench/workloads/parts.py).
+    or in one of the optional parts above.
 
     name: its name on the command line.
     Options: a frozen dataclass of workload options, all with defaults; their types have bounds, and each field's

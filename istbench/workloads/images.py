@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from istbench.workloads.base import Batch, DataSource, Workload
+from istbench.workloads.base import Batch, DataSource, Workload, opened
 from istbench.workloads.image_data.sources import Images
 from istbench.workloads.metrics import classification_metrics
 
@@ -43,31 +43,25 @@ class ImageClassifier(Workload):
         self._images = self.images(source)
 
     @property
-    def _opened(self) -> Images:
-        if self._images is None:
-            raise RuntimeError("open the workload before using its data")
-        return self._images
-
-    @property
     def train_size(self) -> int:
         """Number of training images."""
-        return len(self._opened.labels)
+        return len(opened(self._images).labels)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Images float32 [b, 3, h, w], augmented with `generator`, and classes int64 [b]."""
-        return self._opened.train_batch(indices, generator)
+        return opened(self._images).train_batch(indices, generator)
 
     def plain_batch(self, indices: Tensor) -> Batch:
         """Training images without augmentation."""
-        return self._opened.plain_batch(indices)
+        return opened(self._images).plain_batch(indices)
 
     def train_classes(self) -> Tensor:
         """The class of every training image."""
-        return self._opened.labels
+        return opened(self._images).labels
 
     def test_batches(self) -> Iterator[Batch]:
         """The test images in order, without augmentation."""
-        return self._opened.test_batches()
+        return opened(self._images).test_batches()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross entropy of the softmax."""

@@ -301,14 +301,21 @@ def downloaded(folder: Path) -> Path | None:
 
 
 def download(
-    folder: Path, name: str, fetch: Callable[[Path], None], *, task: str, way_out: str, progress: Progress
+    folder: Path,
+    name: str,
+    fetch: Callable[[Path], None],
+    *,
+    extracted: str,
+    task: str,
+    way_out: str,
+    progress: Progress,
 ) -> Path:
     """Download and extract the data set `name` under `folder` unless it is there; returns its directory.
 
-    After an interruption, `fetch` continues with its earlier files.
+    After an interruption, `fetch` continues with its earlier archive and extracts it again.
 
     Args:
-        fetch: downloads into a directory, which may have files of an interrupted call, and removes the archive.
+        fetch: downloads an archive into a directory and extracts it there, as a folder of the name `extracted`.
         task: text for `progress`. way_out: end of the error message.
 
     Raises:
@@ -324,7 +331,10 @@ def download(
             if downloaded(folder) is None:
                 partial = folder / _PARTIAL
                 partial.mkdir(exist_ok=True)
+                shutil.rmtree(partial / extracted, ignore_errors=True)  # an interruption may have left a part
                 fetch(partial)
+                for archive in partial.glob("*.tar.gz"):
+                    archive.unlink()
                 partial.rename(folder / _COMPLETE)
     except (OSError, EOFError, RuntimeError, HTTPException, tarfile.TarError) as error:
         raise UserError(f"{name} could not be downloaded to {folder}: {_reason(error)}; {way_out}") from None

@@ -26,9 +26,8 @@ from torch.nn import functional as F
 
 from istbench.base.machine import cores
 from istbench.methods.slide.active import Labels
-from istbench.methods.slide.common import common_rows, largest
 from istbench.methods.slide.dwta import DWTA
-from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
+from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule, common_rows, largest
 from istbench.methods.slide.inversion import inverted
 from istbench.methods.slide.kernels import backward, row_outputs
 from istbench.methods.slide.optimizer import RowOptimizer, Rule

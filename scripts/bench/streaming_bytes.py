@@ -131,7 +131,7 @@ def sent(plan: Repartition | Flights, nodes: int) -> int:
         for node, peer in permutations(range(nodes), 2):
             yield from plan.outgoing(node, peer)
 
-    return sum(block.shape().numel() for block in blocks())
+    return sum(block.shape.numel() for block in blocks())
 
 
 def changed_values(layout: Layout, nodes: int, ends: list[Partition]) -> int:

@@ -13,7 +13,7 @@ import torch
 from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech, SpeechOptions
-from istbench.workloads.speech_data import folders
+from istbench.workloads.speech_data import recordings
 from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.words import WORDS
 
@@ -99,7 +99,7 @@ def test_one_word_is_nothing_to_tell_apart(tmp_path: Path) -> None:
 
 
 def test_words_without_bounds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MOST_WORDS", 3)
+    monkeypatch.setattr(recordings, "MOST_WORDS", 3)
     assert len(find_recordings(speak(tmp_path, "abc")).words) == 3
     with pytest.raises(UserError, match=f"^{tmp_path}: more than 3 word folders; leave some out"):
         find_recordings(speak(tmp_path, "de"))

@@ -36,7 +36,6 @@ def choose(
     *,
     seed: int,
     most_tables: int = MOST_TABLES,
-    most_buckets: int | None = None,
 ) -> Choice:
     """Choose K and L for about `target` active rows of `weight` (float32 [n, width]) for `hidden` [b, width].
 
@@ -46,7 +45,6 @@ def choose(
 
     Args:
         seed: the seed of the tables' hash family.
-        most_buckets: of a table; by default the smallest power of two that is at least the number of rows.
 
     Raises:
         UserError: `target` is larger than the number of rows.
@@ -58,7 +56,7 @@ def choose(
         return Choice(functions=0, tables=1, active=size)
     rows, samples = _sampled(weight, hidden, seed)
     scale = size / len(rows) / len(samples)
-    expected = scale * _expected(family, rows, samples, threads, seed, most_tables, most_buckets or size)
+    expected = scale * _expected(family, rows, samples, threads, seed, most_tables, size)
     for functions in range(len(expected) - 1, 0, -1):
         if expected[functions, -1] >= target:
             drawn = family(weight.shape[1], functions, most_tables, seed)
@@ -93,16 +91,16 @@ def _expected(
     threads: Threads,
     seed: int,
     tables: int,
-    most_buckets: int,
+    size: int,
 ) -> np.ndarray:
     """Expected active rows of all samples together, for 0 to K functions: [K + 1, tables].
 
     The expectation is over draws of functions, estimated on 50 or more tables. K is the largest for which
-    a table has at most the next power of two from `most_buckets`.
+    a table has no more buckets than the next power of two from `size`, the number of all rows.
     """
     width = rows.shape[1]
     bits = family(width, 0, 0, seed).bits
-    longest = max(1, min((most_buckets - 1).bit_length(), MOST_BITS) // max(1, bits))
+    longest = max(1, min((size - 1).bit_length(), MOST_BITS) // max(1, bits))
     hashed = family(width, longest, max(tables, MOST_TABLES), seed)
     of_rows, of_samples = hashed.codes(rows, threads), hashed.codes(samples, threads)
     counts = np.zeros((len(samples), longest + 1, hashed.tables + 1), np.int64)

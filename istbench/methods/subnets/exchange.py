@@ -63,12 +63,9 @@ class Block:
     index: tuple[Tensor, ...]
     planes: Span = _ALL
 
+    @cached_property
     def shape(self) -> torch.Size:
         """Shape of the block's values."""
-        return self._shape
-
-    @cached_property
-    def _shape(self) -> torch.Size:
         return product_shape(self.tensor.shape, self.tensor.axes, self.index)
 
 
@@ -155,7 +152,7 @@ def take_means(
     """
     taken = dict.fromkeys(arrived, 0)
     for block, owners in led:
-        shape = block.shape()
+        shape = block.shape
         (plane,) = _planes(holdings, block)
         total = plane.new_zeros(shape)
         for owner in owners:
@@ -170,7 +167,7 @@ def take_means(
 
 def values_met(led: Sequence[tuple[Block, tuple[int, ...]]], owner: int) -> int:
     """The number of values that `owner` sends to the lead of `led`, another node."""
-    return sum(block.shape().numel() for block, owners in led if owner in owners)
+    return sum(block.shape.numel() for block, owners in led if owner in owners)
 
 
 class Repartition:
@@ -269,7 +266,7 @@ def gather_blocks(holdings: Holdings, blocks: Sequence[Block], like: Tensor) -> 
     buffer = torch.empty(count_values(holdings, blocks), dtype=like.dtype, device=like.device)
     offset = 0
     for block in blocks:
-        shape = block.shape()
+        shape = block.shape
         for plane in _planes(holdings, block):
             values = buffer[offset : offset + shape.numel()].view(shape)
             select_into(values, plane, block.tensor.axes, block.index)
@@ -281,7 +278,7 @@ def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) ->
     """Write a buffer made by `gather_blocks` on the sending node into `holdings` at `blocks`."""
     offset = 0
     for block in blocks:
-        shape = block.shape()
+        shape = block.shape
         for plane in _planes(holdings, block):
             values = buffer[offset : offset + shape.numel()].view(shape)
             write(plane, block.tensor.axes, block.index, values)
@@ -292,7 +289,7 @@ def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor
     """The first plane of each of `blocks` in a buffer for `write_blocks`: views of their shapes."""
     values, offset = [], 0
     for block in blocks:
-        shape = block.shape()
+        shape = block.shape
         values.append(buffer[offset : offset + shape.numel()].view(shape))
         offset += shape.numel() * len(_planes(holdings, block))
     return values
@@ -300,7 +297,7 @@ def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor
 
 def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:
     """The number of values of `blocks` over all their planes."""
-    return sum(block.shape().numel() * len(_planes(holdings, block)) for block in blocks)
+    return sum(block.shape.numel() * len(_planes(holdings, block)) for block in blocks)
 
 
 def _planes(holdings: Holdings, block: Block) -> Sequence[Tensor]:

@@ -1,7 +1,6 @@
 """CIFAR-10 in its official layouts, Python pickles or binary batches, and its download."""
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,14 +142,13 @@ def download_cifar10(folder: Path, progress: Progress) -> Path:
     Raises:
         UserError: if the network fails, the archive is not the published one, or the disk is full.
     """
-    return download(folder, "CIFAR-10", _fetch_archive, task=_TASK, way_out=_BY_HAND, progress=progress)
+    return download(
+        folder, "CIFAR-10", _fetch_archive, extracted="cifar-10-batches-py", task=_TASK, way_out=_BY_HAND,
+        progress=progress,
+    )  # fmt: skip
 
 
 def _fetch_archive(partial: Path) -> None:
     from torchvision.datasets import CIFAR10
 
-    # An interrupted extraction leaves an incomplete folder.
-    shutil.rmtree(partial / "cifar-10-batches-py", ignore_errors=True)
     CIFAR10(partial, download=True)
-    for archive in partial.glob("*.tar.gz"):
-        archive.unlink()

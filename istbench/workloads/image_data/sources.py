@@ -42,7 +42,7 @@ class DecodedImages:
         UserError: if the directory is missing or damaged.
     """
 
-    def __init__(self, directory: Path, *, with_test: bool = True) -> None:
+    def __init__(self, directory: Path, *, with_test: bool) -> None:
         summary, self._train, self._test = open_decoded(directory, with_test=with_test)
         self.labels = torch.tensor(self._train.labels)
         self._mean = np.array(summary.mean, np.float32)
@@ -78,7 +78,7 @@ class FileImages:
         UserError: if the prepared directory is missing or damaged.
     """
 
-    def __init__(self, directory: Path, resolution: int, *, with_test: bool = True) -> None:
+    def __init__(self, directory: Path, resolution: int, *, with_test: bool) -> None:
         _, self._train, self._test = open_listed(directory, with_test=with_test)
         self.labels = torch.tensor(self._train.labels)
         self._resolution, self._test_batch = resolution, _test_batch(resolution)

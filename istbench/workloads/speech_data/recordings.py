@@ -1,6 +1,5 @@
 """Recorded words, a folder each as in Speech Commands (WORD/SPEAKER_nohash_N.wav), and its download."""
 
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from istbench.base.errors import printable
-from istbench.workloads import prepared
+from istbench.base.errors import UserError, printable
 from istbench.workloads.base import Progress
-from istbench.workloads.prepared import files_digest, listed, named_errors
+from istbench.workloads.prepared import download, files_digest, listed, named_errors, utf8_name, visible
 from istbench.workloads.speech_data.clip import Clip, read_clip
-from istbench.workloads.speech_data.folders import clips_in, word_folders
 from istbench.workloads.speech_data.split import DIVIDER, split_clips
-from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, WORDS
+from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, MOST_WORDS, WORDS
 
 _WHAT = "the recordings"
+_EXPECTED = "expected two or more folders of clips, one per word, such as backward/, bed/, ..., zero/"
+_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus")
+_OTHER_SOUNDS = (".aac", ".aif", ".aiff", ".au", ".caf", ".m4a", ".mp3", ".mp4", ".webm", ".wma")
+_DEPTH = 3
 _READERS = 4
 _LONGEST_SHOWN = 100
 _TASK = "downloading Speech Commands v0.02 (2.3 GB)"
@@ -95,25 +96,89 @@ def find_recordings(data: Path) -> Recordings:
     return Recordings(root=root, words=words, paths=paths, labels=labels, is_test=is_test, note=note)
 
 
+def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
+    """The parent of the word folders, `data` or a folder up to two levels below; and the sorted words.
+
+    A word is a folder with clips whose name does not start with `_` or a dot. If all 35 words of Speech Commands
+    v0.02 have a folder, these are the words, and other folders are ignored.
+
+    Raises:
+        UserError: if `data` is missing, empty or in another layout; naming the place.
+        OSError: if a folder cannot be read.
+    """
+    if not data.is_dir():
+        what = "not a directory" if data.exists() else "no such directory"
+        raise _unfit(data, what)
+    level, single = [data], ""
+    for _ in range(_DEPTH):
+        words = {folder: _words_in(folder) for folder in level}
+        found = [folder for folder in level if len(words[folder]) > 1]
+        if len(found) > 1:
+            raise UserError(f"{printable(str(data))}: word folders in {listed(found)}; give one of these folders")
+        if found:
+            return found[0].resolve(), words[found[0]]
+        single = single or next((f"{folder / names[0]}" for folder, names in words.items() if names), "")
+        level = [inner for folder in level for inner in visible(folder) if inner.is_dir()]
+    if single:
+        raise _unfit(data, f"only one word folder, {single}")
+    raise _unfit(data, "it has no word folders" if any(data.iterdir()) else "empty")
+
+
+def clips_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The clips of word `folder`, and the files beside them, such as notes; both sorted, without hidden files.
+
+    A file with the suffix of WAV, FLAC or Ogg is a clip. So is a folder, for an error that names it.
+
+    Raises:
+        UserError: for recordings of another format, or no clip.
+        OSError: if the folder cannot be read.
+    """
+    clips: list[Path] = []
+    beside: list[Path] = []
+    for path in sorted(visible(folder)):
+        suffix = path.suffix.lower()
+        if suffix in _OTHER_SOUNDS:
+            raise UserError(f"{printable(str(path))}: only WAV, FLAC and Ogg are read; convert it or remove it")
+        (clips if suffix in _SUFFIXES or path.is_dir() else beside).append(path)
+    if not clips:
+        raise UserError(f"{printable(str(folder))}: no clip; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
+    return clips, beside
+
+
+def _words_in(folder: Path) -> tuple[str, ...]:
+    inner = {path.name: path for path in visible(folder) if not path.name.startswith("_") and path.is_dir()}
+    if inner.keys() >= set(WORDS):
+        return WORDS
+    words: list[str] = []
+    for name in sorted(inner):
+        if not any(path.suffix.lower() in (*_SUFFIXES, *_OTHER_SOUNDS) for path in visible(inner[name])):
+            continue
+        if len(words) == MOST_WORDS:
+            raise UserError(f"{printable(str(folder))}: more than {MOST_WORDS:,} word folders; leave some out")
+        words.append(utf8_name(name, folder, "a word's folder"))
+    return tuple(words)
+
+
+def _unfit(data: Path, what: str) -> UserError:
+    return UserError(printable(f"{data}: {what}; {_EXPECTED}"))
+
+
 def download_speech_commands(folder: Path, progress: Progress) -> Path:
     """Download Speech Commands v0.02 (2.3 GB) and extract it under `folder` unless it is there.
 
-    torchaudio downloads the archive and checks its sha256. An interrupted extraction starts again from the archive.
-    Returns the extracted directory, which exists only if it is complete.
+    torchaudio downloads the archive and checks its sha256. Returns the extracted directory, which exists only if it
+    is complete.
 
     Raises:
         UserError: if the network fails, the archive is not the published one, or the disk is full.
     """
-    return prepared.download(
-        folder, "Speech Commands", _fetch_archive, task=_TASK, way_out=_WAY_OUT, progress=progress
-    )
+    return download(
+        folder, "Speech Commands", _fetch_archive, extracted="SpeechCommands", task=_TASK, way_out=_WAY_OUT,
+        progress=progress,
+    )  # fmt: skip
 
 
 def _fetch_archive(partial: Path) -> None:
     from torchaudio.datasets import SPEECHCOMMANDS
 
-    # torchaudio does not check whether an extracted folder is complete.
-    shutil.rmtree(partial / "SpeechCommands", ignore_errors=True)
     SPEECHCOMMANDS(partial, download=True)
-    for archive in partial.glob("*.tar.gz"):
-        archive.unlink()

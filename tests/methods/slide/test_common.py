@@ -3,7 +3,7 @@
 import numpy as np
 from slide_problems import normal
 
-from istbench.methods.slide.common import common_rows, largest
+from istbench.methods.slide.index import common_rows, largest
 from istbench.methods.slide.threads import Threads
 
 WEIGHT, BIAS, HIDDEN = normal(1000, 16), normal(1000, seed=1), normal(9, 16, seed=2)

@@ -39,12 +39,12 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
             for peer in range(nodes):
                 for block in plan.outgoing(node, peer):
                     for plane in (0, 1)[slice(*block.planes)]:
-                        values = block.shape().numel() / nodes / ROUNDS
+                        values = block.shape.numel() / nodes / ROUNDS
                         counted[block.tensor.name, plane].gathered += values
                         counted[block.tensor.name, plane].sent += (peer != node) * values
                 for block in meeting.outgoing(node, peer):
-                    counted[block.tensor.name, 0].met += block.shape().numel() / nodes / ROUNDS
-                    met_from[block.tensor.name][(node - peer) % nodes] += block.shape().numel() / nodes / ROUNDS
+                    counted[block.tensor.name, 0].met += block.shape.numel() / nodes / ROUNDS
+                    met_from[block.tensor.name][(node - peer) % nodes] += block.shape.numel() / nodes / ROUNDS
     for cut in layout.cut:
         for plane in (0, 1):
             expected, seen = (
@@ -74,7 +74,7 @@ def test_expected_flights_are_the_mean_of_flights(nodes):
             flights, partition = Flights(layout, wave, home), wave.new
             for node in range(nodes):
                 for peer in range(nodes):
-                    values = sum(block.shape().numel() for block in flights.outgoing(node, peer))
+                    values = sum(block.shape.numel() for block in flights.outgoing(node, peer))
                     wave_counted.gathered += bytes_each * values / nodes / ROUNDS
                     wave_counted.sent += (peer != node) * bytes_each * values / nodes / ROUNDS
     for number, wave_counted in enumerate(counted):

@@ -196,7 +196,7 @@ def sent_over_least(deal, world_size, moving, rounds=3, waves=20):
             wave = table.wave(partition, round_index, number)
             flights, partition = Flights(layout, wave, home), wave.new
             sent += sum(
-                block.shape().numel()
+                block.shape.numel()
                 for a, b in permutations(range(world_size), 2)
                 for block in flights.outgoing(a, b)
             )
