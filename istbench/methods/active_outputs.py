@@ -26,7 +26,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Amount, CountOrNone, Duration, Natural
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, counted
+from istbench.methods.base import Method, counted, fitting
 from istbench.methods.cut_model import (
     CutModel,
     HiddenExchange,
@@ -226,10 +226,8 @@ class ActiveOutputs(Method):
         load_optimizer_state(self._optimizer, state["hidden"])
         rows = self._shard.optimizer
         for name in ("moments", "bias_moments"):
-            own, saved = getattr(rows, name), state["outputs"][name]
-            if own.shape != saved.shape:
-                raise ValueError(f"{name} of other outputs")
-            own[:] = saved.numpy()
+            own = torch.from_numpy(getattr(rows, name))
+            own.copy_(fitting(state["outputs"][name], own, f"{name} of outputs"))
         rows.steps = counted(state["outputs"], "steps")
         self._active = convert(state["active"], Active, path_text)
         seconds = convert(state["seconds"], dict[str, Duration], path_text)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
+from istbench.methods.base import fitting
 from istbench.methods.footprint import PlannedNode
 
 Format = Literal["float32", "bf16", "int8"]
@@ -185,9 +186,9 @@ class BackgroundMean:
             ValueError: for messages of other sizes.
         """
         ranks, like = range(len(self._lengths)), torch.empty(0, device=device)
-        self._parts = [_fitting(state["parts"][str(peer)], self._blank(self._fabric.rank, like)) for peer in ranks]
+        self._parts = [_loaded(state["parts"][str(peer)], self._blank(self._fabric.rank, like)) for peer in ranks]
         means = state["means"]
-        self._means = [_fitting(means[str(peer)], self._blank(peer, like)) for peer in ranks] if means else []
+        self._means = [_loaded(means[str(peer)], self._blank(peer, like)) for peer in ranks] if means else []
         self._transfers = None
 
 
@@ -199,7 +200,5 @@ def _without(messages: dict[int, Tensor], rank: int) -> dict[int, Tensor]:
     return {peer: message for peer, message in messages.items() if peer != rank}
 
 
-def _fitting(message: Tensor, blank: Tensor) -> Tensor:
-    if (message.shape, message.dtype) != (blank.shape, blank.dtype):
-        raise ValueError("changes in flight of other sizes")
-    return blank.copy_(message)
+def _loaded(message: Tensor, blank: Tensor) -> Tensor:
+    return blank.copy_(fitting(message, blank, "changes in flight"))

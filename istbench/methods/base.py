@@ -283,6 +283,17 @@ def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> in
     return count
 
 
+def fitting(saved: Tensor, place: Tensor, what: str) -> Tensor:
+    """The tensor `saved` of a checkpoint, which belongs in `place`; `what` names it in errors.
+
+    Raises:
+        ValueError: if it has another shape or type.
+    """
+    if (saved.shape, saved.dtype) != (place.shape, place.dtype):
+        raise ValueError(f"{what} of another size or type")
+    return saved
+
+
 def is_parameter(model: nn.Module, name: str) -> bool:
     """Whether `name` in `model.state_dict()` is a parameter, not a buffer."""
     return any(name == other for other, _ in model.named_parameters(remove_duplicate=False))

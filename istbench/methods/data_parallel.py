@@ -12,7 +12,7 @@ estimates the statistics again (istbench/node/evaluate.py).
 import contextlib
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,13 +35,10 @@ class DataParallel(Method):
     """One optimizer step on the mean gradient of the minibatches of all nodes in a round."""
 
     name = "ddp"
+    Options = BucketOptions
     narrow_control = True
     scheduled = True
     own_updates = ""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(BucketOptions):
-        """Options of `ddp`."""
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
 from istbench.fabric import Fabric, Pending
-from istbench.methods.base import Method
+from istbench.methods.base import Method, fitting
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
@@ -198,9 +198,10 @@ class FullySharded(Method):
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, parameter in self._model.named_parameters():
-            _fitting(state["shards"][name], _local(parameter)).copy_(state["shards"][name])
+            own = _local(parameter)
+            own.copy_(fitting(state["shards"][name], own, f"shard {name}"))
         for name, buffer in self._model.named_buffers():
-            _fitting(state["buffers"][name], buffer).copy_(state["buffers"][name])
+            buffer.copy_(fitting(state["buffers"][name], buffer, f"buffer {name}"))
         numbered = [shard for group in self._optimizer.param_groups for shard in group["params"]]
         slots = {
             index: {name: self._spread(value, numbered[int(index)]) for name, value in kept.items()}
@@ -213,9 +214,8 @@ class FullySharded(Method):
         if not isinstance(value, Tensor) or not value.dim():
             return value
         assert isinstance(parameter, DTensor)
-        _fitting(value, _local(parameter))
         return DTensor.from_local(
-            value.to(self._fabric.device),
+            fitting(value, _local(parameter), "optimizer state").to(self._fabric.device),
             parameter.device_mesh,
             parameter.placements,
             run_check=False,
@@ -320,9 +320,3 @@ class _Reduce(ReduceScatter):
 def _local(tensor: Tensor) -> Tensor:
     """This node's rows of `tensor`, not copied; `tensor` itself if it is not cut."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
-
-
-def _fitting(value: Tensor, place: Tensor) -> Tensor:
-    if value.shape != place.shape:
-        raise ValueError("shards of other shapes")
-    return place

@@ -12,7 +12,6 @@ No message grows with the number of outputs.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -36,14 +35,11 @@ class ModelParallel(Method):
     """One optimizer step on one minibatch, of a model whose hidden units and outputs are split over nodes."""
 
     name = "model_parallel"
+    Options = OptimizerOptions
     batches = "replicated"
     scheduled = True
     own_object = "rebuilt"
     interrupts = "exchanges the hidden layer inside a forward pass"
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(OptimizerOptions):
-        """Options of `model_parallel`."""
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._fabric = fabric

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from istbench.base.options.numbers import Rate, Share
 from istbench.base.options.tunable import OUTER_MOMENTUM, OUTER_RATE
+from istbench.methods.base import fitting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,4 @@ class OuterStep:
             if saved.keys() != {str(number) for number in range(len(flats))}:
                 raise ValueError(f"the outer {name} of other tensors")
             for number, flat in enumerate(flats):
-                if saved[str(number)].shape != flat.shape:
-                    raise ValueError(f"the outer {name} of tensors of other sizes")
-                flat.copy_(saved[str(number)])
+                flat.copy_(fitting(saved[str(number)], flat, f"the outer {name}"))

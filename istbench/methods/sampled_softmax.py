@@ -5,8 +5,6 @@ active outputs, but without hashing. Every output is equally likely. The drawn o
 true: on average the sum of exponentials is that of all outputs (Jean et al., ACL 2015).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
@@ -18,10 +16,7 @@ class SampledSoftmax(ActiveOutputs):
     """A split model trained by its true outputs and random ones, drawn again in each step."""
 
     name = "sampled_softmax"
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(ActiveOptions):
-        """Options of `sampled_softmax`."""
+    Options = ActiveOptions
 
     def _build_shard(self, weight: np.ndarray, bias: np.ndarray, workload: Workload) -> OutputShard:
         return self._shard_of(weight, bias, index=None, random=self._own_share(self._wanted))

@@ -25,6 +25,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Rate, Share
 from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.fabric import Fabric
+from istbench.methods.base import fitting
 from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
@@ -106,10 +107,7 @@ class SparseLoCo(DiLoCo):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         for number, kept in enumerate(self._kept):
-            saved = state["kept"][str(number)]
-            if saved.shape != kept.shape:
-                raise ValueError("the kept changes of other tensors")
-            kept.copy_(saved)
+            kept.copy_(fitting(state["kept"][str(number)], kept, "kept changes"))
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """That of `diloco`, with the kept changes and an all-gather of what is sent."""

@@ -26,7 +26,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
-from istbench.methods.base import counted
+from istbench.methods.base import counted, fitting
 from istbench.methods.dealt_groups import dealt_groups
 from istbench.methods.footprint import Footprint, PlannedNode
 from istbench.methods.ist import IndependentSubnetTraining
@@ -261,7 +261,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         flying = self._flying_of(wave, round_index, number, self._share.holdings())
         flying.steps = counted(state, "steps", below=self.options.flight_steps)
         for peer, buffer in flying.arrived.items():
-            buffer.copy_(_fitting(state["arrived"][str(peer)], buffer))
+            buffer.copy_(fitting(state["arrived"][str(peer)], buffer, "units in flight"))
         self._partition = wave.new
         return flying
 
@@ -316,9 +316,3 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
             buffers=round(max(moved.gathered + moved.sent for moved in moves)),
             round_buffers=shared_buffers(self.options, layout, shared),
         )
-
-
-def _fitting(values: Tensor, buffer: Tensor) -> Tensor:
-    if values.shape != buffer.shape:
-        raise ValueError("units in flight of other sizes")
-    return values

@@ -10,7 +10,6 @@ BatchNorm: as in `ddp`.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric, Pending
-from istbench.methods.buckets import planned_averages
+from istbench.methods.buckets import BucketOptions, planned_averages
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
@@ -34,10 +33,6 @@ class ZeroRedundancy(DataParallel):
     narrow_control = False
     own_object = "moved"
     own_updates = "builds an optimizer over the parameters of each node"
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(DataParallel.Options):
-        """Options of `zero`."""
 
     def _build_optimizer(self) -> "_Optimizer":
         return _Optimizer(trained(self._model), self.options, self._fabric)
@@ -82,7 +77,7 @@ class ZeroRedundancy(DataParallel):
 class _Optimizer(ZeroRedundancyOptimizer):
     """torch's own, with broadcasts through the fabric. `optim` updates the parameters of this node."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], options: ZeroRedundancy.Options, fabric: Fabric) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], options: BucketOptions, fabric: Fabric) -> None:
         self._fabric = fabric
         super().__init__(options.groups(parameters), options.build, parameters_as_bucket_view=True)  # type: ignore[arg-type]
 

@@ -20,22 +20,21 @@ def kernel(function: _Function) -> _Function:
 
 
 class Threads:
-    """Up to `count` threads, the caller's among them, for blocks of work that may run in any order.
+    """Up to `count` threads, the caller's among them, for blocks of work that may run in any order."""
 
-    Args:
-        beyond: called on the caller's thread after each `run`, with the CPU seconds by which the busiest thread
-            exceeds the caller. With a core for each thread, the caller waited for them and computed nothing.
-    """
-
-    def __init__(self, count: int, beyond: Callable[[float], None] | None = None) -> None:
+    def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"{count} threads cannot work; give at least 1")
         self.count = count
-        self._beyond = beyond
+        self._beyond: Callable[[float], None] | None = None
         self._pool = ThreadPoolExecutor(count - 1, "slide") if count > 1 else None
 
     def telling(self, beyond: Callable[[float], None]) -> "Threads":
-        """The same threads, which tell `beyond`."""
+        """The same threads, which call `beyond` on the caller's thread after each `run`.
+
+        It gets the CPU seconds by which the busiest thread exceeds the caller. With a core for each thread, the
+        caller waited for them and computed nothing.
+        """
         told = copy(self)
         told._beyond = beyond
         return told

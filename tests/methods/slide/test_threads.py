@@ -68,7 +68,7 @@ def test_the_seconds_of_the_busiest_thread_beyond_the_callers_are_told():
     threads.run(lambda number: None, 2)
     assert len(told) == 1
     assert 0.04 < told[0] < 0.08
-    alone = Threads(1, told.append)
+    alone = Threads(1).telling(told.append)
     alone.run(lambda number: spin(0.001), 3)
     assert len(told) == 1
     threads.close()
