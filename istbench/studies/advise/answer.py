@@ -17,7 +17,7 @@ from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import NO_TIME, Candidate
 from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
 from istbench.studies.advise.flips import Flips, find_flips
-from istbench.studies.advise.odds import Decider, Odds, Standing, Verdict, odds
+from istbench.studies.advise.odds import CandidateOdds, Decider, Odds, Verdict, odds
 from istbench.studies.advise.reach import TOO_FEW
 from istbench.studies.advise.seconds import seconds_to
 
@@ -143,7 +143,7 @@ def advise(
         UserError: if a trace cannot be replayed on `profile`.
     """
     found = odds(candidates, profile, target, checks=checks, seed=seed)
-    able = [_choice(standing, profile, nodes) for standing in found.standings]
+    able = [_choice(one, profile, nodes) for one in found.ranked]
     unable = [_without_odds(one) for one in found.without]
     best = able[0] if found.verdict != "none" else None
     faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
@@ -152,11 +152,11 @@ def advise(
         odds=best.odds if best else 0.0,
         best=best,
         others=(*(able[1:] if best else able), *unable),
-        flips=find_flips(found.standings, profile, checks=checks),
+        flips=find_flips(found.ranked, profile, checks=checks),
         not_tested=(*_not_tested(found, profile), *not_tested),
         may_be_faster=faster,
         decide=_decide(found.decider),
-        nobody=found.nobody if found.standings else None,
+        nobody=found.nobody if found.ranked else None,
         workload=workload,
         target=target,
         target_from=target_from,
@@ -168,7 +168,7 @@ def advise(
     )
 
 
-def _choice(found: Standing, profile: ClusterProfile, nodes: int) -> Choice:
+def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> Choice:
     seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
     paid = [
         None if time is None or not profile.price_per_hour else dollars(profile, nodes, time)
@@ -228,7 +228,7 @@ def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:
 
     A candidate of unknown speed is one of them.
     """
-    best = found.standings[0]
+    best = found.ranked[0]
     assert best.candidate.trace is not None
     taken = seconds_to(best.candidate.trace, profile, best.steps)
     for one in found.without:
@@ -239,9 +239,9 @@ def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:
 
 
 def _not_tested(found: Odds, profile: ClusterProfile) -> Iterable[str]:
-    candidates = [standing.candidate for standing in found.standings]
+    candidates = [one.candidate for one in found.ranked]
     probed = max((candidate.steps_probed for candidate in (*candidates, *found.without)), default=0)
-    beyond = [standing.candidate.label for standing in found.standings if standing.extrapolated]
+    beyond = [one.candidate.label for one in found.ranked if one.extrapolated]
     if not probed:
         yield "Every method: no probe has finished"
         return

@@ -15,7 +15,7 @@ from istbench.base.options.texts import Message, Text
 from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.studies.advise.draws import replay_error
-from istbench.studies.advise.odds import Standing
+from istbench.studies.advise.odds import CandidateOdds
 from istbench.studies.advise.seconds import seconds_to, with_bandwidth
 
 _FURTHEST = 100.0  # factors of the bandwidth, up and down
@@ -58,30 +58,30 @@ _FirstAt = Callable[[float], str]
 class _Rival:
     """A candidate that should reach the target. factor: of its replayed seconds, for its method's mean error."""
 
-    standing: Standing
+    odds: CandidateOdds
     factor: float
 
     @property
     def label(self) -> str:
-        return self.standing.candidate.label
+        return self.odds.candidate.label
 
 
 def find_flips(
-    standings: Sequence[Standing], profile: ClusterProfile, *, checks: Mapping[str, Check] | None = None
+    ranked: Sequence[CandidateOdds], profile: ClusterProfile, *, checks: Mapping[str, Check] | None = None
 ) -> Flips:
-    """Where the first of `standings` stops being first, by expected seconds to the target.
+    """Where the first of `ranked` stops being first, by expected seconds to the target.
 
     Steps to the target stay as probed: they do not depend on the network, but on other nodes they are extrapolated.
     """
     rivals = [
         _Rival(found, 1 / (1 + replay_error(found.candidate.method, checks or {})[0]))
-        for found in standings
+        for found in ranked
         if math.isfinite(found.steps)
     ]
-    reason = _no_flip(standings, rivals)
+    reason = _no_flip(ranked, rivals)
     if reason:
         return Flips(bandwidth=none_since(reason), latency=none_since(reason), nodes=none_since(reason))
-    own = standings[0].candidate.label
+    own = ranked[0].candidate.label
     return Flips(
         bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
         latency=_guarded(lambda: _latency(own, rivals, profile)),
@@ -94,8 +94,8 @@ def none_since(reason: str) -> Flip:
     return Flip(value=None, reason=reason)
 
 
-def _no_flip(standings: Sequence[Standing], rivals: Sequence[_Rival]) -> str:
-    if not standings or all(rival.standing is not standings[0] for rival in rivals):
+def _no_flip(ranked: Sequence[CandidateOdds], rivals: Sequence[_Rival]) -> str:
+    if not ranked or all(rival.odds is not ranked[0] for rival in rivals):
         return "nobody is expected to reach the target"
     return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
 
@@ -120,10 +120,10 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
     """The label of the fastest; of equals the likeliest, which stands first."""
     times = []
     for rival in rivals:
-        trace = rival.standing.candidate.trace
+        trace = rival.odds.candidate.trace
         assert trace is not None
         with _naming(rival):
-            times.append((rival.factor * seconds_to(trace, profile, rival.standing.steps), rival.label))
+            times.append((rival.factor * seconds_to(trace, profile, rival.odds.steps), rival.label))
     return min(times, key=lambda one: one[0])[1]
 
 
@@ -177,19 +177,19 @@ def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
 
 
 def _world(rival: _Rival) -> int:
-    assert rival.standing.candidate.trace is not None
-    return rival.standing.candidate.trace.world_size
+    assert rival.odds.candidate.trace is not None
+    return rival.odds.candidate.trace.world_size
 
 
 def _on(rival: _Rival, nodes: int) -> _Rival:
-    candidate = rival.standing.candidate
+    candidate = rival.odds.candidate
     if nodes == _world(rival):
         return rival
     if candidate.redealt is None:
         raise UserError(f"{candidate.label} cannot be dealt to other nodes")
     with _naming(rival):
         moved = dataclasses.replace(candidate, trace=candidate.redealt(nodes))
-    return _Rival(dataclasses.replace(rival.standing, candidate=moved), rival.factor)
+    return _Rival(dataclasses.replace(rival.odds, candidate=moved), rival.factor)
 
 
 def _none(first_here: str, own: str, otherwise: str, *, extrapolated: bool = False) -> Flip:

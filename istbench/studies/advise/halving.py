@@ -51,7 +51,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class RungResult:
     """The result of a candidate in a rung.
 
     reached_s: seconds to the target on the cluster, infinite for a miss. value: of the metric at the seconds that
@@ -111,15 +111,15 @@ def rung_seconds(left_s: float, count: int) -> float:
     return left_s / rungs_of(count) if count > FINALISTS else left_s * _LAST
 
 
-def needed_steps(standings: Sequence[Standing]) -> int | None:
-    """Local steps with which other seeds reach the target too, if all of `standings` did; None if one missed."""
-    steps = [one.reached_step for one in standings]
+def needed_steps(results: Sequence[RungResult]) -> int | None:
+    """Local steps with which other seeds reach the target too, if all of `results` did; None if one missed."""
+    steps = [one.reached_step for one in results]
     known = [step for step in steps if step is not None]
     return math.ceil(_BEYOND * max(known)) if known and len(known) == len(steps) else None
 
 
-def standings(curves: Mapping[str, Curve], target: float | None) -> dict[str, Standing]:
-    """The standing of each of `curves`, by label, which are on the clock of the cluster.
+def rung_results(curves: Mapping[str, Curve], target: float | None) -> dict[str, RungResult]:
+    """The result of each of `curves`, by label, which are on the clock of the cluster.
 
     The metric counts at the last second that all curves have: candidates have trained equally long there.
     """
@@ -129,7 +129,7 @@ def standings(curves: Mapping[str, Curve], target: float | None) -> dict[str, St
         there = None if target is None else time_to_target(curve, target)
         value = value_at(curve, common)
         sign = -1.0 if curve.metric.lower_is_better else 1.0
-        found[label] = Standing(
+        found[label] = RungResult(
             reached_s=math.inf if there is None else there.seconds,
             value=-math.inf if value is None else sign * value,
             reached_step=None if there is None else there.step,
@@ -152,7 +152,7 @@ def value_at(curve: Curve, seconds: float) -> float | None:
     return None if before is None else before[1]
 
 
-def survivors(found: Mapping[str, Standing]) -> list[str]:
+def survivors(found: Mapping[str, RungResult]) -> list[str]:
     """The better half of `found`, at least two: first those that reached the target, in order of their seconds."""
     order = sorted(found, key=lambda label: (found[label].reached_s, -found[label].value))
     return order[: max(FINALISTS, math.ceil(len(order) / 2))]
@@ -167,7 +167,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
     labels: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=1000)]
 
 
-class Trainer(Protocol):
+class ProbeTrainer(Protocol):
     """Trains probes for `Halving`."""
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
@@ -200,7 +200,7 @@ class Halving:
     def __init__(
         self,
         labels: Sequence[str],
-        trainer: Trainer,
+        trainer: ProbeTrainer,
         target: float | None,
         *,
         plan: Callable[[Rung], None],
@@ -235,7 +235,7 @@ class Halving:
                 and not self._trainer.failed(label)
             ]
             if not self._widens(rung) and len(alive) > FINALISTS:
-                kept = survivors(self._standings(alive, rung.steps))
+                kept = survivors(self._results(alive, rung.steps))
                 self.stopped |= {label: rung.steps for label in alive if label not in kept}
                 alive = kept
 
@@ -297,7 +297,7 @@ class Halving:
         steps = self._full.steps if self._full else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
         was_last = (self._challenged or len(tried) <= FINALISTS) and not self._repeats
-        if steps and (was_last or needed_steps(list(self._standings(alive, steps).values())) is not None):
+        if steps and (was_last or needed_steps(list(self._results(alive, steps).values())) is not None):
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
         more, evaluations = affordable(rung_seconds(left, len(alive)), costs)
@@ -311,7 +311,7 @@ class Halving:
     def _finer(self, alive: Sequence[str]) -> Rung | None:
         """The last rung again, with more evaluations before the target; None if it had enough, or was longer."""
         last = self._full
-        needed = needed_steps(list(self._standings(alive, last.steps).values())) if last else None
+        needed = needed_steps(list(self._results(alive, last.steps).values())) if last else None
         if last is None or needed is None:
             return None
         costs = [self._trainer.cost(label) for label in alive]
@@ -333,7 +333,7 @@ class Halving:
         favourites = self._trainer.favourites()
         whole = [label for label in favourites if last.steps in self._curves.get(label, {})]
         challenges = (self._challenge(label, last) for label in favourites if label not in whole)
-        finalists = list(dict.fromkeys([*whole, *survivors(self._standings(alive, last.steps))]))[:FINALISTS]
+        finalists = list(dict.fromkeys([*whole, *survivors(self._results(alive, last.steps))]))[:FINALISTS]
         return next(filter(None, challenges), None) or self._another_seed(finalists, last)
 
     def _challenge(self, label: str, last: Rung) -> Rung | None:
@@ -379,21 +379,22 @@ class Halving:
                     whole = False
         return whole
 
-    def _standings(self, labels: Sequence[str], steps: int) -> dict[str, Standing]:
-        """The standing of each of `labels` after `steps`, as the mean over the seeds that all of them have."""
+    def _results(self, labels: Sequence[str], steps: int) -> dict[str, RungResult]:
+        """The result of each of `labels` after `steps`: the mean over the seeds that all of them have."""
         trained = {label: self._curves[label][steps] for label in labels}
         seeds = set.intersection(*(set(own) for own in trained.values())) if trained else set()
         by_seed = [
-            standings({label: own[seed] for label, own in trained.items()}, self._target) for seed in sorted(seeds)
+            rung_results({label: own[seed] for label, own in trained.items()}, self._target)
+            for seed in sorted(seeds)
         ]
-        return {label: mean_standing([one[label] for one in by_seed]) for label in labels} if by_seed else {}
+        return {label: mean_result([one[label] for one in by_seed]) for label in labels} if by_seed else {}
 
 
-def mean_standing(found: Sequence[Standing]) -> Standing:
-    """The mean of one candidate's standings over seeds. One miss is a miss."""
+def mean_result(found: Sequence[RungResult]) -> RungResult:
+    """The mean of a candidate's results over seeds. One miss is a miss."""
     steps = [one.reached_step for one in found]
     known = [step for step in steps if step is not None]
-    return Standing(
+    return RungResult(
         reached_s=fmean(one.reached_s for one in found),
         value=fmean(one.value for one in found),
         reached_step=fmean(known) if len(known) == len(steps) else None,

@@ -28,7 +28,7 @@ _LIKELY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class CandidateOdds:
     """One candidate in the odds.
 
     Attributes:
@@ -77,7 +77,7 @@ class Odds:
     """
 
     verdict: Verdict
-    standings: tuple[Standing, ...]
+    ranked: tuple[CandidateOdds, ...]
     nobody: float
     decider: Decider | None
     without: tuple[Candidate, ...]
@@ -104,23 +104,23 @@ def odds(
     drawn = draw(candidates, profile, target, checks=checks or {}, draws=draws, seed=seed)
     seconds = drawn.seconds()
     wins = first(seconds)
-    standings = sorted(
+    ranked = sorted(
         (
-            _standing(drawn, candidate, own, float(won))
+            _candidate_odds(drawn, candidate, own, float(won))
             for candidate, own, won in zip(drawn.candidates, seconds, wins, strict=True)
         ),
         key=lambda found: (math.isinf(found.seconds), -found.odds, found.seconds, found.candidate.label),
     )
-    best = min(standings, key=lambda found: (found.odds < CLEAR, found.seconds), default=None)
-    standings.sort(key=lambda found: found is not best)
+    best = min(ranked, key=lambda found: (found.odds < CLEAR, found.seconds), default=None)
+    ranked.sort(key=lambda found: found is not best)
     nobody = float(np.isinf(seconds).all(axis=0).mean())
-    expected = bool(standings) and math.isfinite(standings[0].seconds)
-    verdict: Verdict = "none" if not expected else "clear" if standings[0].odds >= CLEAR else "close"
+    expected = bool(ranked) and math.isfinite(ranked[0].seconds)
+    verdict: Verdict = "none" if not expected else "clear" if ranked[0].odds >= CLEAR else "close"
     return Odds(
         verdict=verdict,
-        standings=tuple(standings),
+        ranked=tuple(ranked),
         nobody=nobody,
-        decider=_decider(drawn, standings) if verdict == "close" else None,
+        decider=_decider(drawn, ranked) if verdict == "close" else None,
         without=tuple(sorted((one for one in candidates if one.why_not), key=lambda one: one.label)),
     )
 
@@ -140,8 +140,8 @@ def worth_probing(found: Odds, plain: Sequence[str]) -> list[str]:
     plain: of `ddp`. It is one of them if the first one's target lies beyond its probe: the answer compares with it,
     and without an outer step no method learns more in a local step, so the others can follow it.
     """
-    first_one = [] if found.verdict == "none" else [found.standings[0]]
-    likely = sorted(found.standings, key=lambda one: -one.odds)
+    first_one = [] if found.verdict == "none" else [found.ranked[0]]
+    likely = sorted(found.ranked, key=lambda one: -one.odds)
     labels = [
         *(one.candidate.label for one in first_one),
         *([] if first_one and not first_one[0].extrapolated else plain),
@@ -150,10 +150,10 @@ def worth_probing(found: Odds, plain: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(labels))
 
 
-def _standing(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: float) -> Standing:
+def _candidate_odds(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: float) -> CandidateOdds:
     clock = drawn.clocks[candidate.label]
     low, middle, high = np.quantile(seconds, QUANTILES, method="lower").tolist()
-    return Standing(
+    return CandidateOdds(
         candidate=candidate,
         odds=odds,
         reaching=float(np.isfinite(seconds).mean()),
@@ -167,10 +167,10 @@ def _standing(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: float) 
     )
 
 
-def _decider(drawn: Drawn, standings: Sequence[Standing]) -> Decider | None:
+def _decider(drawn: Drawn, ranked: Sequence[CandidateOdds]) -> Decider | None:
     sources = [SEEDS, BANDWIDTH, COMPUTING]
-    sources += [PROBE] if any(found.extrapolated for found in standings) else []
-    sources += [source_of(found.candidate.method) for found in standings[:2]]
+    sources += [PROBE] if any(found.extrapolated for found in ranked) else []
+    sources += [source_of(found.candidate.method) for found in ranked[:2]]
     tried = [Decider(source=source, odds=float(first(drawn.seconds(source)).max())) for source in sources]
     best = max(tried, key=lambda one: one.odds)
-    return best if best.odds > max(found.odds for found in standings) + _HELPS else None
+    return best if best.odds > max(found.odds for found in ranked) + _HELPS else None

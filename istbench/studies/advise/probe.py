@@ -94,7 +94,7 @@ def probe(
 
 
 class _Probing:
-    """Implements `probe`; a `Trainer` of the halving."""
+    """Implements `probe`; a `ProbeTrainer` of the halving."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Probing:
             "first as many as the time allows"
         )
 
-    # Step two: the methods of `Trainer`.
+    # Step two: the methods of `ProbeTrainer`.
 
     def left_s(self) -> float:
         """Seconds left for probes: a stopped run takes some to write its checkpoint."""
@@ -240,7 +240,7 @@ class _Probing:
         return self._first_cost if planned is None else dataclasses.replace(self._first_cost, step_s=planned)
 
     def favourites(self) -> Sequence[str]:
-        """The labels that are worth the longest probe, after those so far; see `Trainer.favourites`."""
+        """The labels that are worth the longest probe, after those so far; see `ProbeTrainer.favourites`."""
         if self._target is None or self.left_s() <= 0:
             return []
         candidates = [self._candidate(one, {}) for one in self._few]
@@ -255,7 +255,7 @@ class _Probing:
         return label in self._runs and self._probed_as(self._by_label[label]) != label
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
-        """Train a probe, or read it if it is finished; see `Trainer.train`."""
+        """Train a probe, or read it if it is finished; see `ProbeTrainer.train`."""
         run = self._done(self._journal.cells.get((label, rung.steps, seed)))
         if run is None:
             run = self._train(label, rung, seed)

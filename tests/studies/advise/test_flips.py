@@ -25,7 +25,7 @@ CROSSING = 8 * SIZE * 0.9 / 0.02
 
 def flips_at(bandwidth, *candidates, **changed):
     profile = dataclasses.replace(PLAIN.with_bandwidth(bandwidth), **changed)
-    return find_flips(odds(candidates, profile, 0.8).standings, profile)
+    return find_flips(odds(candidates, profile, 0.8).ranked, profile)
 
 
 def test_the_bandwidth_where_computing_and_messages_weigh_equally():
@@ -41,8 +41,8 @@ def test_the_bandwidth_of_links_like_here_counts_headers_as_the_option_does():
     class WithHeaders(ClusterProfile):
         payload = 0.5
 
-    standings = odds([OFTEN, RARELY], PLAIN.with_bandwidth(4 * CROSSING), 0.8).standings
-    found = find_flips(standings, WithHeaders(**vars(PLAIN.with_bandwidth(4 * CROSSING)))).bandwidth
+    ranked = odds([OFTEN, RARELY], PLAIN.with_bandwidth(4 * CROSSING), 0.8).ranked
+    found = find_flips(ranked, WithHeaders(**vars(PLAIN.with_bandwidth(4 * CROSSING)))).bandwidth
     assert found.value == pytest.approx(2 * CROSSING, rel=0.02)
 
 
@@ -113,8 +113,8 @@ def test_no_flip_has_a_reason():
 
 
 def test_close_candidates_of_which_another_is_faster_by_expected_seconds_have_no_flip():
-    standings = odds([OFTEN, RARELY], PLAIN, 0.8).standings
-    turned = find_flips(tuple(reversed(standings)), PLAIN)
+    ranked = odds([OFTEN, RARELY], PLAIN, 0.8).ranked
+    turned = find_flips(tuple(reversed(ranked)), PLAIN)
     assert turned.bandwidth.value is None
     assert turned.bandwidth.reason.startswith("too close: by expected seconds alone, ")
-    assert all(math.isfinite(one.seconds) for one in standings)
+    assert all(math.isfinite(one.seconds) for one in ranked)

@@ -15,12 +15,12 @@ from istbench.studies.advise.halving import (
     Cost,
     Halving,
     Rung,
-    Standing,
+    RungResult,
     affordable,
     most_candidates,
     needed_steps,
+    rung_results,
     rungs_of,
-    standings,
     survivors,
     value_at,
 )
@@ -274,27 +274,27 @@ def test_few_candidates_start_if_a_start_takes_long():
     assert counts[:3] == [0, 1, FINALISTS]
 
 
-def test_standings_compare_at_equal_seconds():
+def test_rung_results_compare_at_equal_seconds():
     ends_early = dataclasses.replace(curve([(0, 0.0), (10, 0.4)]), seconds=(0.0, 10.0))
     rises_late = dataclasses.replace(curve([(0, 0.0), (10, 0.2), (20, 0.7)]), seconds=(0.0, 10.0, 20.0))
-    found = standings({"early": ends_early, "late": rises_late}, TARGET)
+    found = rung_results({"early": ends_early, "late": rises_late}, TARGET)
     assert (found["early"].value, found["late"].value) == (0.4, 0.2)
-    assert survivors({**found, "third": Standing(reached_s=float("inf"), value=0.3)}) == ["early", "third"]
+    assert survivors({**found, "third": RungResult(reached_s=float("inf"), value=0.3)}) == ["early", "third"]
 
 
 def test_a_falling_metric_ranks_from_below():
     losses = Metric("loss", lower_is_better=True)
     curves = {name: curve([(0, 3.0), (10, end)], losses) for name, end in (("low", 1.0), ("high", 2.0))}
-    found = standings(curves, None)
-    assert survivors({**found, "worst": Standing(reached_s=float("inf"), value=-9.0)}) == ["low", "high"]
+    found = rung_results(curves, None)
+    assert survivors({**found, "worst": RungResult(reached_s=float("inf"), value=-9.0)}) == ["low", "high"]
 
 
 def test_who_reached_the_target_stands_before_who_did_not():
     inf = float("inf")
     found = {
-        "near": Standing(reached_s=inf, value=0.79),
-        "there": Standing(reached_s=50.0, value=0.5, reached_step=10.0),
-        "sooner": Standing(reached_s=40.0, value=0.4, reached_step=10.0),
+        "near": RungResult(reached_s=inf, value=0.79),
+        "there": RungResult(reached_s=50.0, value=0.5, reached_step=10.0),
+        "sooner": RungResult(reached_s=40.0, value=0.4, reached_step=10.0),
     }
     assert survivors(found) == ["sooner", "there"]
     assert needed_steps(list(found.values())) is None

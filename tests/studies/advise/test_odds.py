@@ -29,8 +29,8 @@ def test_odds_and_those_of_nobody_add_up_to_one(rows):
 
 def test_a_candidate_that_is_far_ahead_is_first_for_sure():
     found = odds([candidate("a"), candidate("b", compute=0.05, steps=(200,))], LINKS, 0.8)
-    assert (found.verdict, found.standings[0].candidate.label, found.standings[0].odds) == ("clear", "a", 1.0)
-    ahead = found.standings[0]
+    assert (found.verdict, found.ranked[0].candidate.label, found.ranked[0].odds) == ("clear", "a", 1.0)
+    ahead = found.ranked[0]
     # A step computes 10 ms and sends 1 MB at 100 MB/s.
     assert ahead.seconds == pytest.approx(100 * 0.02, rel=0.03)
     assert ahead.low < ahead.seconds < ahead.high
@@ -42,14 +42,14 @@ def test_a_candidate_that_is_far_ahead_is_first_for_sure():
 def test_equal_candidates_are_too_close_to_call():
     found = odds([candidate("a"), candidate("b")], LINKS, 0.8)
     assert found.verdict == "close"
-    assert [one.odds for one in found.standings] == [pytest.approx(0.5, abs=0.05)] * 2
+    assert [one.odds for one in found.ranked] == [pytest.approx(0.5, abs=0.05)] * 2
 
 
 def test_a_target_that_nobody_reaches_has_no_first():
     flat = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
     found = odds([candidate("a", curves=flat), candidate("b", curves=flat)], LINKS, 0.8)
-    assert (found.verdict, found.nobody, [one.odds for one in found.standings]) == ("none", 1.0, [0.0, 0.0])
-    assert all(math.isinf(one.seconds) for one in found.standings)
+    assert (found.verdict, found.nobody, [one.odds for one in found.ranked]) == ("none", 1.0, [0.0, 0.0])
+    assert all(math.isinf(one.seconds) for one in found.ranked)
     assert odds([], LINKS, 0.8).verdict == "none"
 
 
@@ -66,7 +66,7 @@ def test_nobody_is_recommended_who_misses_the_target_in_most_draws():
     assert (found.verdict, found.decider) == ("none", None)
     # The unlikely one is far faster, so its odds are higher.
     found = odds([unlikely("fast", compute=0.001), candidate("sure", compute=0.1), unlikely("b")], LINKS, 0.8)
-    first, second, third = found.standings
+    first, second, third = found.ranked
     assert (first.candidate.label, found.verdict) == ("sure", "close")
     assert math.isfinite(first.seconds)
     assert second.odds > first.odds > third.odds
@@ -79,7 +79,7 @@ def test_a_candidate_that_failed_or_has_no_trace_is_never_first():
     others.append(candidate("empty", curves={}))
     assert [one.why_not for one in others] == ["a worker ended", "no trace to replay", "no evaluation of a probe"]
     found = odds([*others, slow], LINKS, 0.8)
-    assert [(one.candidate.label, one.odds) for one in found.standings] == [("slow", 1.0)]
+    assert [(one.candidate.label, one.odds) for one in found.ranked] == [("slow", 1.0)]
     assert [(one.label, one.why_not) for one in found.without] == [
         ("bare", "no trace to replay"),
         ("empty", "no evaluation of a probe"),
@@ -91,10 +91,10 @@ def test_the_widest_range_has_the_best_odds_and_is_not_recommended():
     rivals = [candidate(f"rival{number}", compute=0.02, curves={0: straight(102)}) for number in range(6)]
     wide = candidate("wide", compute=0.022, curves={0: curve([(step, 0.008 * step) for step in range(0, 40, 10)])})
     found = odds([*rivals, wide], LINKS, 0.8)
-    by_label = {one.candidate.label: one for one in found.standings}
-    assert by_label["wide"].odds == max(one.odds for one in found.standings)
-    assert found.standings[0].candidate.label != "wide"
-    assert found.standings[0].seconds == min(one.seconds for one in found.standings)
+    by_label = {one.candidate.label: one for one in found.ranked}
+    assert by_label["wide"].odds == max(one.odds for one in found.ranked)
+    assert found.ranked[0].candidate.label != "wide"
+    assert found.ranked[0].seconds == min(one.seconds for one in found.ranked)
 
 
 def test_a_longer_probe_goes_to_the_first_to_ddp_beyond_the_probes_and_to_the_likely():
@@ -110,10 +110,7 @@ def test_a_longer_probe_goes_to_the_first_to_ddp_beyond_the_probes_and_to_the_li
 def test_the_order_of_candidates_changes_nothing():
     some = [candidate("a"), candidate("b", steps=(100, 120)), candidate("c", compute=0.012)]
     figures = [
-        {
-            one.candidate.label: (one.odds, one.seconds, one.low, one.high)
-            for one in odds(order, LINKS, 0.8).standings
-        }
+        {one.candidate.label: (one.odds, one.seconds, one.low, one.high) for one in odds(order, LINKS, 0.8).ranked}
         for order in itertools.permutations(some)
     ]
     assert all(found == figures[0] for found in figures)
@@ -210,10 +207,10 @@ def test_a_longer_probe_decides_where_the_target_is_far_beyond():
     short = {0: curve([(step, 0.95 - 0.9 * (step / 10) ** -0.5) for step in range(10, 60, 10)])}
     found = odds([candidate("ddp", curves=short), candidate("zero", compute=0.011, curves=short)], LINKS, 0.8)
     assert found.verdict == "close"
-    assert all(one.extrapolated for one in found.standings)
+    assert all(one.extrapolated for one in found.ranked)
     assert found.decider is not None
     assert found.decider.source == PROBE
-    assert found.decider.odds > found.standings[0].odds
+    assert found.decider.odds > found.ranked[0].odds
 
 
 def test_odds_of_nine_in_ten_are_right_nine_times_in_ten():
