@@ -26,7 +26,7 @@ from istbench.cli.options import (
 from istbench.launch.backends.backend import Backend
 
 if TYPE_CHECKING:
-    from istbench.studies.reproduce.cells import Choice
+    from istbench.studies.reproduce.cells import Overrides
     from istbench.studies.reproduce.hours import Forecast
     from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 
@@ -100,36 +100,38 @@ def command(
     asked = select(chosen, names)
     directories = _directories(data, asked, scale)
     out = out or Path("results") / f"reproduce-{paper}-{scale}"
-    choice = _choice(given, seeds, directories)
+    overrides = _overrides(given, seeds, directories)
     if as_list:
-        _print_list(chosen, asked, scale, choice, out, as_json=as_json, explain=explain)
+        _print_list(chosen, asked, scale, overrides, out, as_json=as_json, explain=explain)
         return 0
     experiments, lines = with_data(asked, scale, directories, named=bool(names))
     requests = list[RunRequest]()
     if not only_report:
         extents = (experiment.at[scale] for experiment in experiments)
-        requests = [backend.fit(request) for request in requests_of(extents, choice)]
+        requests = [backend.fit(request) for request in requests_of(extents, overrides)]
         backend.begin(requests, out)
     for line in lines:
         say(line)
     if only_report:
-        return _show(chosen, experiments, names, scale, choice, out, (), [], as_json=as_json, explain=explain)
-    hours = _forecast(experiments, scale, choice, out, again=again)
+        return _show(chosen, experiments, names, scale, overrides, out, (), [], as_json=as_json, explain=explain)
+    hours = _forecast(experiments, scale, overrides, out, again=again)
     cells, failures, running = _train(requests, hours, backend, out, again=again)
     if running or not backend.shows_results:
         return EXIT_FAILED if failures else 0
-    return _show(chosen, experiments, names, scale, choice, out, cells, failures, as_json=as_json, explain=explain)
+    return _show(
+        chosen, experiments, names, scale, overrides, out, cells, failures, as_json=as_json, explain=explain
+    )
 
 
-def _choice(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Choice":
-    from istbench.studies.reproduce.cells import Choice
+def _overrides(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Overrides":
+    from istbench.studies.reproduce.cells import Overrides
 
     counts = node_counts(given["nodes"] or None)
     if len(counts) > 1:
         raise UserError(f"--nodes {given['nodes']}: a reproduction has one number of nodes; name one")
     typed = typed_options(click.get_current_context())
     run = {name: given[name] for name in OF_MACHINE if name != "data" and name in typed}
-    return Choice(nodes=counts[0] if counts else None, seeds=seeds, data=data, run=run)
+    return Overrides(nodes=counts[0] if counts else None, seeds=seeds, data=data, run=run)
 
 
 def _directories(texts: tuple[str, ...], experiments: "tuple[Experiment, ...]", scale: "Scale") -> dict[str, Path]:
@@ -152,7 +154,7 @@ def _directories(texts: tuple[str, ...], experiments: "tuple[Experiment, ...]", 
 
 
 def _forecast(
-    experiments: "tuple[Experiment, ...]", scale: "Scale", choice: "Choice", out: Path, *, again: bool
+    experiments: "tuple[Experiment, ...]", scale: "Scale", overrides: "Overrides", out: Path, *, again: bool
 ) -> "list[Forecast]":
     """The hours of the cells that this command will run, each once; says their sum."""
     from istbench.report.tables.numbers import number
@@ -160,7 +162,7 @@ def _forecast(
     from istbench.studies.reproduce.reproduction import runs_in
 
     runs, _ = runs_in(out)
-    found = forecasts((experiment.at[scale] for experiment in experiments), choice, runs)
+    found = forecasts((experiment.at[scale] for experiment in experiments), overrides, runs)
     left = [one for one in found if again or not one.done]
     known = [one.hours for one in left if one.hours is not None]
     length = f"about {number(sum(known))} hours on two idle cores" if len(known) == len(left) else "hours unknown"
@@ -177,12 +179,12 @@ def _train(
 ) -> tuple[list[str], list[str], bool]:
     """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
     from istbench.cli.progress import Display
-    from istbench.studies.reproduce.hours import Pace
+    from istbench.studies.reproduce.hours import HoursLeft
 
     if not requests:
         return [], [], False
     cells, failures, running = list[str](), list[str](), False
-    pace = Pace(hours)
+    pace = HoursLeft(hours)
     with Display() as display:
         try:
             for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
@@ -204,7 +206,7 @@ def _show(
     experiments: "tuple[Experiment, ...]",
     only: list[str],
     scale: "Scale",
-    choice: "Choice",
+    overrides: "Overrides",
     out: Path,
     cells: "list[str] | tuple[str, ...]",
     failures: list[str],
@@ -219,7 +221,7 @@ def _show(
     from istbench.studies.reproduce.reproduction import reproduction, write_files
 
     with replaying():
-        found = reproduction(paper, experiments, scale, choice, out, cells)
+        found = reproduction(paper, experiments, scale, overrides, out, cells)
     written, unwritten = list[Path](), None
     try:
         written = write_files(paper, scale, only, found, report_folder(out))
@@ -250,7 +252,7 @@ def _print_list(
     paper: "Paper",
     experiments: "tuple[Experiment, ...]",
     scale: "Scale",
-    choice: "Choice",
+    overrides: "Overrides",
     out: Path,
     *,
     as_json: bool,
@@ -262,7 +264,7 @@ def _print_list(
     from istbench.studies.reproduce.tables import list_table, listed
 
     runs, _ = runs_in(out)
-    rows = listed(experiments, scale, choice, runs, choice.data)
+    rows = listed(experiments, scale, overrides, runs, overrides.data)
     table = list_table(f"{paper.title}, at {scale} scale", rows)
     if as_json:
         click.echo(

@@ -27,7 +27,7 @@ from istbench.report.published import SpeedUpFigure
 from istbench.report.tables.numbers import NOTHING, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.load import Run, load_runs
-from istbench.studies.reproduce.cells import Choice, subjects_of
+from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.p3 import PAPER, SOURCE
 from istbench.studies.reproduce.paper import Subject
 from istbench.studies.reproduce.replayed_gains import (
@@ -42,8 +42,8 @@ from istbench.studies.reproduce.replayed_gains import (
     SLICING,
     WHOLE,
     Gains,
-    Recorded,
-    Setting,
+    GpuSetting,
+    ModelTraces,
     label_of,
     model_of,
     network_of,
@@ -55,7 +55,13 @@ from istbench.studies.reproduce.replayed_gains import (
 )
 
 _SHOWN = (1, 2, 4, 8, 15, 30)  # Gbit/s
-_SETTINGS = (ESTIMATED, Setting(0.5, 20e-6), Setting(2.0, 20e-6), Setting(1.0, 0.0), Setting(1.0, 50e-6))
+_SETTINGS = (
+    ESTIMATED,
+    GpuSetting(0.5, 20e-6),
+    GpuSetting(2.0, 20e-6),
+    GpuSetting(1.0, 0.0),
+    GpuSetting(1.0, 50e-6),
+)
 _SWEPT = {"resnet50": (1, 2.5), "vgg19": (4, 8)}  # Gbit/s: with a large possible gain, and a smaller one
 _ORDER = (P3, SLICING, PRIORITY)
 
@@ -78,13 +84,13 @@ def main() -> None:
 
 
 def study(
-    runs: Sequence[Run], bandwidths: Sequence[float], settings: Sequence[Setting]
+    runs: Sequence[Run], bandwidths: Sequence[float], settings: Sequence[GpuSetting]
 ) -> tuple[tuple[Table, ...], tuple[Plot, ...]]:
     """The tables and pictures of the finished `runs`; none without a run of the baseline.
 
     bandwidths: of the links, Gbit/s. settings: estimates of the GPU and of the cost of a message, beside ours.
     """
-    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Choice(), runs, ())
+    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Overrides(), runs, ())
     recorded = {name: records[0] for name, records in read_by_seed(subjects)[0].items()}
     if not recorded:
         return (), ()
@@ -131,7 +137,7 @@ class Sweep:
         return self.baseline[bandwidth] / self.seconds[bandwidth][slice_params] - 1
 
 
-def swept(name: str, recorded: Recorded, traces: Mapping[int, Trace], bandwidths: Sequence[float]) -> Sweep:
+def swept(name: str, recorded: ModelTraces, traces: Mapping[int, Trace], bandwidths: Sequence[float]) -> Sweep:
     """Seconds per step of p3 by bandwidth (Gbit/s) and slice size, and of the baseline by bandwidth."""
     compute = recorded.step_seconds(MODELS[name])
 
@@ -151,10 +157,10 @@ def update_seconds(trace: Trace) -> float:
 
 
 def _tables(
-    recorded: Mapping[str, Recorded],
+    recorded: Mapping[str, ModelTraces],
     estimated: Mapping[str, Gains],
     sweeps: Mapping[str, Sweep],
-    gains: Mapping[tuple[str, Setting], Gains],
+    gains: Mapping[tuple[str, GpuSetting], Gains],
     pairs: Sequence[tuple[SpeedUpFigure, Subject]],
 ) -> tuple[Table, ...]:
     tables = [_by_bandwidth(estimated), _speeds(recorded)]
@@ -242,7 +248,7 @@ def _by_slice(sweeps: Mapping[str, Sweep]) -> Table:
     return dataclasses.replace(table, footer=("Published: 50,000 parameters are the best slice.",))
 
 
-def _speeds(recorded: Mapping[str, Recorded]) -> Table:
+def _speeds(recorded: Mapping[str, ModelTraces]) -> Table:
     lines = []
     for name, one in recorded.items():
         model = MODELS[name]
@@ -262,7 +268,7 @@ def _speeds(recorded: Mapping[str, Recorded]) -> Table:
 
 
 def _by_setting(
-    gains: Mapping[tuple[str, Setting], Gains], pairs: Sequence[tuple[SpeedUpFigure, Subject]]
+    gains: Mapping[tuple[str, GpuSetting], Gains], pairs: Sequence[tuple[SpeedUpFigure, Subject]]
 ) -> Table:
     lines = []
     for figure, one in pairs:

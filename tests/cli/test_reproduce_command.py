@@ -12,7 +12,7 @@ from istbench.base.options.suite import Suite
 from istbench.results.events import Resume
 from istbench.results.store import RunDirectory
 from istbench.studies.reproduce import curves, papers
-from istbench.studies.reproduce.clocks import Measured
+from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
 
 FIGURES = (
@@ -36,7 +36,9 @@ def toys(request, monkeypatch, tmp_path):
         workload="toy", methods=(("ddp", {}), ("ist", {"local_steps": 2})), nodes=(2,), seeds=(0, 1),
         run={"steps": steps, "eval_every": steps // 4},
     )  # fmt: skip
-    measure = curves.Curves(sources=("Toys",), workload="toy", clock=Measured(), picture="points", title="Points")
+    measure = curves.Curves(
+        sources=("Toys",), workload="toy", clock=MeasuredClock(), picture="points", title="Points"
+    )
     extent = Extent(
         cells=(Cells(suite=suite, hours=0.01),),
         measure=measure,

@@ -23,7 +23,7 @@ _EQUAL_IF_GIVEN = ("steps", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Overrides:
     """What the user changes in the cells of a paper.
 
     Attributes:
@@ -94,7 +94,7 @@ def with_data(
     return tuple(kept), lines
 
 
-def requests_of(extents: Iterable[Extent], choice: Choice) -> list[RunRequest]:
+def requests_of(extents: Iterable[Extent], overrides: Overrides) -> list[RunRequest]:
     """The cells of `extents`, each once: the first seed of all tables, then the next one.
 
     An interrupted command has every table with a few seeds, rather than a few tables with every seed.
@@ -102,11 +102,11 @@ def requests_of(extents: Iterable[Extent], choice: Choice) -> list[RunRequest]:
     found: list[RunRequest] = []
     for extent in extents:
         for cells in extent.cells:
-            found += [request for request in choice.requests(cells) if request not in found]
+            found += [request for request in overrides.requests(cells) if request not in found]
     return sorted(found, key=lambda request: request.seed)
 
 
-def subjects_of(extent: Extent, choice: Choice, runs: Sequence[Run], fresh: Collection[str]) -> list[Subject]:
+def subjects_of(extent: Extent, overrides: Overrides, runs: Sequence[Run], fresh: Collection[str]) -> list[Subject]:
     """The methods of `extent` with their finished runs among `runs`.
 
     fresh: names of cells of this command. They come before other runs of the same request, such as runs on other
@@ -117,7 +117,7 @@ def subjects_of(extent: Extent, choice: Choice, runs: Sequence[Run], fresh: Coll
     for cells in extent.cells:
         by_subject: dict[int, list[RunRequest]] = {}
         places: list[RunRequest] = []
-        for request in choice.requests(cells):
+        for request in overrides.requests(cells):
             alike = msgspec.structs.replace(request, seed=0)
             if alike not in places:
                 places.append(alike)
@@ -151,7 +151,7 @@ def is_run_of(request: RunRequest, header: Header) -> bool:
 
 
 def of_latest_data(
-    extents: Iterable[Extent], choice: Choice, runs: Sequence[Run], fresh: Collection[str]
+    extents: Iterable[Extent], overrides: Overrides, runs: Sequence[Run], fresh: Collection[str]
 ) -> tuple[list[Run], list[str]]:
     """The `runs` without those on other data or threads than the latest run of their cells, and a line for each.
 
@@ -162,7 +162,7 @@ def of_latest_data(
     others: dict[str, str] = {}
     for extent in extents:
         for cells in extent.cells:
-            requests = choice.requests(cells)
+            requests = overrides.requests(cells)
             own = [run for run in runs if run.done and any(is_run_of(request, run.header) for request in requests)]
             headers = [run.header for run in sorted(own, key=lambda run: _age(run, fresh))]
             threads = {header.nodes: header.threads for header in headers}  # of the latest

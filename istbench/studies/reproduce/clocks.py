@@ -25,7 +25,7 @@ trace_of = functools.cache(load_trace)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class ClockedSubjects:
     """Subjects on a clock.
 
     Attributes:
@@ -46,15 +46,15 @@ class Timed:
 class Clock(Protocol):
     """A clock of our seconds."""
 
-    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> Timed:
+    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
         """The `subjects` on this clock; it may be fitted to some of the published `figures`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredClock:
     """Train seconds, as measured on the machines that trained."""
 
-    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> Timed:
+    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
         """The `subjects` as they are."""
         machines = sorted(
             {
@@ -64,7 +64,7 @@ class Measured:
             }
         )
         where = f": {'; '.join(machines)}" if machines else ""
-        return Timed(
+        return ClockedSubjects(
             subjects=tuple(subjects),
             difference=Difference(aspect="machine", text=f"our seconds are measured, on your machines{where}."),
             cautions=tuple(stall_lines([run for subject in subjects for run in subject.runs])),
@@ -72,7 +72,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class FittedPoint:
     """A published point that fixes a clock: the figure of these options and `level`."""
 
     method: str
@@ -88,7 +88,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayedClock:
     """Seconds of replays on a cluster.
 
     Attributes:
@@ -99,9 +99,9 @@ class Replayed:
 
     cluster: str
     bandwidth: float | None = None
-    fitted: tuple[Point, Point] | None = None
+    fitted: tuple[FittedPoint, FittedPoint] | None = None
 
-    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> Timed:
+    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
         """Replay every run of `subjects`; see `Clock.put`."""
         profile = load_profile(self.cluster)
         if self.bandwidth is not None:
@@ -139,7 +139,7 @@ class Replayed:
         )
         devices = {run.header.config.device for subject in subjects for run in subject.runs}
         cautions += [line for device in sorted(devices) for line in lower_bound_line(device, profile)]
-        return Timed(
+        return ClockedSubjects(
             subjects=moved,
             difference=Difference(aspect="clock", text=f"{clock}."),
             fixed=fixed,
@@ -165,7 +165,7 @@ def _replay(run: Run, profile: ClusterProfile) -> Run:
     return run_on_cluster(run, trace_of(run.directory.trace), profile, {})
 
 
-def _pair(point: Point, subjects: Sequence[Subject], figures: Sequence[Figure]) -> tuple[Figure, Subject]:
+def _pair(point: FittedPoint, subjects: Sequence[Subject], figures: Sequence[Figure]) -> tuple[Figure, Subject]:
     (figure,) = (figure for figure in figures if point.is_figure(figure))
     (subject,) = (one for one in subjects if is_of(figure, one) and is_like(figure, one))
     return figure, subject

@@ -10,7 +10,7 @@ from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.published import Figure, SpeedUpFigure, read_figures, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text
-from istbench.studies.reproduce.clocks import Clock, Timed
+from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
 from istbench.studies.reproduce.matching import is_like, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.speedups import speedup_row
@@ -70,7 +70,7 @@ class Curves:
             problems=timed.problems,
         )
 
-    def _plots(self, pairs: Sequence[tuple[Figure, Subject]], timed: Timed) -> Iterable[Plot]:
+    def _plots(self, pairs: Sequence[tuple[Figure, Subject]], timed: ClockedSubjects) -> Iterable[Plot]:
         """Published and our seconds against the level: a panel for each network."""
         trained = [(figure, one) for figure, one in pairs if one.runs]
         if not trained:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.options.suite import Suite
-from istbench.studies.reproduce.clocks import Measured, Replayed
+from istbench.studies.reproduce.clocks import MeasuredClock, ReplayedClock
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
 from istbench.studies.reproduce.speedups import SpeedUps
@@ -74,12 +74,12 @@ PAPER = Paper(
             at={
                 "laptop": Extent(
                     cells=(_LAPTOP,),
-                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=Measured()),
+                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock()),
                     differs=(_LABELS, _EPOCHS, _BASELINE),
                 ),
                 "paper": Extent(
                     cells=(_PAPER,),
-                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=Measured()),
+                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock()),
                     differs=(_EPOCHS, _BASELINE),
                     needs_data=True,
                 ),
@@ -93,13 +93,13 @@ PAPER = Paper(
                     cells=(_LAPTOP_NODES,),
                     measure=SpeedUps(
                         source="Distributed SLIDE (arXiv 2201.12667)",
-                        clock=Replayed(cluster="m5.2xlarge", bandwidth=100e6),
+                        clock=ReplayedClock(cluster="m5.2xlarge", bandwidth=100e6),
                     ),
                     differs=(_LABELS, _EPOCHS, _BASELINE),
                 ),
                 "paper": Extent(
                     cells=(_PAPER_NODES,),
-                    measure=SpeedUps(source="Distributed SLIDE (arXiv 2201.12667)", clock=Measured()),
+                    measure=SpeedUps(source="Distributed SLIDE (arXiv 2201.12667)", clock=MeasuredClock()),
                     differs=(_EPOCHS, _BASELINE),
                     needs_data=True,
                 ),

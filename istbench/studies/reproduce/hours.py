@@ -11,7 +11,7 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Outcome
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run
-from istbench.studies.reproduce.cells import Choice, is_run_of, run_of
+from istbench.studies.reproduce.cells import Overrides, is_run_of, run_of
 from istbench.studies.reproduce.paper import Cells, Extent
 
 
@@ -24,18 +24,18 @@ class Forecast:
     hours: float | None
 
 
-def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
+def forecast(cells: Cells, overrides: Overrides, runs: Sequence[Run]) -> list[Forecast]:
     """The cells of `cells` with their hours.
 
     A cell takes as long as its other seeds took, else its method's share of the estimate of `cells`. Runs with
     `--data` are not those of a command without it.
     """
-    requests = choice.requests(cells)
+    requests = overrides.requests(cells)
     given = any(request.data is not None for request in requests)
     done = [run for run in runs if run.done and bool(run.header.typed_data) == given]
     hours = cells.hours_with_data if given and cells.suite.run.get("steps") is None else cells.hours
     weights = [cells.weights.get(request.method, 1.0) for request in requests]
-    whole = sum(weights) / choice.seeds_of(cells)  # of one seed
+    whole = sum(weights) / overrides.seeds_of(cells)  # of one seed
     found = []
     for request, weight in zip(requests, weights, strict=True):
         alike = [
@@ -49,12 +49,12 @@ def forecast(cells: Cells, choice: Choice, runs: Sequence[Run]) -> list[Forecast
     return found
 
 
-def forecasts(extents: Iterable[Extent], choice: Choice, runs: Sequence[Run]) -> list[Forecast]:
+def forecasts(extents: Iterable[Extent], overrides: Overrides, runs: Sequence[Run]) -> list[Forecast]:
     """The cells of `extents`, each once."""
     found: list[Forecast] = []
     for extent in extents:
         for cells in extent.cells:
-            found += [one for one in forecast(cells, choice, runs) if one not in found]
+            found += [one for one in forecast(cells, overrides, runs) if one not in found]
     return found
 
 
@@ -71,7 +71,7 @@ def hours_left(ended: Sequence[float | None], waiting: Sequence[float | None], e
     return sum(hours or 0.0 for hours in waiting) * (elapsed / weights if weights else 1.0)
 
 
-class Pace:
+class HoursLeft:
     """The hours that are left, at the pace of the cells so far. cells: those to run."""
 
     def __init__(self, cells: Sequence[Forecast]) -> None:

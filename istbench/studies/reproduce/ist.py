@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.options.suite import Suite
-from istbench.studies.reproduce.clocks import Measured, Point, Replayed
+from istbench.studies.reproduce.clocks import FittedPoint, MeasuredClock, ReplayedClock
 from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.memory import PlannedMemory
@@ -50,11 +50,11 @@ _SPEECH_LAPTOP = (
     Cells(suite=_speech(3, _THREE_SEEDS, 40), hours=0.48, hours_with_data=3.4, weights=_WIDE),
 )
 _SPEECH_PAPER = (Cells(suite=_speech(2, (0,), 60)), Cells(suite=_speech(3, (0,), 60)))
-_SPEECH_FITTED = Replayed(
+_SPEECH_FITTED = ReplayedClock(
     cluster="m5.2xlarge",
     fitted=(
-        Point(method="local_sgd", level=0.77, options={"layers": "2"}, method_options={"local_steps": "20"}),
-        Point(method="ddp", level=0.77, options={"layers": "2"}),
+        FittedPoint(method="local_sgd", level=0.77, options={"layers": "2"}, method_options={"local_steps": "20"}),
+        FittedPoint(method="ddp", level=0.77, options={"layers": "2"}),
     ),
 )
 _BATCH_NORM = Difference(
@@ -206,7 +206,7 @@ PAPER = Paper(
                     measure=Curves(
                         sources=(_CURVES, _PAGE),
                         workload="speech",
-                        clock=Measured(),
+                        clock=MeasuredClock(),
                         picture="speech",
                         title="Speech: published curves of IST and ours",
                     ),
@@ -249,7 +249,7 @@ PAPER = Paper(
                     measure=Curves(
                         sources=(_CURVES,),
                         workload="cifar10",
-                        clock=Replayed(cluster="p3.2xlarge"),
+                        clock=ReplayedClock(cluster="p3.2xlarge"),
                         picture="cifar10",
                         title="CIFAR-10: published curves of IST and replays of our runs",
                     ),
@@ -260,7 +260,7 @@ PAPER = Paper(
                     measure=Curves(
                         sources=(_CURVES,),
                         workload="cifar10",
-                        clock=Measured(),
+                        clock=MeasuredClock(),
                         picture="cifar10",
                         title="CIFAR-10: published curves of IST and ours",
                     ),
@@ -293,7 +293,7 @@ PAPER = Paper(
                     measure=Curves(
                         sources=(_CURVES,),
                         workload="imagenet",
-                        clock=Replayed(cluster="p3.2xlarge"),
+                        clock=ReplayedClock(cluster="p3.2xlarge"),
                         picture="imagenet",
                         title="ImageNet: published curves of IST and replays of our runs",
                     ),
@@ -305,7 +305,7 @@ PAPER = Paper(
                     measure=Curves(
                         sources=(_CURVES,),
                         workload="imagenet",
-                        clock=Measured(),
+                        clock=MeasuredClock(),
                         picture="imagenet",
                         title="ImageNet: published curves of IST and ours",
                     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from istbench.report.published import SpeedUpFigure, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.stats import estimate
-from istbench.studies.reproduce.clocks import Measured
+from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.curves import node_differences
 from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
@@ -41,7 +41,7 @@ class MeasuredGains:
             rows=tuple(_row(*pair) for pair in pairs),
             notes=tuple(dict.fromkeys(f"Published: {figure.note}." for figure, _, _ in pairs if figure.note)),
             differences=(
-                Measured().put(subjects, ()).difference,
+                MeasuredClock().put(subjects, ()).difference,
                 Difference(
                     aspect="bandwidth", text="ours is that of your links; `istbench doctor --hosts` measures it."
                 ),

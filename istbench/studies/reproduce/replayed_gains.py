@@ -54,19 +54,19 @@ MODELS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class GpuSetting:
     """speed: of the GPU, over the estimate. overhead_s: of a message on its connection, seconds."""
 
     speed: float
     overhead_s: float
 
 
-ESTIMATED = Setting(1.0, 20e-6)
+ESTIMATED = GpuSetting(1.0, 20e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """Records of one model: traces by configuration. gflop: of a sample in a step."""
+class ModelTraces:
+    """Traces of one model by configuration. gflop: of a sample in a step."""
 
     gflop: float
     parameters: int
@@ -90,7 +90,7 @@ def model_of(run: Run) -> str:
     return str(config.workload_options.get("model", config.workload))
 
 
-def read(runs: Iterable[Run]) -> tuple[dict[str, Recorded], list[str]]:
+def read(runs: Iterable[Run]) -> tuple[dict[str, ModelTraces], list[str]]:
     """The records of `runs`, by model, in the order of `MODELS`, and a line for each unreadable trace."""
     by_model: dict[str, list[tuple[Run, Trace]]] = {}
     problems: list[str] = []
@@ -102,11 +102,11 @@ def read(runs: Iterable[Run]) -> tuple[dict[str, Recorded], list[str]]:
     return {name: _recorded(by_model[name]) for name in MODELS if by_model.get(name)}, problems
 
 
-def _recorded(runs: list[tuple[Run, Trace]]) -> Recorded:
+def _recorded(runs: list[tuple[Run, Trace]]) -> ModelTraces:
     labelled = [(configuration(run.header.method, run.header.config.method_options), trace) for run, trace in runs]
     first, _ = runs[0]
     header = first.header
-    return Recorded(
+    return ModelTraces(
         gflop=_gflop(first), parameters=header.parameters, batch_size=header.batch_size,
         nodes=header.nodes, traces={label: trace for label, trace in labelled if label},
     )  # fmt: skip
@@ -162,7 +162,7 @@ def steps_of(events: NDArray[Any]) -> list[NDArray[Any]]:
     return np.split(events, ends)[:-1]
 
 
-def seconds_a_step(trace: Trace, setting: Setting, bandwidth: float, compute: float) -> float:
+def seconds_a_step(trace: Trace, setting: GpuSetting, bandwidth: float, compute: float) -> float:
     """Seconds from the end of one step to the next; a node computes `compute` of them. bandwidth: of links, in
     Gbit/s.
 
@@ -175,7 +175,7 @@ def seconds_a_step(trace: Trace, setting: Setting, bandwidth: float, compute: fl
     return float((ends[-1] - ends[0]) / (len(ends) - 1))
 
 
-def replayed(name: str, recorded: Recorded, setting: Setting, bandwidths: Sequence[float]) -> "Gains":
+def replayed(name: str, recorded: ModelTraces, setting: GpuSetting, bandwidths: Sequence[float]) -> "Gains":
     """Seconds a step of every configuration at every bandwidth, Gbit/s."""
     compute = recorded.step_seconds(MODELS[name], setting.speed)
     seconds = {
@@ -255,9 +255,9 @@ def published_beside(source: str, subjects: Sequence[Subject]) -> list[tuple[Spe
     ]
 
 
-def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[Recorded]], list[str]]:
+def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTraces]], list[str]]:
     """The records of each model, one a seed that has the baseline, and a line for each unreadable trace."""
-    found: dict[str, list[Recorded]] = {}
+    found: dict[str, list[ModelTraces]] = {}
     problems: list[str] = []
     for seed in sorted({run.header.seed for subject in subjects for run in subject.runs}):
         records, unreadable = read(run for subject in subjects for run in subject.runs if run.header.seed == seed)
@@ -311,7 +311,7 @@ def _row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -
     )
 
 
-def _estimate_notes(recorded: Mapping[str, Recorded]) -> Iterable[str]:
+def _estimate_notes(recorded: Mapping[str, ModelTraces]) -> Iterable[str]:
     if not recorded:
         return
     batches = ", ".join(f"{one.batch_size} of {MODELS[name].title}" for name, one in recorded.items())

@@ -11,7 +11,7 @@ from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.plot import Plot
 from istbench.report.tables.table import Table
 from istbench.results.load import Run, load_runs
-from istbench.studies.reproduce.cells import Choice, of_latest_data, subjects_of
+from istbench.studies.reproduce.cells import Overrides, of_latest_data, subjects_of
 from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 from istbench.studies.reproduce.tables import compared_table
 
@@ -50,7 +50,7 @@ def reproduction(
     paper: Paper,
     experiments: Sequence[Experiment],
     scale: Scale,
-    choice: Choice,
+    overrides: Overrides,
     results: Path,
     fresh: Collection[str] = (),
 ) -> Reproduction:
@@ -62,13 +62,13 @@ def reproduction(
         UserError: if `results` is unreadable.
     """
     runs, unreadable = runs_in(results)
-    runs, others = of_latest_data((experiment.at[scale] for experiment in experiments), choice, runs, fresh)
+    runs, others = of_latest_data((experiment.at[scale] for experiment in experiments), overrides, runs, fresh)
     problems = [*unreadable, *others]
     tables: list[Table] = []
     plots: list[Plot] = []
     for experiment in experiments:
         extent = experiment.at[scale]
-        subjects = subjects_of(extent, choice, runs, fresh)
+        subjects = subjects_of(extent, overrides, runs, fresh)
         found = extent.measure.compare(subjects)
         tables += [compared_table(experiment, scale, subjects, found), *found.tables]
         plots += found.plots

@@ -9,7 +9,7 @@ from istbench.report.phrases import ROUGH, Caution, Lead
 from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.load import Run
-from istbench.studies.reproduce.cells import Choice
+from istbench.studies.reproduce.cells import Overrides
 from istbench.studies.reproduce.hours import forecast
 from istbench.studies.reproduce.paper import Compared, Comparison, Difference, Experiment, Extent, Scale, Subject
 
@@ -194,7 +194,7 @@ class Listed:
 
 
 def listed(
-    experiments: Sequence[Experiment], scale: Scale, choice: Choice, runs: Sequence[Run], data: Iterable[str]
+    experiments: Sequence[Experiment], scale: Scale, overrides: Overrides, runs: Sequence[Run], data: Iterable[str]
 ) -> list[Listed]:
     """What `experiments` would run. runs: those of the results directory. data: workloads with a directory."""
     known = set(data)
@@ -205,7 +205,7 @@ def listed(
         count = left = shared = 0
         hours: float | None = 0.0
         for cells in extent.cells:
-            forecasts = forecast(cells, choice, runs)
+            forecasts = forecast(cells, overrides, runs)
             missing = [one.hours for one in forecasts if not one.done]
             count, left = count + len(forecasts), left + len(missing)
             if cells in seen:

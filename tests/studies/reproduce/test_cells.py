@@ -15,7 +15,7 @@ from istbench.report.published import read_figures, read_speed_ups
 from istbench.results.header import Header
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import (
-    Choice,
+    Overrides,
     is_run_of,
     of_latest_data,
     requests_of,
@@ -23,7 +23,7 @@ from istbench.studies.reproduce.cells import (
     subjects_of,
     with_data,
 )
-from istbench.studies.reproduce.hours import Pace, forecast, forecasts, hours_left
+from istbench.studies.reproduce.hours import HoursLeft, forecast, forecasts, hours_left
 from istbench.studies.reproduce.matching import is_like, is_of
 from istbench.studies.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.studies.reproduce.papers import PAPERS
@@ -47,7 +47,7 @@ def extent(*cells):
 def test_every_cell_of_a_paper_has_options_that_its_method_and_workload_know(name, scale):
     built = set()
     for experiment in PAPERS[name].experiments:
-        for request in requests_of([experiment.at[scale]], Choice()):
+        for request in requests_of([experiment.at[scale]], Overrides()):
             key = (request.workload, request.method, str(request.workload_options), str(request.method_options))
             if key not in built:
                 built.add(key)
@@ -59,7 +59,7 @@ def test_every_cell_of_a_paper_has_options_that_its_method_and_workload_know(nam
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("name", sorted(PAPERS))
 def test_every_cell_of_a_paper_is_found_again_by_its_recorded_options_and_by_no_other_cell(name, scale):
-    requests = requests_of([one.at[scale] for one in PAPERS[name].experiments], Choice(seeds=1))
+    requests = requests_of([one.at[scale] for one in PAPERS[name].experiments], Overrides(seeds=1))
     recorded = [recorded_header(request) for request in requests]
     for place, request in enumerate(requests):
         assert [at for at, head in enumerate(recorded) if is_run_of(request, head)] == [place], request
@@ -87,7 +87,7 @@ def recorded_header(request):
 
 def test_every_published_figure_has_a_table_at_paper_scale():
     extents = [one.at["paper"] for paper in PAPERS.values() for one in paper.experiments]
-    subjects = [one for own in extents for one in subjects_of(own, Choice(), (), ())]
+    subjects = [one for own in extents for one in subjects_of(own, Overrides(), (), ())]
     names = {"dense network": "model_parallel", "SLIDE": "dslide"}
     for figure in read_figures(PUBLISHED / "figures.csv"):
         if figure.paper == "smol_diloco":  # scripts/bench/smol_diloco.py has its table
@@ -99,14 +99,14 @@ def test_every_published_figure_has_a_table_at_paper_scale():
 
 
 def test_cells_that_tables_share_are_requested_once():
-    found = requests_of([extent(CELLS), extent(CELLS)], Choice(seeds=1))
+    found = requests_of([extent(CELLS), extent(CELLS)], Overrides(seeds=1))
     assert [(request.method, request.seed) for request in found] == [("ddp", 0), ("ist", 0)]
 
 
 def test_other_nodes_replace_those_of_cells_on_several_nodes(tmp_path):
     alone = Cells(suite=Suite(workload="toy", methods=(("ddp", {}),), nodes=(1,), seeds=(0,)))
-    choice = Choice(nodes=2, data={"speech": tmp_path}, run={"threads": 1})
-    found = requests_of([extent(CELLS, alone)], choice)
+    overrides = Overrides(nodes=2, data={"speech": tmp_path}, run={"threads": 1})
+    found = requests_of([extent(CELLS, alone)], overrides)
     assert [(request.nodes, request.seed) for request in found] == [(2, 0), (2, 0), (1, 0), (2, 1), (2, 1)]
     assert [request.data for request in found] == [tmp_path] * 2 + [None] + [tmp_path] * 2
     assert {request.threads for request in found} == {1}
@@ -119,7 +119,7 @@ def test_a_run_belongs_to_the_request_of_its_options_nodes_seed_and_budget(resul
     write_run(results, header("ist", nodes=8, options="local_steps=40", budget="20 epochs"), ramp(9.0))
     write_run(results, header("ddp", nodes=8, seed=1, status="failed", budget="20 epochs"), ramp(9.0))
     runs = load_runs(results)[0]
-    subjects = subjects_of(extent(CELLS), Choice(), runs, ())
+    subjects = subjects_of(extent(CELLS), Overrides(), runs, ())
     assert [(one.label, one.seeds, len(one.runs)) for one in subjects] == [
         ("ddp", 2, 1),
         ("ist local_steps=20", 2, 1),
@@ -127,7 +127,7 @@ def test_a_run_belongs_to_the_request_of_its_options_nodes_seed_and_budget(resul
     longer = Cells(
         suite=Suite(workload="speech", methods=(("ddp", {}),), nodes=(8,), seeds=(0,), run={"epochs": 40})
     )
-    assert not subjects_of(extent(longer), Choice(), runs, ())[0].runs
+    assert not subjects_of(extent(longer), Overrides(), runs, ())[0].runs
 
 
 def test_a_run_of_this_command_comes_before_another_one_of_its_request(results):
@@ -135,30 +135,30 @@ def test_a_run_of_this_command_comes_before_another_one_of_its_request(results):
         write_run(results, header("ddp", nodes=8, cell=cell, budget="20 epochs"), ramp(9.0))
     runs = load_runs(results)[0]
     for cell in ("old", "new"):
-        (subject, _) = subjects_of(extent(CELLS), Choice(), runs, {cell})
+        (subject, _) = subjects_of(extent(CELLS), Overrides(), runs, {cell})
         assert [run.header.cell for run in subject.runs] == [cell]
 
 
 def test_hours_are_those_of_the_estimate_until_a_seed_is_done(results):
-    assert [(one.done, one.hours) for one in forecast(CELLS, Choice(), [])] == [(False, 1.5)] * 4
+    assert [(one.done, one.hours) for one in forecast(CELLS, Overrides(), [])] == [(False, 1.5)] * 4
     write_run(results, header("ddp", nodes=8, budget="20 epochs"), ramp(3000.0))  # an hour on the wall clock
-    found = forecast(CELLS, Choice(), load_runs(results)[0])
+    found = forecast(CELLS, Overrides(), load_runs(results)[0])
     assert [(one.request.method, one.request.seed, one.done) for one in found if one.done] == [("ddp", 0, True)]
     assert {one.request.method: one.hours for one in found} == {"ddp": pytest.approx(1.0), "ist": 1.5}
-    assert {one.hours for one in forecast(Cells(suite=SUITE), Choice(), [])} == {None}
+    assert {one.hours for one in forecast(Cells(suite=SUITE), Overrides(), [])} == {None}
 
 
 def test_a_cell_takes_the_share_of_its_method():
     weighted = dataclasses.replace(CELLS, hours=2.2, weights={"ddp": 10.0})
-    found = {one.request.method: one.hours for one in forecast(weighted, Choice(), [])}
+    found = {one.request.method: one.hours for one in forecast(weighted, Overrides(), [])}
     assert found == {"ddp": pytest.approx(2.0), "ist": pytest.approx(0.2)}
 
 
 def test_runs_and_hours_without_data_are_not_those_of_a_command_with_data(results, tmp_path):
     write_run(results, header("ddp", nodes=8, budget="20 epochs", typed_data=""), ramp(3000.0))
     runs = load_runs(results)[0]
-    given = Choice(data={"speech": tmp_path}, seeds=1)
-    first = forecast(CELLS, Choice(seeds=1), runs)[0]
+    given = Overrides(data={"speech": tmp_path}, seeds=1)
+    first = forecast(CELLS, Overrides(seeds=1), runs)[0]
     assert (first.done, first.hours) == (True, pytest.approx(1.0))
     assert [(one.done, one.hours) for one in forecast(CELLS, given, runs)] == [(False, None)] * 2
     known = dataclasses.replace(CELLS, hours_with_data=8.0)
@@ -168,14 +168,14 @@ def test_runs_and_hours_without_data_are_not_those_of_a_command_with_data(result
 
 
 def test_a_failed_cell_does_not_set_the_pace():
-    pace = Pace(forecast(CELLS, Choice(seeds=1), []))
+    pace = HoursLeft(forecast(CELLS, Overrides(seeds=1), []))
     assert pace.after(Outcome(cell="ddp", failure=UserError("no space"))) == ", about 1.50 hours left"
 
 
 def test_hours_of_cells_that_tables_share_count_once():
     short = Suite(workload="toy", methods=(("ddp", {}),), nodes=(2,), seeds=(0, 1), run={"eval_every": 27})
     cells = Cells(suite=short, hours=1.0)
-    assert [one.hours for one in forecasts([extent(cells), extent(cells)], Choice(), [])] == [1.0, 1.0]
+    assert [one.hours for one in forecasts([extent(cells), extent(cells)], Overrides(), [])] == [1.0, 1.0]
 
 
 def test_hours_left_go_at_the_pace_of_the_ended_cells():
@@ -191,12 +191,12 @@ def test_runs_on_other_data_than_the_latest_are_left_out_with_a_line(results):
         head["data_source"] |= {"fingerprint": data}
         write_run(results, {**head, "finished_at": f"2026-01-0{day}T00:00:00+00:00"}, ramp(9.0))
     runs = load_runs(results)[0]
-    kept, lines = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, ())
+    kept, lines = of_latest_data([extent(CELLS)], Overrides(seeds=3), runs, ())
     assert [run.header.seed for run in kept] == [1, 2]
     assert len(lines) == 1
     first = runs[0].header.cell
     assert lines[0].startswith(f"{first}: its data are ")
-    kept, _ = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, {first})
+    kept, _ = of_latest_data([extent(CELLS)], Overrides(seeds=3), runs, {first})
     assert [run.header.seed for run in kept] == [0]
 
 
@@ -205,10 +205,10 @@ def test_runs_with_other_threads_than_the_latest_are_left_out_with_a_line(result
         head = header("ddp", nodes=8, seed=seed, budget="20 epochs")
         write_run(results, {**head, "threads": threads, "finished_at": f"2026-01-0{day}T00:00:00+00:00"}, ramp(9.0))
     runs = load_runs(results)[0]
-    kept, (line,) = of_latest_data([extent(CELLS)], Choice(seeds=3), runs, ())
+    kept, (line,) = of_latest_data([extent(CELLS)], Overrides(seeds=3), runs, ())
     assert [run.header.seed for run in kept] == [1, 2]
     assert line.endswith("its nodes have 1 thread; those of the latest have 2")
-    chosen = Choice(seeds=3, run={"threads": 1})
+    chosen = Overrides(seeds=3, run={"threads": 1})
     assert [one.done for one in forecast(CELLS, chosen, runs) if one.request.method == "ddp"] == [
         True,
         False,
@@ -226,7 +226,7 @@ def test_the_list_counts_shared_cells_once_and_names_missing_data():
             at={"laptop": Extent(cells=(CELLS,), measure=NoFigures(), needs_data=True)},
         ),
     )
-    table = list_table("List", listed(tables, "laptop", Choice(), [], ()))
+    table = list_table("List", listed(tables, "laptop", Overrides(), [], ()))
     keys = [column.key for column in table.columns]
     assert [row[keys.index("hours")].text for row in table.rows] == ["6.00", "shared", "shared"]
     assert table.rows[2][keys.index("needs")].text == "--data speech=DIR"

@@ -8,8 +8,8 @@ from fake_runs import averaging_trace, evaluation, header, ramp, write_run
 
 from istbench.base.options.suite import Suite
 from istbench.results.load import load_runs
-from istbench.studies.reproduce.cells import Choice, subjects_of
-from istbench.studies.reproduce.clocks import Measured, Point, Replayed, crossing
+from istbench.studies.reproduce.cells import Overrides, subjects_of
+from istbench.studies.reproduce.clocks import FittedPoint, MeasuredClock, ReplayedClock, crossing
 from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent
@@ -18,8 +18,8 @@ from istbench.studies.reproduce.tables import compared_table
 
 CURVES = "IST (arXiv 1910.02120)"
 FITTED = (
-    Point(method="local_sgd", level=0.77, options={"layers": "2"}, method_options={"local_steps": "20"}),
-    Point(method="ddp", level=0.77, options={"layers": "2"}),
+    FittedPoint(method="local_sgd", level=0.77, options={"layers": "2"}, method_options={"local_steps": "20"}),
+    FittedPoint(method="ddp", level=0.77, options={"layers": "2"}),
 )
 METHODS = (("ddp", {}), ("local_sgd", {"local_steps": 20}), ("ist", {"local_steps": 60}))
 
@@ -44,9 +44,9 @@ def trained(results, method, seconds, *, seed=0, best=0.9, nodes=8, size=20_000_
     return write_run(results, head, ramp(seconds, best), trace=trace)
 
 
-def compared(results, own, choice=None):
+def compared(results, own, overrides=None):
     runs = load_runs(results)[0]
-    subjects = subjects_of(own, choice or Choice(), runs, ())
+    subjects = subjects_of(own, overrides or Overrides(), runs, ())
     return subjects, own.measure.compare(subjects)
 
 
@@ -57,7 +57,7 @@ def rows_of(found):
 def test_measured_seconds_stand_beside_the_published_ones_with_ratio_and_seeds(results):
     for seed, seconds in ((0, 1000.0), (1, 2000.0), (2, 3000.0)):
         trained(results, "ddp", seconds, seed=seed)
-    _, found = compared(results, extent(Measured(), seeds=3))
+    _, found = compared(results, extent(MeasuredClock(), seeds=3))
     row = rows_of(found)["ddp", "s to accuracy 0.77"]
     # The ramp reaches 0.77 at (0.77 - 0.09) / (0.9 - 0.09) of the way from a tenth of its seconds to all.
     ours = 2000 * (0.1 + 0.9 * (0.77 - 0.09) / (0.9 - 0.09))
@@ -72,7 +72,7 @@ def test_a_miss_counts_as_a_miss_and_untrained_cells_are_said(results):
     trained(results, "ddp", 1000.0)
     trained(results, "ddp", 1000.0, seed=1, best=0.65)
     trained(results, "ist", 1000.0, best=0.6)
-    _, found = compared(results, extent(Measured(), seeds=3))
+    _, found = compared(results, extent(MeasuredClock(), seeds=3))
     rows = rows_of(found)
     late = rows["ddp", "s to accuracy 0.77"]
     assert late.ours_text == "reached by 1 of 2 seeds, best 0.775"
@@ -87,7 +87,7 @@ def test_a_miss_counts_as_a_miss_and_untrained_cells_are_said(results):
 def test_two_points_fix_the_cluster_and_every_other_one_is_predicted(results):
     for method in dict(METHODS):
         trained(results, method, 9.0, nodes=2)
-    _, found = compared(results, extent(Replayed(cluster="m5.2xlarge", fitted=FITTED)), Choice(nodes=2))
+    _, found = compared(results, extent(ReplayedClock(cluster="m5.2xlarge", fitted=FITTED)), Overrides(nodes=2))
     rows = rows_of(found)
     for method, seconds in (("ddp", 3884), ("local_sgd local_steps=20", 1621)):
         row = rows[method, "s to accuracy 0.77"]
@@ -101,7 +101,7 @@ def test_two_points_fix_the_cluster_and_every_other_one_is_predicted(results):
 
 def test_without_the_points_that_fix_it_the_clock_says_so(results):
     trained(results, "ist", 9.0)
-    _, found = compared(results, extent(Replayed(cluster="m5.2xlarge", fitted=FITTED)))
+    _, found = compared(results, extent(ReplayedClock(cluster="m5.2xlarge", fitted=FITTED)))
     assert found.cautions[0].startswith("Not fitted: no run of ours reaches layers=2 local_sgd local_steps=20")
     assert rows_of(found)["ist local_steps=60", "s to accuracy 0.77"].ours is not None
 
@@ -114,8 +114,8 @@ def test_the_clock_is_fitted_to_the_first_seed_with_a_readable_trace(results):
         path for path in (results / "runs").iterdir() if "-ddp-" in path.name and path.name.endswith("s0")
     )
     (damaged / "trace.npz").write_bytes(b"cut short")
-    own = extent(Replayed(cluster="m5.2xlarge", fitted=FITTED), seeds=2)
-    _, found = compared(results, own, Choice(nodes=2))
+    own = extent(ReplayedClock(cluster="m5.2xlarge", fitted=FITTED), seeds=2)
+    _, found = compared(results, own, Overrides(nodes=2))
     (note,) = (note for note in found.notes if "fix m5.2xlarge at" in note)
     assert "local_sgd local_steps=20 at 0.77 (our seed 0) and layers=2 ddp at 0.77 (our seed 1)" in note
     assert rows_of(found)["ddp", "s to accuracy 0.77"].trained == 1
@@ -126,7 +126,7 @@ def test_the_clock_is_fitted_to_the_first_seed_with_a_readable_trace(results):
 def test_points_that_no_cluster_gives_are_not_fitted(results):
     for method in dict(METHODS):
         trained(results, method, 9.0, nodes=2, size=8)  # the published ddp is slower by its messages
-    _, found = compared(results, extent(Replayed(cluster="m5.2xlarge", fitted=FITTED)), Choice(nodes=2))
+    _, found = compared(results, extent(ReplayedClock(cluster="m5.2xlarge", fitted=FITTED)), Overrides(nodes=2))
     assert found.cautions[0].startswith("Not fitted: no speed and bandwidth give the seconds of both points")
     assert not any("fitted" in row.ours_text for row in found.rows)
 
@@ -137,7 +137,7 @@ def test_a_time_before_the_first_evaluation_is_marked(results):
     early = next(path for path in (results / "runs").iterdir() if "-ist-" in path.name)
     events = [line for line in (early / "events.jsonl").read_text().splitlines() if '"step":10,' not in line]
     (early / "events.jsonl").write_text("\n".join([*events, ""]))
-    own = extent(Measured())
+    own = extent(MeasuredClock())
     subjects, found = compared(results, own)
     table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
     keys = [column.key for column in table.columns]
@@ -154,7 +154,7 @@ def test_speed_ups_of_a_page_are_paired_by_seed(results):
     for seed, (base, fast) in enumerate(((1000.0, 100.0), (900.0, 180.0))):
         trained(results, "ddp", base, seed=seed)
         trained(results, "ist", fast, seed=seed)
-    _, found = compared(results, extent(Measured(), seeds=2))
+    _, found = compared(results, extent(MeasuredClock(), seeds=2))
     row = rows_of(found)["ist local_steps=60", "times as fast as ddp to accuracy 0.77"]
     assert row.published == 10.6
     assert row.ours.median == pytest.approx(7.5)
@@ -170,7 +170,7 @@ def test_a_seed_that_missed_has_no_speed_up(results, missed, text, spread):
     for seed, fast in enumerate((200.0, 100.0, 100.0)):
         trained(results, "ddp", 1000.0, seed=seed)
         trained(results, "ist", fast, seed=seed, **({"best": 0.7} if seed > 2 - missed else {}))
-    _, found = compared(results, extent(Measured(), seeds=3))
+    _, found = compared(results, extent(MeasuredClock(), seeds=3))
     row = rows_of(found)["ist local_steps=60", "times as fast as ddp to accuracy 0.77"]
     assert (row.reached, row.trained, row.spread_text) == (3 - missed, 3, spread)
     assert row.ours.reached == 3 - missed
@@ -179,10 +179,10 @@ def test_a_seed_that_missed_has_no_speed_up(results, missed, text, spread):
 
 def test_curves_give_a_speed_up_over_ddp_at_each_level(results):
     trained(results, "ddp", 1000.0)
-    _, found = compared(results, extent(Measured()))
+    _, found = compared(results, extent(MeasuredClock()))
     assert found.tables == ()  # without a second method there is nothing to compare
     trained(results, "ist", 100.0)
-    _, found = compared(results, extent(Measured()))
+    _, found = compared(results, extent(MeasuredClock()))
     (table,) = found.tables
     keys = [column.key for column in table.columns]
     rows = [{key: entry.text for key, entry in zip(keys, row, strict=True)} for row in table.rows]
@@ -196,7 +196,7 @@ def test_curves_give_a_speed_up_over_ddp_at_each_level(results):
 
 def test_other_nodes_are_a_difference_of_their_rows(results):
     trained(results, "ddp", 1000.0, nodes=4)
-    _, found = compared(results, extent(Measured()), Choice(nodes=4))
+    _, found = compared(results, extent(MeasuredClock()), Overrides(nodes=4))
     row = rows_of(found)["ddp", "s to accuracy 0.77"]
     assert (row.nodes, row.aspects) == (4, ("nodes",))
     assert any("ours 4 and theirs 8" in one.text for one in found.differences)
@@ -204,7 +204,7 @@ def test_other_nodes_are_a_difference_of_their_rows(results):
 
 def test_the_table_names_data_ratio_and_differences(results):
     trained(results, "ddp", 1000.0)
-    own = extent(Measured(), seeds=2)
+    own = extent(MeasuredClock(), seeds=2)
     subjects, found = compared(results, own)
     experiment = Experiment(name="speech", title="Speech", at={"laptop": own})
     table = compared_table(experiment, "laptop", subjects, found)
@@ -240,7 +240,7 @@ def test_the_table_names_data_ratio_and_differences(results):
 def test_only_runs_on_the_complete_data_set_do_not_differ_in_data(results, source, differs):
     trained(results, "ddp", 1000.0, data_source={"fingerprint": "ab", "train": 1000, "test": 100, **source})
     made_up = Difference(aspect="data", text="made-up clips.", made_up=True)
-    own = dataclasses.replace(extent(Measured()), differs=(made_up, *extent(Measured()).differs))
+    own = dataclasses.replace(extent(MeasuredClock()), differs=(made_up, *extent(MeasuredClock()).differs))
     subjects, found = compared(results, own)
     table = compared_table(Experiment(name="speech", title="Speech", at={"laptop": own}), "laptop", subjects, found)
     place = [column.key for column in table.columns].index("differs")
@@ -250,7 +250,7 @@ def test_only_runs_on_the_complete_data_set_do_not_differ_in_data(results, sourc
 
 def test_finals_stand_beside_every_row_of_their_method(results):
     trained(results, "ist", 9.0, best=0.8)
-    suite = extent(Measured()).cells[0]
+    suite = extent(MeasuredClock()).cells[0]
     own = Extent(cells=(suite,), measure=Finals(sources=("IST (arXiv 1910.02120) table 3",)))
     _, found = compared(results, own)
     row = rows_of(found)["ist local_steps=60", "final accuracy"]
@@ -271,7 +271,7 @@ def test_a_speed_up_without_a_level_is_to_a_share_of_the_best(results):
         workload="amazon670k", methods=(("model_parallel", {"lr": 0.01}), ("dslide", {"lr": 0.01})), nodes=(1,),
         seeds=(0,), workload_options={"hidden": 128}, run={"epochs": 3},
     )  # fmt: skip
-    measure = SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=Measured())
+    measure = SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock())
     _, found = compared(results, Extent(cells=(Cells(suite=suite),), measure=measure))
     assert [row.published for row in found.rows] == [8.0, 2.7]
     assert found.rows[0].what == "times as fast as model_parallel lr=0.01 to precision@1 0.760"

@@ -5,7 +5,7 @@ from fake_runs import averaging_trace, header, ramp, write_run
 from p3_runs import write_p3_run, write_p3_runs
 
 from istbench.results.load import load_runs
-from istbench.studies.reproduce.cells import Choice, subjects_of
+from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.p3 import PAPER, SOURCE
 from istbench.studies.reproduce.replayed_gains import ReplayedGains, levelled
 
@@ -19,7 +19,7 @@ def traced(results):
 
 def test_gains_are_replayed_beside_the_published_ones(traced):
     extent = PAPER.experiments[0].at["laptop"]
-    subjects = subjects_of(extent, Choice(), load_runs(traced)[0], ())
+    subjects = subjects_of(extent, Overrides(), load_runs(traced)[0], ())
     found = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0)).compare(subjects)
     rows = {(row.network, row.method): row for row in found.rows}
     assert len(rows) == 4
@@ -39,7 +39,7 @@ def test_gains_are_the_median_over_seeds(traced):
         write_p3_run(traced, f"{method}-1", method, options, size, seed=1)
     extent = PAPER.experiments[0].at["laptop"]
     measure = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0))
-    found = measure.compare(subjects_of(extent, Choice(seeds=2), load_runs(traced)[0], ()))
+    found = measure.compare(subjects_of(extent, Overrides(seeds=2), load_runs(traced)[0], ()))
     (row,) = (row for row in found.rows if (row.network, row.method) == ("translation", "p3"))
     assert (row.trained, row.ours.seeds) == (2, 2)
     assert row.ours.low < row.ours.median < row.ours.high
@@ -50,7 +50,7 @@ def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
     (traced / "runs" / "p3" / "trace.npz").write_bytes(b"cut short")
     extent = PAPER.experiments[0].at["laptop"]
     measure = ReplayedGains(source=SOURCE, bandwidths=(4.0, 15.0))
-    found = measure.compare(subjects_of(extent, Choice(), load_runs(traced)[0], ()))
+    found = measure.compare(subjects_of(extent, Overrides(), load_runs(traced)[0], ()))
     (row,) = (row for row in found.rows if row.network == "translation")
     assert (row.ours_text, row.trained, row.reached) == ("not trained", 0, 0)
     (problem,) = found.problems
@@ -59,7 +59,7 @@ def test_a_damaged_trace_leaves_its_run_out_with_a_line(traced):
 
 def test_nothing_recorded_is_said_in_every_row():
     extent = PAPER.experiments[0].at["laptop"]
-    found = ReplayedGains(source=SOURCE).compare(subjects_of(extent, Choice(), (), ()))
+    found = ReplayedGains(source=SOURCE).compare(subjects_of(extent, Overrides(), (), ()))
     assert {row.ours_text for row in found.rows} == {"not trained"}
     assert (found.tables, found.plots) == ((), ())
 
@@ -81,7 +81,7 @@ def test_measured_gains_compare_samples_a_second(results):
         head["config"] |= {"workload_options": {"model": "vgg19", "samples": 256}}
         write_run(results, head, ramp(seconds))
     extent = PAPER.experiments[0].at["paper"]
-    found = extent.measure.compare(subjects_of(extent, Choice(), load_runs(results)[0], ()))
+    found = extent.measure.compare(subjects_of(extent, Overrides(), load_runs(results)[0], ()))
     rows = [row for row in found.rows if row.ours is not None]
     assert [(row.network, row.published, row.ours.median, row.aspects) for row in rows] == [
         ("model=vgg19", 1.66, 1.5, ()),
