@@ -248,11 +248,11 @@ def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, 
     The words of the advice come first. One JSON object holds both, so it comes last.
     """
     from istbench.cli.progress import Display
-    from istbench.studies.advise.measure import Measured, first_two, keep, measure
+    from istbench.studies.advise.measure import MeasuredCandidate, first_two, keep, measure
 
     if not as_json:
         _show(advice, as_json)
-    measured: list[Measured] = []
+    measured: list[MeasuredCandidate] = []
     try:
         with Display() as display:
             measured.extend(measure(first_two(advice), probed, backend, out, display))

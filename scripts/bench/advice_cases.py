@@ -35,12 +35,12 @@ import msgspec
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
 from istbench.launch.lab.network import check
-from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import NO_TIME
 from istbench.studies.advise.measure import LOG, read_checked
 from istbench.studies.advise.reach import TOO_FEW
 from istbench.studies.advise.saved import load_advice, save_advice
-from istbench.studies.advise.truth import Checked, calibration, regret
+from istbench.studies.advise.truth import MeasuredAdvice, calibration, regret
 
 ROOT = Path(__file__).parents[2]
 TASKS = {
@@ -226,7 +226,7 @@ def _advise(case: Case, minutes: float) -> None:
         case.write(Done(wall_s=time.monotonic() - began, resumed=resumed))
 
 
-def to_measure(advice: Advice, most: int) -> list[Choice]:
+def to_measure(advice: Advice, most: int) -> list[RankedChoice]:
     """The candidates whose truth counts, the recommended first: all that can train there and did not fail.
 
     Those with odds come first, then those without time or enough evaluations, then those that step one left out.
@@ -256,7 +256,7 @@ def _measure(case: Case, done: Done, most: int) -> None:
     case.write(msgspec.structs.replace(done, truth=truth, failed=failed, complete=not unknown))
 
 
-def _longer(choice: Choice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
+def _longer(choice: RankedChoice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
     """Words that let a run end by its seconds, not by its steps, and that evaluate often.
 
     A run stops where it evaluates, and reaches a target there. Steps between evaluations that follow from a wrong
@@ -277,7 +277,7 @@ def _most_seconds(advice: Advice, truth: Mapping[str, float | None]) -> float:
     return max(_LEAST_S, _MORE * (expected or 0.0))
 
 
-def _option(choice: Choice, name: str) -> str:
+def _option(choice: RankedChoice, name: str) -> str:
     """The value of an option in the command of `choice`; empty if it has none."""
     words = list(choice.command)
     for place, word in enumerate(words):
@@ -308,7 +308,7 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     complete = [one for one in found if one[1].complete]
     arguments.target.mkdir(parents=True, exist_ok=True)
     log = arguments.target / LOG
-    _write_lines(log, [Checked(advice=advice, truth=done.truth) for _, done, advice in complete])
+    _write_lines(log, [MeasuredAdvice(advice=advice, truth=done.truth) for _, done, advice in complete])
     _write_lines(arguments.target / _CASES, [Finished(case=case.name, done=done) for case, done, _ in complete])
     lines = [
         "# Advice and truth",
@@ -384,7 +384,7 @@ def _regret(advice: Advice, done: Done) -> str:
     return "" if found is None else "missed" if math.isinf(found) else f"{found:.1%}"
 
 
-def _within(one: Checked) -> bool:
+def _within(one: MeasuredAdvice) -> bool:
     """Whether the truth of the recommended method is within the range of its expected seconds."""
     best = one.advice.best
     found = None if best is None else one.truth.get(best.label)
@@ -393,7 +393,7 @@ def _within(one: Checked) -> bool:
     return best.low <= found <= (math.inf if best.high is None else best.high)
 
 
-def _summary(checked: Sequence[Checked]) -> list[str]:
+def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
     regrets = [found for one in checked if (found := regret(one.advice, one.truth)) is not None]
     missed = sum(one.truth.get(one.advice.best.label, 0.0) is None for one in checked if one.advice.best)
     if not regrets:

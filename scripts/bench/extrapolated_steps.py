@@ -39,7 +39,7 @@ from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import Drawn, replay_error, seed_spread
 from istbench.studies.advise.odds import first
 from istbench.studies.advise.reach import Reach, reach_of
-from istbench.studies.advise.seconds import BANDWIDTHS, Replayed
+from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock
 
 RESULTS = Path(__file__).parents[2] / "results"
 METRICS = {"extreme": ["precision@1"]}
@@ -283,7 +283,7 @@ def drawn_at(probes: list[Candidate], reach: dict[str, Reach], random: np.random
     for one in probes:
         step_s, share = math.exp(random.normal(0, 0.3)), random.uniform(0, 0.8)
         seconds = np.array([[0.0, step_s * (1 - share + share / factor)] for factor in BANDWIDTHS])
-        clocks[one.label] = Replayed(
+        clocks[one.label] = CandidateClock(
             steps=np.array([0.0, 1.0]), seconds=seconds, computing=1 - share, exposed=share, low=1.0, high=1.0,
             steady=1.0, mean_error=0.0,
         )  # fmt: skip

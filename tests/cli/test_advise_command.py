@@ -10,7 +10,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.cli import advise_command
 from istbench.launch.backends.here import Here
 from istbench.studies.advise.answer import Advice, advise
-from istbench.studies.advise.measure import Measured, read_checked
+from istbench.studies.advise.measure import MeasuredCandidate, read_checked
 from istbench.studies.advise.saved import load_advice
 from tests.studies.advise.probes import ACCURACY, LINKS, candidate
 
@@ -118,10 +118,10 @@ def test_the_advice_and_the_first_truth_survive_the_end_of_a_measurement(
     made = advise(candidates, LINKS, workload="toy", nodes=2, metric=ACCURACY, target=0.8)
 
     def measure(*_):
-        yield Measured(label="ddp", seconds=8.0)
+        yield MeasuredCandidate(label="ddp", seconds=8.0)
         if ending is not None:
             raise ending
-        yield Measured(label="zero", seconds=None, failure="the loss became nan")
+        yield MeasuredCandidate(label="zero", seconds=None, failure="the loss became nan")
 
     monkeypatch.setattr(advise_command, "_truth_backend", lambda *_: Here())
     monkeypatch.setattr(advise_command, "_advise", lambda *_: (None, made))

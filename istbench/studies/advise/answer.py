@@ -21,10 +21,10 @@ from istbench.studies.advise.odds import CandidateOdds, Decider, Odds, Verdict, 
 from istbench.studies.advise.reach import TOO_FEW
 from istbench.studies.advise.seconds import seconds_to
 
-Kind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
+DeciderKind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate in the advice. A number that would be infinite is None: it is not expected to get there.
 
     Attributes:
@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Decide(msgspec.Struct, frozen=True, kw_only=True):
     """The measurement that would decide. method: of a replay; else empty. odds: the top odds after it."""
 
-    kind: Kind
+    kind: DeciderKind
     method: Text = ""
     odds: float
 
@@ -93,8 +93,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     odds: float
-    best: Choice | None
-    others: Annotated[tuple[Choice, ...], Meta(max_length=1000)]
+    best: RankedChoice | None
+    others: Annotated[tuple[RankedChoice, ...], Meta(max_length=1000)]
     flips: Flips
     not_tested: Annotated[tuple[Message, ...], Meta(max_length=1000)]
     may_be_faster: Texts = ()
@@ -115,7 +115,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[RankedChoice, ...]:
         """All candidates, the best first."""
         return (*([self.best] if self.best else []), *self.others)
 
@@ -168,7 +168,7 @@ def advise(
     )
 
 
-def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> Choice:
+def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> RankedChoice:
     seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
     paid = [
         None if time is None or not profile.price_per_hour else dollars(profile, nodes, time)
@@ -191,8 +191,8 @@ def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> Choice
     )
 
 
-def _without_odds(candidate: Candidate) -> Choice:
-    return Choice(
+def _without_odds(candidate: Candidate) -> RankedChoice:
+    return RankedChoice(
         method=candidate.method,
         options={name: _plain(value) for name, value in candidate.options.items()},
         command=list(candidate.command),
@@ -218,7 +218,7 @@ def _finite(value: float) -> float | None:
 def _decide(decider: Decider | None) -> Decide | None:
     if decider is None:
         return None
-    kinds: dict[str, Kind] = {SEEDS: "seeds", BANDWIDTH: "bandwidth", COMPUTING: "computing", PROBE: "probe"}
+    kinds: dict[str, DeciderKind] = {SEEDS: "seeds", BANDWIDTH: "bandwidth", COMPUTING: "computing", PROBE: "probe"}
     method = decider.source.partition(" ")[2]
     return Decide(kind=kinds.get(decider.source, "replay"), method=method, odds=decider.odds)
 

@@ -17,7 +17,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.reach import Reach, reach_of
-from istbench.studies.advise.seconds import BANDWIDTHS, Replayed, replayed
+from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock, candidate_clock
 
 SEEDS, PROBE, BANDWIDTH, COMPUTING, REPLAY = "seeds", "probe", "bandwidth", "computing", "replay"
 """Sources of doubt. `REPLAY` is that of one method: `replay ist`."""
@@ -36,7 +36,7 @@ class Drawn:
 
     candidates: tuple[Candidate, ...]
     reach: Mapping[str, Reach]
-    clocks: Mapping[str, Replayed]
+    clocks: Mapping[str, CandidateClock]
     checks: Mapping[str, Check]
     draws: int
     seed: int
@@ -106,7 +106,7 @@ def draw(
     """What draws of `candidates` on `profile` need; those that cannot be first are left out.
 
     Raises:
-        UserError: if a trace cannot be replayed on `profile`.
+        UserError: if a trace cannot be candidate_clock on `profile`.
     """
     able = sorted((one for one in candidates if not one.why_not), key=lambda one: one.label)
     reach = reach_of(able, target, draws=draws, seed=seed)
@@ -114,7 +114,7 @@ def draw(
     return Drawn(
         candidates=tuple(able),
         reach=reach,
-        clocks={one.label: replayed(one, profile) for one in able},
+        clocks={one.label: candidate_clock(one, profile) for one in able},
         checks=checks,
         draws=draws,
         seed=seed,
@@ -129,7 +129,7 @@ def source_of(method: str) -> str:
 
 
 def replay_error(method: str, checks: Mapping[str, Check]) -> tuple[float, float]:
-    """Mean and standard deviation of replayed over measured seconds, less one.
+    """Mean and standard deviation of candidate_clock over measured seconds, less one.
 
     The deviation is the one of normal errors whose largest among as many measurements is as large as that of the
     check. A method that nobody has checked may be as far off as the worst that was.

@@ -16,7 +16,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedStep:
     """A step that a node computed on this machine: the trace, and the seconds and operations of a step."""
 
     meta: TraceMeta
@@ -24,7 +24,7 @@ class Recorded:
     operations: float | None
 
     @classmethod
-    def of(cls, trace: Trace, cell: DealtCell | None) -> "Recorded":
+    def of(cls, trace: Trace, cell: DealtCell | None) -> "RecordedStep":
         """The step in `trace` of `cell`; without the cell no other step has known seconds."""
         # A planned trace has no warm-up, and one of another length of a round may not have that of `trace`.
         meta = msgspec.structs.replace(trace.meta, warmup_steps=0, unlike_steps=0)

@@ -22,13 +22,13 @@ from istbench.studies.advise.halving import Rung
 _Label = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
+class RungStarted(msgspec.Struct, frozen=True, kw_only=True, tag="planned"):
     """A rung was about to start."""
 
     rung: Rung
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
+class ProbeTrained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     """A probe of `label` finished as the cell named `cell`."""
 
     label: _Label
@@ -37,7 +37,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     cell: CellName
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+class ProbeFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """A probe of `label` failed, for `reason`."""
 
     label: _Label
@@ -46,20 +46,20 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     reason: Message
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
     """Step one finished as the cell named `cell`."""
 
     cell: CellName
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
+class SecondsSpent(msgspec.Struct, frozen=True, kw_only=True, tag="spent"):
     """A command on the question ended, or goes on; these are its seconds so far. command: a random name."""
 
     command: Annotated[str, Meta(max_length=100)]
     seconds: Duration
 
 
-_Line = Recorded | Planned | Trained | Failed | Spent
+_Line = StepRecorded | RungStarted | ProbeTrained | ProbeFailed | SecondsSpent
 
 
 @dataclass
@@ -97,25 +97,25 @@ class Journal:
     def record(self, cell: str) -> None:
         """Write that step one is finished."""
         self.recorded = cell
-        self._append(Recorded(cell=cell))
+        self._append(StepRecorded(cell=cell))
 
     def planned(self, rung: Rung) -> None:
         """Write that `rung` starts."""
-        self._append(Planned(rung=rung))
+        self._append(RungStarted(rung=rung))
 
     def trained(self, label: str, steps: int, seed: int, cell: str) -> None:
         """Write that a probe is finished."""
         self.cells[label, steps, seed] = cell
-        self._append(Trained(label=label, steps=steps, seed=seed, cell=cell))
+        self._append(ProbeTrained(label=label, steps=steps, seed=seed, cell=cell))
 
     def failed(self, label: str, steps: int, seed: int, reason: str) -> None:
         """Write that a probe failed."""
         self.failures[label, steps, seed] = reason
-        self._append(Failed(label=label, steps=steps, seed=seed, reason=message_of(reason)))
+        self._append(ProbeFailed(label=label, steps=steps, seed=seed, reason=message_of(reason)))
 
     def spent(self, seconds: float) -> None:
         """Write the seconds of this command so far."""
-        self._append(Spent(command=self.command, seconds=seconds))
+        self._append(SecondsSpent(command=self.command, seconds=seconds))
 
     def _read(self) -> None:
         if not self.path.exists():
@@ -126,13 +126,13 @@ class Journal:
         # The part after the last newline is empty, or torn by a crash.
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
             line: Any = decode_json(text, _Line, f"{self.path}, line {number}", way_out)  # type: ignore[arg-type]
-            if isinstance(line, Planned):
+            if isinstance(line, RungStarted):
                 self.earlier.append(line.rung)
-            elif isinstance(line, Trained):
+            elif isinstance(line, ProbeTrained):
                 self.cells[line.label, line.steps, line.seed] = line.cell
-            elif isinstance(line, Failed):
+            elif isinstance(line, ProbeFailed):
                 self.failures[line.label, line.steps, line.seed] = line.reason
-            elif isinstance(line, Recorded):
+            elif isinstance(line, StepRecorded):
                 self.recorded = line.cell
             else:
                 spent[line.command] = line.seconds

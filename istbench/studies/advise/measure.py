@@ -12,9 +12,9 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import append_line, is_there
 from istbench.launch.backends.backend import Backend, Screen
 from istbench.results.load import load_run
-from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.question import Probed
-from istbench.studies.advise.truth import Checked
+from istbench.studies.advise.truth import MeasuredAdvice
 
 _MOST_BYTES = 2**28
 LOG = "advice.jsonl"
@@ -22,7 +22,7 @@ _WHAT = f"the {LOG} of `istbench advise --measure`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCandidate:
     """The truth of one candidate.
 
     seconds: train seconds to the target; None for a miss. failure: the error of a failed run; else empty.
@@ -38,14 +38,14 @@ class Measured:
         return f"{self.label}: {'did not reach the target' if self.seconds is None else f'{self.seconds:.4g} s'}"
 
 
-def first_two(advice: Advice) -> list[Choice]:
+def first_two(advice: Advice) -> list[RankedChoice]:
     """The two likeliest candidates that should reach the target."""
     return [choice for choice in advice.choices if not choice.why_not and choice.steps is not None][:2]
 
 
 def measure(
-    choices: Iterable[Choice], probed: Probed, backend: Backend, out: Path, screen: Screen
-) -> Iterator[Measured]:
+    choices: Iterable[RankedChoice], probed: Probed, backend: Backend, out: Path, screen: Screen
+) -> Iterator[MeasuredCandidate]:
     """Train `choices` to the target with `backend`, one after another; yields the truth of each as it ends.
 
     Finished runs in `out` are not run again. A run that fails does not stop the others. A run that goes on after
@@ -66,9 +66,9 @@ def measure(
         try:
             there = load_run(outcome.finished()).reached(target)
         except RunFailed as error:
-            found = Measured(label=choice.label, seconds=None, failure=str(error).splitlines()[0])
+            found = MeasuredCandidate(label=choice.label, seconds=None, failure=str(error).splitlines()[0])
         else:
-            found = Measured(label=choice.label, seconds=None if there is None else there.seconds)
+            found = MeasuredCandidate(label=choice.label, seconds=None if there is None else there.seconds)
         screen.note(f"measured {found}")
         yield found
 
@@ -79,7 +79,7 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
     Raises:
         UserError: if it cannot be written, is no regular file, or would grow beyond what `read_checked` reads.
     """
-    path, line = out / LOG, msgspec.json.encode(Checked(advice=advice, truth=dict(truth)))
+    path, line = out / LOG, msgspec.json.encode(MeasuredAdvice(advice=advice, truth=dict(truth)))
     try:
         if not _has_line(path, line):
             append_line(path, line)
@@ -98,7 +98,7 @@ def _has_line(path: Path, line: bytes) -> bool:
         return any(one.removesuffix(b"\n") == line for one in lines)
 
 
-def read_checked(path: Path) -> list[Checked]:
+def read_checked(path: Path) -> list[MeasuredAdvice]:
     """The lines of `advice.jsonl`.
 
     Raises:
@@ -106,6 +106,6 @@ def read_checked(path: Path) -> list[Checked]:
     """
     lines = read_bytes(path, _WHAT, _MOST_BYTES).split(b"\n")[:-1]
     return [
-        decode_json(line, Checked, f"{path}, line {number}", "delete the line")
+        decode_json(line, MeasuredAdvice, f"{path}, line {number}", "delete the line")
         for number, line in enumerate(lines, start=1)
     ]

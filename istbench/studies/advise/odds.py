@@ -36,7 +36,7 @@ class CandidateOdds:
         seconds, low, high: to the target, the quantiles `QUANTILES` of the draws; infinite for never.
         steps: local steps to the target, the median; infinite for never.
         extrapolated: whether the target lies beyond the probe of a seed.
-        computing, exposed: shares of the time, as in `seconds.Replayed`.
+        computing, exposed: shares of the time, as in `seconds.CandidateClock`.
     """
 
     candidate: Candidate

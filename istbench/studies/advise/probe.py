@@ -29,7 +29,7 @@ from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, Candidate, Redealt
 from istbench.studies.advise.halving import FINALISTS, Cost, Halving, Rung
-from istbench.studies.advise.here import Recorded
+from istbench.studies.advise.here import RecordedStep
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.progress import continued
@@ -190,7 +190,7 @@ class _Probing:
         self._journal.spent(self._clock.spent_s())
         return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
 
-    def _recorded(self, run: Run) -> Recorded:
+    def _recorded(self, run: Run) -> RecordedStep:
         base = self._base
         try:
             cell = DealtCell.of(
@@ -205,7 +205,7 @@ class _Probing:
             )
         except UserError:
             cell = None
-        return Recorded.of(load_trace(run.directory.trace), cell)
+        return RecordedStep.of(load_trace(run.directory.trace), cell)
 
     def _recorded_variant(self) -> Variant:
         """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
@@ -423,7 +423,7 @@ class _Probing:
             return None
         planned = [other for other in self._by_label.values() if other.cell is not None]
         recorded = (
-            Recorded.of(self._load(run), other.cell)
+            RecordedStep.of(self._load(run), other.cell)
             for other in planned
             if other.variant.computes_as(one.variant) and (run := self._traced(other.variant.label)) is not None
         )

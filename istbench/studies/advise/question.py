@@ -16,10 +16,10 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.node.registry import build_method, code_of, load_method
 from istbench.report.phrases import count_threads, joined
 from istbench.results.metrics import Metric
-from istbench.studies.advise.answer import Advice, Choice
+from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.halving import MOST_EVALUATIONS
-from istbench.studies.advise.here import Recorded, nodes_like_here
+from istbench.studies.advise.here import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import Variant
 
 _LEAST, _MOST, _DIGITS = 1.5, 4.0, 2
@@ -55,7 +55,7 @@ class Question:
             enc_hook=encode_own,
         )
 
-    def profile(self, recorded: Recorded) -> ClusterProfile:
+    def profile(self, recorded: RecordedStep) -> ClusterProfile:
         """The cluster of the question."""
         if self.cluster is not None:
             return self.cluster
@@ -80,7 +80,7 @@ class Probed:
     target_from: str
     data: str
 
-    def request(self, choice: Choice) -> RunRequest:
+    def request(self, choice: RankedChoice) -> RunRequest:
         """The request that trains `choice` to the target, for at most `enough_steps`.
 
         It evaluates often in the steps that it should take, not in those that it may.
@@ -128,7 +128,7 @@ class Probed:
     def with_steps(self, advice: Advice) -> Advice:
         """`advice` whose commands train long enough, where a probe ended before the target."""
 
-        def longer(choice: Choice) -> Choice:
+        def longer(choice: RankedChoice) -> RankedChoice:
             if choice.why_not or not choice.extrapolated or choice.steps is None:
                 return choice
             request = self.request(choice)
@@ -160,7 +160,7 @@ def check_given(question: Question) -> None:
         raise refusal
 
 
-def enough_steps(choice: Choice) -> int:
+def enough_steps(choice: RankedChoice) -> int:
     """Local steps in which `choice` should reach the target: those of the slow end of its range, rounded up.
 
     At least half as many again as expected. Never more than four times as many, so also for a range without an end.
@@ -170,7 +170,7 @@ def enough_steps(choice: Choice) -> int:
     return _rounded_up(min(_MOST, max(_LEAST, slow)) * _expected(choice))
 
 
-def _expected(choice: Choice) -> float:
+def _expected(choice: RankedChoice) -> float:
     return choice.steps or choice.steps_probed
 
 

@@ -22,7 +22,7 @@ from istbench.cluster.trace import Trace
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.dealt_cell import CannotDeal, DealtCell
 from istbench.plan.planner import PlanRequest, planned_memory
-from istbench.studies.advise.here import Recorded, nodes_like_here
+from istbench.studies.advise.here import RecordedStep, nodes_like_here
 from istbench.studies.advise.promise import mark_slow
 from istbench.studies.advise.variant import Screened, Variant
 
@@ -47,7 +47,7 @@ class Screening:
     def __init__(
         self,
         base: RunRequest,
-        recorded: Recorded,
+        recorded: RecordedStep,
         cluster: ClusterProfile,
         given: Mapping[str, Mapping[str, Any]],
     ) -> None:
@@ -138,7 +138,7 @@ class Screening:
             why_not=f"needs {memory.total / _GIB:.3g} GiB {has}" if fit is False else "",
         )
 
-    def planned(self, variant: Variant, nodes: int, recorded: Recorded | None = None) -> Trace:
+    def planned(self, variant: Variant, nodes: int, recorded: RecordedStep | None = None) -> Trace:
         """The trace of `variant` on `nodes` nodes, from sizes.
 
         recorded: a step of a variant that computes as this one does; default: that of one process.
@@ -148,7 +148,7 @@ class Screening:
         """
         return self._trace(self._cell(variant, nodes), recorded or self._recorded)
 
-    def _trace(self, cell: DealtCell, recorded: Recorded) -> Trace:
+    def _trace(self, cell: DealtCell, recorded: RecordedStep) -> Trace:
         if not recorded.operations:
             raise CannotDeal("the operations of the recorded step are unknown")
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)

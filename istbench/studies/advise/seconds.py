@@ -26,7 +26,7 @@ _UNKNOWN_COMPUTING = (0.9, 1.1)  # where the trace or the profile lacks the spee
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class CandidateClock:
     """A candidate on a cluster.
 
     Attributes:
@@ -68,7 +68,7 @@ class Replayed:
         return np.where(steps > self.steps[-1], seconds[-1] + (steps - self.steps[-1]) * rate, found)
 
 
-def replayed(candidate: Candidate, profile: ClusterProfile) -> Replayed:
+def candidate_clock(candidate: Candidate, profile: ClusterProfile) -> CandidateClock:
     """`candidate`, which has a trace, on `profile`.
 
     Raises:
@@ -80,7 +80,7 @@ def replayed(candidate: Candidate, profile: ClusterProfile) -> Replayed:
     times = [cluster_time(trace, with_bandwidth(profile, factor), steps) for factor in BANDWIDTHS]
     own = times[BANDWIDTHS.index(1.0)]
     low, high, steady = _computing(trace, profile)
-    return Replayed(
+    return CandidateClock(
         steps=np.array(steps, dtype=float),
         seconds=np.array([time.seconds for time in times]),
         computing=own.compute,

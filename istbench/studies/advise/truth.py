@@ -15,7 +15,7 @@ BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 """Edges of the bins of odds. The last one includes odds of 1."""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """A line of advice.jsonl.
 
     truth: measured seconds to the target by label of a candidate; None for a miss. Candidates without a measurement
@@ -56,7 +56,7 @@ def regret(advice: Advice, truth: Mapping[str, float | None]) -> float | None:
     return own / fastest - 1 if fastest > 0 else 0.0 if own == fastest else math.inf
 
 
-def calibration(checked: Iterable[Checked], edges: Sequence[float] = BINS) -> tuple[Calibration, ...]:
+def calibration(checked: Iterable[MeasuredAdvice], edges: Sequence[float] = BINS) -> tuple[Calibration, ...]:
     """How often the recommended candidate was the first in truth, by its odds; bins without advice are left out.
 
     Advice counts if at least one other candidate was measured too.

@@ -10,7 +10,7 @@ from istbench.report.phrases import count_nodes, joined
 from istbench.report.tables.numbers import NOTHING, NumberForm, number, plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.metrics import level_text
-from istbench.studies.advise.answer import Advice, Choice, Decide
+from istbench.studies.advise.answer import Advice, Decide, RankedChoice
 from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE
 from istbench.studies.advise.flips import Flip
 from istbench.studies.advise.odds import CLEAR
@@ -136,7 +136,7 @@ def _compared(advice: Advice) -> Iterable[str]:
             yield f"{other.label} takes {_time(other)}{times}."
 
 
-def _time(choice: Choice) -> str:
+def _time(choice: RankedChoice) -> str:
     """`12.3 s [10.1–14.9], $0.0051 [0.0042–0.0062]`."""
     assert choice.seconds is not None
     text = f"{number(choice.seconds)} s {_range(choice.low, choice.high)}"
@@ -211,7 +211,7 @@ def _why(advice: Advice) -> Iterable[str]:
         )
 
 
-def _steps(choice: Choice) -> str:
+def _steps(choice: RankedChoice) -> str:
     assert choice.steps is not None
     return f"{choice.steps:,.0f}{' (extrapolated)' if choice.extrapolated else ''}"
 
@@ -241,7 +241,7 @@ def _or_nothing(value: float | None) -> Entry:
     return NOTHING if value is None else rounded(value)
 
 
-def _seconds_entry(choice: Choice) -> Entry:
+def _seconds_entry(choice: RankedChoice) -> Entry:
     if choice.why_not:
         return Entry(text=choice.why_not, value=None)
     if choice.seconds is None:
@@ -254,7 +254,7 @@ def _share(value: float | None) -> Entry:
     return NOTHING if value is None else Entry(text=f"{value:.0%}", value=value)
 
 
-_COLUMNS: list[ColumnOf[Choice]] = [
+_COLUMNS: list[ColumnOf[RankedChoice]] = [
     ColumnOf(key="candidate", title="candidate", entry=lambda one: plain(one.label), align="left"),
     ColumnOf(key="odds", title="odds of first", entry=lambda one: Entry(text=_two(one.odds), value=one.odds)),
     ColumnOf(key="seconds", title="seconds to target", entry=_seconds_entry),

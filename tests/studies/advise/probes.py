@@ -10,7 +10,7 @@ from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import Drawn, seed_spread
 from istbench.studies.advise.reach import Reach
-from istbench.studies.advise.seconds import BANDWIDTHS, Replayed
+from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock
 
 ACCURACY = Metric("accuracy")
 LINKS = BARE.with_bandwidth(8e8)
@@ -48,7 +48,7 @@ def clock(per_step, *, by_bandwidth=0.0, low=1.0, high=1.0, steady=1.0, computin
     """`per_step` seconds at the cluster's bandwidth, and the share `by_bandwidth` of them in proportion to it."""
     steps = np.array([0.0, 1000.0])
     seconds = np.array([steps * per_step * (1 - by_bandwidth + by_bandwidth / factor) for factor in BANDWIDTHS])
-    return Replayed(
+    return CandidateClock(
         steps=steps, seconds=seconds, computing=computing, exposed=1 - computing, low=low, high=high, steady=steady,
         mean_error=mean_error,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.base.decode import decode_json
-from istbench.studies.advise.answer import Advice, Choice, Decide, advise
+from istbench.studies.advise.answer import Advice, Decide, RankedChoice, advise
 from istbench.studies.advise.candidate import NO_TIME
 from istbench.studies.advise.flips import Flip, Flips
 from istbench.studies.advise.reach import TOO_FEW
@@ -237,7 +237,7 @@ NUMBERS = st.none() | st.floats(0, 1e9)
 TEXTS = st.text(max_size=20)
 OPTIONS = st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max_size=3)
 CHOICES = st.builds(
-    Choice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
+    RankedChoice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
     high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1), steps=st.floats(1, 1e9), computing=st.floats(0, 1),
     exposed=st.floats(0, 1),
 )  # fmt: skip

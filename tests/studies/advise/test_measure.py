@@ -12,7 +12,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Outcome
 from istbench.studies.advise.answer import advise
-from istbench.studies.advise.measure import LOG, Measured, first_two, keep, measure, read_checked
+from istbench.studies.advise.measure import LOG, MeasuredCandidate, first_two, keep, measure, read_checked
 from istbench.studies.advise.question import Probed, Question, enough_steps
 
 LARGE = candidate("p3", failed="too large")
@@ -73,7 +73,7 @@ def test_the_first_two_train_to_the_target_for_longer_than_expected(tmp_path, sc
 def test_a_failed_run_is_recorded_and_the_next_one_still_trains(tmp_path, screen):
     backend = Fake(ddp=RunFailed("the loss became nan at step 7\nmore"), zero=ramp(9.0))
     first, second = measure(first_two(ADVICE), PROBED, backend, tmp_path, screen)
-    assert first == Measured(label="ddp", seconds=None, failure="the loss became nan at step 7")
+    assert first == MeasuredCandidate(label="ddp", seconds=None, failure="the loss became nan at step 7")
     assert second.seconds
 
 

@@ -14,7 +14,7 @@ from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import BANDWIDTH, PROBE, replay_error
 from istbench.studies.advise.odds import first, odds, worth_probing
-from istbench.studies.advise.seconds import BANDWIDTHS, mean_error, replayed, seconds_to, with_bandwidth
+from istbench.studies.advise.seconds import BANDWIDTHS, candidate_clock, mean_error, seconds_to, with_bandwidth
 
 SECONDS = st.lists(
     st.lists(st.sampled_from([1.0, 2.0, 3.5, math.inf]), min_size=6, max_size=6), min_size=1, max_size=5
@@ -140,7 +140,7 @@ def test_candidates_of_one_method_share_the_error_of_its_replays_and_all_share_t
 
 def test_the_seconds_follow_the_replays_at_other_bandwidths():
     one = candidate("a", local_steps=4)
-    there = replayed(one, LINKS)
+    there = candidate_clock(one, LINKS)
     for factor in (*BANDWIDTHS, 0.83, 1.14):
         found = there.at(np.array([37.0]), np.array([factor]), np.array([1.0]))[0]
         assert found == pytest.approx(seconds_to(one.trace, with_bandwidth(LINKS, factor), 37.0), rel=0.01)

@@ -12,7 +12,7 @@ from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.dealt_cell import DealtCell
-from istbench.studies.advise.here import Recorded, nodes_like_here
+from istbench.studies.advise.here import RecordedStep, nodes_like_here
 from istbench.studies.advise.promise import by_promise, longest_alike, mark_slow
 from istbench.studies.advise.screen import Screening
 from istbench.studies.advise.seconds import mean_step_s
@@ -37,7 +37,7 @@ PLUGINS = str(Path(__file__).parents[2] / "plan" / "plugins.py")
 
 def screening(bandwidth, base=BASE, **changed):
     cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
-    recorded = Recorded(meta=META, step_s=1e-3, operations=cell.operations)
+    recorded = RecordedStep(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
     return Screening(base, recorded, cluster, {})
@@ -70,7 +70,7 @@ def test_a_planned_step_takes_the_seconds_recorded_of_a_variant_that_computes_al
     """On other nodes, in proportion to its operations."""
     asked, long = screening(1e8), Variant(method="ist", options={"local_steps": 64})
     cell = asked.screened(Variant(method="ist", options={"local_steps": 4})).cell
-    recorded = Recorded.of(cell.trace(META, 5e-3, 100), cell)
+    recorded = RecordedStep.of(cell.trace(META, 5e-3, 100), cell)
     assert recorded.step_s == pytest.approx(5e-3)
     assert mean_step_s(asked.planned(long, 2, recorded)) == pytest.approx(5e-3)
     four = asked.planned(long, 4, recorded)
