@@ -9,7 +9,7 @@ import msgspec
 from istbench.base.decode import decode_own
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.results.events import Evaluation, Part, Start
+from istbench.results.events import Evaluation, RunPart, Start
 from istbench.results.header import SCHEMA, TIMING_RULE, Header, HostRecord, Result
 from istbench.results.store import RunDirectory
 
@@ -55,7 +55,7 @@ def header(method="ddp", *, nodes=2, seed=0, options="", workload="speech", **ch
 def part_on(name, *, cores):
     """A part of a run on the machine `name`."""
     host = HostRecord(name=name, cores=cores, machine="")
-    return Part(host=host, threads=1, versions={"torch": "2.11.0"}, git=None)
+    return RunPart(host=host, threads=1, versions={"torch": "2.11.0"}, git=None)
 
 
 def evaluation(step, train_s, value, *, sent=0, loss=1.0):

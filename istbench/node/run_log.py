@@ -9,7 +9,7 @@ from istbench.node.destinations import Sinks
 from istbench.node.full_model import Evaluated
 from istbench.node.measure import node_seconds
 from istbench.node.training_state import Progress
-from istbench.results.events import Evaluation, Note, Part, Resume, digest_with
+from istbench.results.events import Evaluation, Note, Resume, RunPart, digest_with
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
 
@@ -34,7 +34,7 @@ class RunLog:
             Resume(
                 step=step,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
-                part=Part(host=header.host, threads=header.threads, versions=header.versions, git=header.git),
+                part=RunPart(host=header.host, threads=header.threads, versions=header.versions, git=header.git),
                 damage=f"checkpoint {damage}; the run resumes from the checkpoint of step {step}",
             )
         )

@@ -17,7 +17,7 @@ from istbench.methods.base import Method, OwnKernels
 from istbench.node import checkpoint
 from istbench.node.computed import compiling, computed
 from istbench.node.registry import build_method
-from istbench.node.step_work import CountedStep, StepCounter
+from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
 
@@ -95,7 +95,7 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
     """
     current.begin("warming up")
     state = checkpoint.random_state(fabric.device)
-    counter = StepCounter()
+    counter = OperationCounter()
     config = _without(config, "autotune")  # the choice would be lost; `set_up` makes it again
     if config.method_options.get("warmup_rounds"):
         first = msgspec.structs.replace(config, compile=False)

@@ -44,7 +44,7 @@ class CountedStep:
     shapes: tuple[Shape, ...]
 
 
-class StepCounter(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """Counts operations and bytes of torch's kernels that run inside it, and the shapes of their matrix products.
 
     Convolutions stand for products of `USUAL_SHAPE`. torch's own FlopCounterMode registers hooks on the inputs of

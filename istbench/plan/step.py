@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from istbench.base.error_lines import during
 from istbench.methods.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
 from istbench.methods.optimizer import is_fused_on_cpu
-from istbench.node.step_work import StepCounter
+from istbench.node.step_work import OperationCounter
 from istbench.workloads.base import Workload
 
 
@@ -30,7 +30,7 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         inputs = batch_tensors(batch)
         batch_bytes = tensor_bytes(inputs)
     live = LiveBytes([*model.parameters(), *model.buffers(), *inputs])
-    counter = StepCounter()
+    counter = OperationCounter()
     uses: dict[int, float] = {}
     ready: dict[int, float] = {}
     numbers = {parameter: number for number, parameter in enumerate(parameters)}
@@ -90,7 +90,7 @@ def unknown_cost(model: nn.Module) -> StepCost:
     return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1])
 
 
-def _used(own: Sequence[int], uses: dict[int, float], counter: StepCounter) -> Callable[..., None]:
+def _used(own: Sequence[int], uses: dict[int, float], counter: OperationCounter) -> Callable[..., None]:
     def before(module: nn.Module, inputs: object) -> None:
         for number in own:
             uses.setdefault(number, counter.operations)
@@ -98,7 +98,7 @@ def _used(own: Sequence[int], uses: dict[int, float], counter: StepCounter) -> C
     return before
 
 
-def _ready(number: int, ready: dict[int, float], counter: StepCounter, drop: bool) -> Callable[[Tensor], None]:
+def _ready(number: int, ready: dict[int, float], counter: OperationCounter, drop: bool) -> Callable[[Tensor], None]:
     def after(parameter: Tensor) -> None:
         ready[number] = counter.operations
         if drop:

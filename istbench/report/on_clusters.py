@@ -18,7 +18,7 @@ from istbench.results.store import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class ReplayedGroups:
     """Recorded runs on the clocks of clusters.
 
     groups: of each profile in turn. sweeps: each group on each cluster, by bandwidth; cluster by cluster.
@@ -41,7 +41,7 @@ def replay_runs(
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
     tell: Callable[[int, int], None] | None = None,
-) -> Replayed:
+) -> ReplayedGroups:
     """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth.
@@ -68,7 +68,7 @@ def replay_runs(
         for name, family in clusters.items()
         for sweep in sweeps_of(name, [of_profile[profile.name] for profile in family])
     ]
-    return Replayed(
+    return ReplayedGroups(
         groups=tuple(group for of_one in of_profile.values() for group in of_one),
         sweeps=tuple(sweeps),
         problems=(*problems, *unreplayed),

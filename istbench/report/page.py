@@ -75,7 +75,7 @@ class OnClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class RunDetails:
     """One run: a line about it, its command, its settings and environment, and its raw files as relative links."""
 
     name: str
@@ -101,7 +101,7 @@ class Study:
     by_bandwidth: tuple[tuple[str, Plot], ...]
     maps: tuple[WinnerMap, ...]
     crossings: tuple[Table, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[RunDetails, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ def _either(made: Plot | None, make: Callable[[Group], Plot], group: Group) -> P
     return made
 
 
-def _cells(groups: Iterable[Group], file: Path) -> Iterable[Cell]:
+def _cells(groups: Iterable[Group], file: Path) -> Iterable[RunDetails]:
     """The cells of the first runs."""
     return (_cell(run, file) for run in _runs(groups)[:_MOST_SETTINGS])
 
@@ -285,7 +285,7 @@ def _runs(groups: Iterable[Group]) -> list[Run]:
     return list(seen.values())
 
 
-def _cell(run: Run, file: Path) -> Cell:
+def _cell(run: Run, file: Path) -> RunDetails:
     header = run.header
     settings = msgspec.to_builtins(header.config, enc_hook=encode_own)
     plain = {name: value for name, value in settings.items() if not isinstance(value, dict)}
@@ -307,7 +307,7 @@ def _cell(run: Run, file: Path) -> Cell:
         "stalls": stall_words(run) if run.stalls else "",
     }
     directory = run.directory
-    return Cell(
+    return RunDetails(
         name=header.cell,
         about=f"{header.method_label}, {count_nodes(header.nodes)}, seed {header.seed}: {header.status}",
         command=command_again(header),

@@ -11,7 +11,7 @@ from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class RunPart(msgspec.Struct, frozen=True, kw_only=True):
     """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
     host: HostRecord
@@ -25,7 +25,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
 
     step: Natural = 0
     time: Short = ""
-    part: Part | None = None
+    part: RunPart | None = None
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
@@ -37,7 +37,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
 
     step: Annotated[int, Meta(ge=-1, le=2**62)]
     time: Short = ""
-    part: Part | None = None
+    part: RunPart | None = None
     damage: Message = ""
 
     def __post_init__(self) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from istbench.results.events import Event, Part, Resume, Start
+from istbench.results.events import Event, Resume, RunPart, Start
 
 
-def parts(events: Sequence[Event]) -> list[tuple[int, Part]]:
-    """The parts of a run whose steps count: the step before each part, and its `Part`."""
-    found: list[tuple[int, Part]] = []
+def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
+    """The parts of a run whose steps count: the step before each part, and its `RunPart`."""
+    found: list[tuple[int, RunPart]] = []
     for event in events:
         if isinstance(event, Start | Resume):
             step = max(0, event.step)  # -1 stands for a new beginning
@@ -29,7 +29,7 @@ def changes(events: Sequence[Event]) -> list[str]:
     return [line for what, of in said if (line := _change(what, there, of))]
 
 
-def _change(what: str, there: Sequence[tuple[int, Part]], of: Callable[[Part], str]) -> str:
+def _change(what: str, there: Sequence[tuple[int, RunPart]], of: Callable[[RunPart], str]) -> str:
     known = [(step, of(part)) for step, part in there if of(part)]
     stretches = [next(same) for _, same in groupby(known, key=lambda pair: pair[1])]
     if len(stretches) < 2:
@@ -38,15 +38,15 @@ def _change(what: str, there: Sequence[tuple[int, Part]], of: Callable[[Part], s
     return f"{what}: {first}, " + ", ".join(f"from step {step} on {text}" for step, text in others)
 
 
-def _machine(part: Part) -> str:
+def _machine(part: RunPart) -> str:
     host = part.host
     about = [host.cores_words, host.machine, host.lab or ""]
     return f"{host.name} ({', '.join(filter(None, about))})" if any(about) else host.name
 
 
-def _versions(part: Part) -> str:
+def _versions(part: RunPart) -> str:
     return " ".join(f"{name} {version}" for name, version in sorted(part.versions.items()))
 
 
-def _source(part: Part) -> str:
+def _source(part: RunPart) -> str:
     return "" if part.git is None else part.git.commit[:12] + (" with changes" if part.git.dirty else "")

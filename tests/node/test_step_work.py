@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.node.step_work import USUAL_SHAPE, StepCounter
+from istbench.node.step_work import USUAL_SHAPE, OperationCounter
 
 
 def counted(step):
-    with StepCounter() as counter:
+    with OperationCounter() as counter:
         step()
     return counter.counted()
 

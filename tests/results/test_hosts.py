@@ -4,14 +4,14 @@ import msgspec
 from fake_runs import header
 
 from istbench.base.decode import decode_own
-from istbench.results.events import Part, Resume, Start
+from istbench.results.events import Resume, RunPart, Start
 from istbench.results.header import Git, Header, HostRecord
 from istbench.results.hosts import changes, parts
 
 HEADER = msgspec.convert(header(), Header, dec_hook=decode_own)
 VERSIONS = HEADER.versions
-HERE = Part(host=HEADER.host, threads=1, versions=VERSIONS, git=None)
-THERE = Part(
+HERE = RunPart(host=HEADER.host, threads=1, versions=VERSIONS, git=None)
+THERE = RunPart(
     host=HostRecord(name="server", cores=64, machine=""), threads=1, versions={**VERSIONS, "torch": "2.12.0"},
     git=Git("a" * 40, True),
 )  # fmt: skip

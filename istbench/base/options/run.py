@@ -35,7 +35,7 @@ Precision = Literal["bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class FieldFlags:
     """Flags of a field of `RunConfig`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described(Recorded):
+class Described(FieldFlags):
     """Flags of an option, beside its type, bounds and default.
 
     Attributes:
@@ -109,12 +109,12 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a request that a run records. None leaves the value to the workload or to the machine."""
 
-    workload: Annotated[Text, Recorded(tells_rows_apart=False)]
-    method: Annotated[Text, Recorded(tells_rows_apart=False)]
-    workload_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+    workload: Annotated[Text, FieldFlags(tells_rows_apart=False)]
+    method: Annotated[Text, FieldFlags(tells_rows_apart=False)]
+    workload_options: Annotated[Mapping[str, Any], FieldFlags(tells_rows_apart=False)] = msgspec.field(
         default_factory=dict
     )
-    method_options: Annotated[Mapping[str, Any], Recorded(tells_rows_apart=False)] = msgspec.field(
+    method_options: Annotated[Mapping[str, Any], FieldFlags(tells_rows_apart=False)] = msgspec.field(
         default_factory=dict
     )
     nodes: Annotated[
@@ -220,9 +220,9 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             of_machine=True,
         ),
     ] = 60.0
-    plugins: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    plugins: Annotated[Texts, FieldFlags(defines_cell=False, may_differ_by_host=True)] = ()
     # Tables describe the lab in words.
-    lab: Annotated[Lab | None, Recorded(computing=True, tells_rows_apart=False)] = None
+    lab: Annotated[Lab | None, FieldFlags(computing=True, tells_rows_apart=False)] = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):
@@ -262,7 +262,7 @@ class RunRequest(_Options, frozen=True, kw_only=True):
         ),
     ] = None
 
-    sinks: Annotated[Texts, Recorded(defines_cell=False, may_differ_by_host=True)] = ()
+    sinks: Annotated[Texts, FieldFlags(defines_cell=False, may_differ_by_host=True)] = ()
 
     def __post_init__(self) -> None:
         name, plugins = named_with_file(self.workload, self.plugins)
@@ -363,10 +363,10 @@ class RunOption(Described):
         )
 
 
-def _flags(kinds: Mapping[str, Any]) -> dict[str, Recorded]:
+def _flags(kinds: Mapping[str, Any]) -> dict[str, FieldFlags]:
     annotations = {name: getattr(kind, "__metadata__", ()) for name, kind in kinds.items()}
     return {
-        name: next((part for part in parts if isinstance(part, Recorded)), Recorded())
+        name: next((part for part in parts if isinstance(part, FieldFlags)), FieldFlags())
         for name, parts in annotations.items()
     }
 
@@ -386,7 +386,7 @@ def _table() -> tuple[RunOption, ...]:
     return tuple(ordered)
 
 
-def _fields(chosen: Callable[[Recorded], bool]) -> tuple[str, ...]:
+def _fields(chosen: Callable[[FieldFlags], bool]) -> tuple[str, ...]:
     return tuple(name for name in RunConfig.__struct_fields__ if chosen(_FLAGS[name]))
 
 

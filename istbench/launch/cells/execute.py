@@ -17,7 +17,7 @@ from istbench.node.stopping import StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
-from istbench.results.events import Part, Resume, Start, digest_with
+from istbench.results.events import Resume, RunPart, Start, digest_with
 from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now
 
@@ -141,7 +141,7 @@ def _clear(run: RunDirectory) -> None:
 
 def _open(cell: Cell, run: RunDirectory) -> None:
     now = time_now()
-    part = Part(
+    part = RunPart(
         host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
     )
     step = newest(run.checkpoint)

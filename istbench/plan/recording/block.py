@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
-from istbench.plan.recording.steps import RecordingEnded, Refused, StepRecorder
+from istbench.plan.recording.steps import CannotRecord, RecordingEnded, StepRecorder
 
 
 class RecordedBlock:
@@ -44,7 +44,7 @@ class RecordedBlock:
             raise self._recorder.error from None
         if self.record is not None:
             return isinstance(error, RecordingEnded)
-        if isinstance(error, Refused):
+        if isinstance(error, CannotRecord):
             raise UserError(f"the block cannot be recorded: {error}") from None
         if error is not None:
             return False

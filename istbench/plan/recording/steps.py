@@ -32,7 +32,7 @@ from istbench.cluster.script_record import (
 )
 from istbench.cluster.trace import TraceMeta
 from istbench.node.measure import MemoryArrays, PeakMemory
-from istbench.node.step_work import CountedStep, StepCounter
+from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
 from istbench.plan.recording.load import OthersLoad
 from istbench.plan.recording.modules import FoundModel, compiled_frames, find_model
@@ -50,7 +50,7 @@ class RecordingEnded(BaseException):
     """Ends a script after its recording. It is no Exception, so that a script cannot mistake it for its own."""
 
 
-class Refused(BaseException):
+class CannotRecord(BaseException):
     """Ends a script that cannot be recorded; the message is the reason."""
 
 
@@ -119,7 +119,7 @@ class StepRecorder:
         self._timed: list[_Step] = []
         self._seen: list[_Step] = []
         self._model: FoundModel | None = None
-        self._counter: StepCounter | None = None
+        self._counter: OperationCounter | None = None
         self._counted: CountedStep | None = None
         self._speeds: list[list[float]] = []
         self._resident = PeakMemory(torch.device("cpu"))
@@ -174,7 +174,7 @@ class StepRecorder:
         if self.record is not None:
             raise RecordingEnded
         if self.refusal:
-            raise Refused(self.refusal)
+            raise CannotRecord(self.refusal)
         key = id(optimizer)
         if key in self._stepping:  # an error ended its last step
             del self._stepping[self._stepping.index(key) :]
@@ -345,12 +345,12 @@ class StepRecorder:
         if any(count > 1 for count in step.inside.values()):
             self.refuse("its optimizer computes the loss several times in a step")
         if self.refusal:
-            raise Refused(self.refusal)
+            raise CannotRecord(self.refusal)
 
     def refuse(self, reason: str) -> None:
         """End the script from within, because it cannot be recorded."""
         self.refusal = reason
-        raise Refused(reason)
+        raise CannotRecord(reason)
 
     def _look(self) -> None:
         """Find the model behind the optimizers, and hook parameters that no optimizer has."""
@@ -360,7 +360,7 @@ class StepRecorder:
     def _begin_counting(self) -> None:
         assert self._model is not None
         if not self._model.compiled:  # torch's compiled kernels are no operations that it could count
-            self._counter = StepCounter()
+            self._counter = OperationCounter()
             self._counter.__enter__()
 
     def _end_counting(self) -> None:

@@ -19,7 +19,7 @@ ACTIVITY_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class TimelineBar:
     """A bar from `start` to `end`, seconds in the round.
 
     Attributes:
@@ -39,35 +39,35 @@ class Bar:
         return self.end - self.start
 
 
-def activity_bars(timeline: Timeline, node: int) -> list[Bar]:
+def activity_bars(timeline: Timeline, node: int) -> list[TimelineBar]:
     """Activities of `node` in order. A compute span shows its computing first: the trace has only its sum."""
     bars = []
     for own in timeline.activities:
         if own.node != node:
             continue
         middle = own.start + own.busy_s if own.kind == "compute" else own.end
-        bars.append(Bar(start=own.start, end=middle, kind=own.kind))
+        bars.append(TimelineBar(start=own.start, end=middle, kind=own.kind))
         if middle < own.end:
-            bars.append(Bar(start=middle, end=own.end, kind="stalled"))
+            bars.append(TimelineBar(start=middle, end=own.end, kind="stalled"))
     return bars
 
 
-def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> list[list[Bar]]:
+def transfer_rows(timeline: Timeline, node: int, way: Way, tolerance: float) -> list[list[TimelineBar]]:
     """The transfers of `node` one way, in as few rows as possible. Bars in a row overlap by at most `tolerance` s.
 
     Overlapping transfers with the same peer share a row, because they take turns on one connection.
     """
-    rows: list[list[Bar]] = []
+    rows: list[list[TimelineBar]] = []
     for transfer in timeline.transfers:
         here, peer = (transfer.source, transfer.target) if way == "out" else (transfer.target, transfer.source)
         if transfer.target is None:
             here, peer = transfer.source, None
         if here == node:
-            _place(rows, Bar(start=transfer.start, end=transfer.end, kind=peer), tolerance)
+            _place(rows, TimelineBar(start=transfer.start, end=transfer.end, kind=peer), tolerance)
     return rows
 
 
-def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
+def _place(rows: list[list[TimelineBar]], bar: TimelineBar, tolerance: float) -> None:
     """Append `bar`, which starts after all others, to a row. A bar that it overlaps there ends at its start."""
     shared = next((row for row in rows if row[-1].kind == bar.kind and row[-1].end > bar.start), None)
     row = shared or next((row for row in rows if row[-1].end <= bar.start + tolerance), None)
@@ -79,13 +79,13 @@ def _place(rows: list[list[Bar]], bar: Bar, tolerance: float) -> None:
     row.append(replace(bar, end=max(bar.end, last.end)) if shared else bar)
 
 
-def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
+def merged(bars: Iterable[TimelineBar], shortest: float) -> list[TimelineBar]:
     """`bars` in order. Neighbours shorter than `shortest` seconds and less than that apart are merged.
 
     A merged bar has the kind that takes most of its time.
     """
-    result: list[Bar] = []
-    cluster: list[Bar] = []
+    result: list[TimelineBar] = []
+    cluster: list[TimelineBar] = []
     for bar in bars:
         long = bar.seconds >= shortest
         if cluster and (long or bar.end - cluster[0].start > shortest):
@@ -100,12 +100,12 @@ def merged(bars: Iterable[Bar], shortest: float) -> list[Bar]:
     return result
 
 
-def _append(result: list[Bar], cluster: Sequence[Bar], shortest: float) -> None:
+def _append(result: list[TimelineBar], cluster: Sequence[TimelineBar], shortest: float) -> None:
     """Add `cluster` as one bar, or extend the last bar if it is a merged one of the same kind."""
     seconds: dict[BarKind, float] = {}
     for bar in cluster:
         seconds[bar.kind] = seconds.get(bar.kind, 0.0) + bar.seconds
-    one = Bar(
+    one = TimelineBar(
         start=cluster[0].start, end=cluster[-1].end, kind=max(seconds, key=lambda kind: seconds[kind]), merged=True
     )
     last = result[-1] if result else None

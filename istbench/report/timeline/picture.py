@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from istbench.base.errors import printable
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
-from istbench.report.timeline.bars import ACTIVITY_NAMES, Bar, BarKind
+from istbench.report.timeline.bars import ACTIVITY_NAMES, BarKind, TimelineBar
 from istbench.report.timeline.timeline import Timeline
 from istbench.report.timeline.views import View, timeline_views
 
@@ -100,7 +100,9 @@ def _draw_view(area: "Axes", view: View, timeline: Timeline, way: float) -> None
     area.set_yticks(list(names), list(names.values()), minor=True, fontsize="x-small")
 
 
-def _draw_bars(area: "Axes", bars: Sequence[Bar], place: tuple[float, float], scale: float, parted: float) -> None:
+def _draw_bars(
+    area: "Axes", bars: Sequence[TimelineBar], place: tuple[float, float], scale: float, parted: float
+) -> None:
     """Draw the bars of one row at `place` (bottom and height)."""
     by_kind: dict[BarKind, list[tuple[float, float]]] = {}
     for bar in bars:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from istbench.report.timeline.bars import WAYS, Bar, BarKind, Way, activity_bars, merged, transfer_rows
+from istbench.report.timeline.bars import WAYS, BarKind, TimelineBar, Way, activity_bars, merged, transfer_rows
 from istbench.report.timeline.timeline import Timeline, Transfer
 
 _ZOOM_BELOW, _ZOOM_MARGIN = 0.35, 0.12
@@ -20,8 +20,8 @@ class Lane:
     transfers: empty if no node has any.
     """
 
-    activities: list[Bar]
-    transfers: dict[Way, list[list[Bar]]]
+    activities: list[TimelineBar]
+    transfers: dict[Way, list[list[TimelineBar]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _view(timeline: Timeline, start: float, end: float, most_bars: int) -> View:
     return View(start=start, end=end, shortest=shortest, lanes=lanes)
 
 
-def _rows(lane: Lane) -> list[list[Bar]]:
+def _rows(lane: Lane) -> list[list[TimelineBar]]:
     return [lane.activities, *(row for rows in lane.transfers.values() for row in rows)]
 
 
@@ -115,9 +115,9 @@ def _merged(lane: Lane, shortest: float) -> Lane:
     )
 
 
-def _cut(bars: Sequence[Bar], start: float, end: float) -> list[Bar]:
+def _cut(bars: Sequence[TimelineBar], start: float, end: float) -> list[TimelineBar]:
     return [
-        Bar(start=max(bar.start, start), end=min(bar.end, end), kind=bar.kind)
+        TimelineBar(start=max(bar.start, start), end=min(bar.end, end), kind=bar.kind)
         for bar in bars
         if bar.start < end and bar.end > start
     ]

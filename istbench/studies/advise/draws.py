@@ -106,7 +106,7 @@ def draw(
     """What draws of `candidates` on `profile` need; those that cannot be first are left out.
 
     Raises:
-        UserError: if a trace cannot be candidate_clock on `profile`.
+        UserError: if a trace cannot be replayed on `profile`.
     """
     able = sorted((one for one in candidates if not one.why_not), key=lambda one: one.label)
     reach = reach_of(able, target, draws=draws, seed=seed)
@@ -129,7 +129,7 @@ def source_of(method: str) -> str:
 
 
 def replay_error(method: str, checks: Mapping[str, Check]) -> tuple[float, float]:
-    """Mean and standard deviation of candidate_clock over measured seconds, less one.
+    """Mean and standard deviation of replayed over measured seconds, less one.
 
     The deviation is the one of normal errors whose largest among as many measurements is as large as that of the
     check. A method that nobody has checked may be as far off as the worst that was.

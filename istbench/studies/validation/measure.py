@@ -24,7 +24,7 @@ from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.results.load import load_run
 from istbench.studies.validation.measurement import ReplayError
-from istbench.studies.validation.plan import SEGMENTS, Measured, measured_rounds, rehearsed, round_steps_of
+from istbench.studies.validation.plan import SEGMENTS, MeasuredSteps, measured_rounds, rehearsed, round_steps_of
 
 _CARRYING_BANDWIDTH = 3e9
 _SHARE = 0.5
@@ -33,7 +33,7 @@ _SHORT = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class TimedRun:
     """The data of one run, the seconds of its measured steps, those of the whole run, and its trace."""
 
     data: str
@@ -48,11 +48,11 @@ class Rehearsal:
 
     request: RunRequest
     round_steps: int
-    timed: Timed
+    timed: TimedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class LabRun:
     """A run to measure: where, for how many rounds, and how long that should take.
 
     Attributes:
@@ -61,7 +61,7 @@ class Point:
     """
 
     cell: RunRequest
-    measured: Measured
+    measured: MeasuredSteps
     network: ShapedNetwork | None
     bandwidth: str
     rehearsal: Rehearsal
@@ -185,14 +185,14 @@ class Validation:
         *,
         environment: str = "",
         share: float = 1.0,
-    ) -> Point:
+    ) -> LabRun:
         trace, dilation = rehearsal.timed.trace, network.lab.dilation if network else 1.0
         costs = self._ways(network).of(trace) if network else None
         profile = lab_profile(network.lab if network else None, costs, 1.0)
         round_s = replay(trace, profile, compute_scale=1 / share).seconds / trace.rounds * dilation
         measured = measured_rounds(round_s, rehearsal.round_steps, self._seconds)
         rounds = (SEGMENTS + 1) * measured.segment_rounds
-        return Point(
+        return LabRun(
             cell=measured.fit(rehearsal.request),
             measured=measured,
             network=network,
@@ -217,7 +217,7 @@ class Validation:
         return self._costs[fast]
 
     def _measure(
-        self, points: list[Point], replayed: Callable[[Point, Timed], ReplayError]
+        self, points: list[LabRun], replayed: Callable[[LabRun, TimedRun], ReplayError]
     ) -> Iterator[ReplayError]:
         total, expected = len(points) * self._repeats, self._repeats * sum(point.expected_s for point in points)
         self._display.note(f"{total} runs of at least {self._seconds:g} s each, about {_minutes(expected)} in all")
@@ -239,27 +239,27 @@ class Validation:
             )
             yield error
 
-    def _longer(self, point: Point, timed: Timed) -> Point:
+    def _longer(self, point: LabRun, timed: TimedRun) -> LabRun:
         """`point` with more rounds: those of its run, in `timed`, took less time than the rehearsal promised."""
         round_s = timed.seconds * point.dilation / (SEGMENTS * point.measured.segment_rounds)
         measured = measured_rounds(round_s, point.measured.round_steps, self._seconds)
         return dataclasses.replace(point, cell=measured.fit(point.cell), measured=measured)
 
-    def _run(self, request: RunRequest, network: ShapedNetwork | None) -> Timed:
+    def _run(self, request: RunRequest, network: ShapedNetwork | None) -> TimedRun:
         backend = Here(lab=network)
         started = time.monotonic()
         with scratch_folder() as folder:
             (outcome,) = backend.run([backend.fit(request)], folder, False, self._display)
             run = load_run(outcome.finished())
             warm, *_, last = run.curve.evaluations[1:]
-            return Timed(
+            return TimedRun(
                 data=run.header.data_source.seen,
                 seconds=last.train_s - warm.train_s,
                 whole_s=time.monotonic() - started,
                 trace=load_trace(run.directory.trace),
             )
 
-    def _replay_of_the_same_run(self, point: Point, there: Timed) -> ReplayError:
+    def _replay_of_the_same_run(self, point: LabRun, there: TimedRun) -> ReplayError:
         profile = self._profile(point, there)
         return self._error(
             point,
@@ -268,19 +268,19 @@ class Validation:
             _seconds(_replayed(point.rehearsal.timed.trace, profile, point.measured, 1.0)),
         )
 
-    def _replay_from_elsewhere(self, point: Point, there: Timed) -> ReplayError:
+    def _replay_from_elsewhere(self, point: LabRun, there: TimedRun) -> ReplayError:
         profile = self._profile(point, there)
         found = _replayed(point.rehearsal.timed.trace, profile, point.measured, None)
         own = _replayed(there.trace, profile, point.measured, 1 / point.share)
         error = self._error(point, there, _seconds(found), _seconds(own))
         return msgspec.structs.replace(error, scale=found.compute_scale)
 
-    def _profile(self, point: Point, there: Timed) -> ClusterProfile:
+    def _profile(self, point: LabRun, there: TimedRun) -> ClusterProfile:
         costs = self._ways(point.network).of(there.trace) if point.network else None
         profile = lab_profile(point.network.lab if point.network else None, costs, point.cores)
         return as_fast_as(profile, there.trace, point.share)
 
-    def _error(self, point: Point, there: Timed, replayed_s: float, recorded_elsewhere_s: float) -> ReplayError:
+    def _error(self, point: LabRun, there: TimedRun, replayed_s: float, recorded_elsewhere_s: float) -> ReplayError:
         return ReplayError(
             workload=point.cell.workload,
             method=point.cell.method,
@@ -299,11 +299,11 @@ class Validation:
         )
 
 
-def _replayed(trace: Trace, profile: ClusterProfile, measured: Measured, scale: float | None) -> Replay:
+def _replayed(trace: Trace, profile: ClusterProfile, measured: MeasuredSteps, scale: float | None) -> Replay:
     return replay(trace, profile, rounds=measured.segment_rounds, compute_scale=scale)
 
 
-def _replayed_segments(trace: Trace, profile: ClusterProfile, measured: Measured) -> float:
+def _replayed_segments(trace: Trace, profile: ClusterProfile, measured: MeasuredSteps) -> float:
     """Seconds of the measured segments in the trace of a whole run, each replayed with its own computing."""
     rounds = measured.segment_rounds
     return sum(

@@ -21,7 +21,7 @@ _MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredSteps:
     """The steps of a run: a segment to warm up, and then the measured segments, all of whole rounds."""
 
     segment_rounds: int
@@ -48,17 +48,17 @@ class Measured:
         return msgspec.structs.replace(request, steps=self.steps + self.segment_steps, eval_every=every)
 
 
-def measured_rounds(round_s: float, round_steps: int, seconds: float) -> Measured:
+def measured_rounds(round_s: float, round_steps: int, seconds: float) -> MeasuredSteps:
     """The rounds of `round_s` seconds each that take about `seconds`, and not much longer if rounds are long."""
     rounds = math.ceil(seconds / SEGMENTS / max(round_s, 1e-6))
     most = max(1, _MOST_STEPS // (SEGMENTS * round_steps))
-    return Measured(segment_rounds=max(1, min(rounds, most)), round_steps=round_steps)
+    return MeasuredSteps(segment_rounds=max(1, min(rounds, most)), round_steps=round_steps)
 
 
-def rehearsed(round_steps: int) -> Measured:
+def rehearsed(round_steps: int) -> MeasuredSteps:
     """The rounds of a rehearsal: at least two, and ten local steps, in each segment."""
     rounds = max(_LEAST_ROUNDS, -(-_LEAST_STEPS // round_steps))
-    return Measured(segment_rounds=rounds, round_steps=round_steps)
+    return MeasuredSteps(segment_rounds=rounds, round_steps=round_steps)
 
 
 def round_steps_of(request: RunRequest, progress: Progress) -> int:

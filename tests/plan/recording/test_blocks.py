@@ -392,7 +392,7 @@ def sparse():
 )
 def test_what_cannot_be_recorded_says_why(loop, reason):
     recorder = recording_steps.StepRecorder(12)
-    with pytest.raises(recording_steps.Refused) as refused:
+    with pytest.raises(recording_steps.CannotRecord) as refused:
         many(loop(), recorder)
     assert reason in str(refused.value)
     assert recorder.refusal == str(refused.value)

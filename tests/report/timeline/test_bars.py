@@ -3,13 +3,13 @@
 import pytest
 from timed_traces import swapping
 
-from istbench.report.timeline.bars import Bar, activity_bars, merged, transfer_rows
+from istbench.report.timeline.bars import TimelineBar, activity_bars, merged, transfer_rows
 from istbench.report.timeline.recorded import recorded_round
 from istbench.report.timeline.timeline import NodeActivity, Timeline, Transfer
 
 
 def bars(*spans):
-    return [Bar(start=start, end=end, kind=kind) for start, end, kind in spans]
+    return [TimelineBar(start=start, end=end, kind=kind) for start, end, kind in spans]
 
 
 def sends(*spans):
