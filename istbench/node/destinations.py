@@ -1,4 +1,4 @@
-"""Destinations of steps, evaluations, notes and the result of a run. Only rank 0 has sinks."""
+"""Destinations of steps, evaluations, notes and the result of a run. Only rank 0 has them."""
 
 import mmap
 import os
@@ -27,7 +27,7 @@ _NAME = "step"
 _LONGEST_S = 30.0  # until the run goes on without a sink that does not return
 
 
-class Sink(Protocol):
+class Destination(Protocol):
     """A destination of the records of a run, in order. Only `step` runs on the train clock."""
 
     def step(self, done: int) -> None:
@@ -44,7 +44,7 @@ class Sink(Protocol):
 
 
 class RunFiles:
-    """A sink that writes to the run directory."""
+    """Writes to the run directory."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -65,7 +65,7 @@ class RunFiles:
 
 
 class StepCounter:
-    """A sink that writes the last finished step to a file, which both sides map: it costs training nothing."""
+    """Writes the last finished step to a file that the launcher maps too. It costs no training time."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / _NAME
@@ -95,7 +95,7 @@ def read_step(directory: Path) -> int:
         return 0
 
 
-class Elsewhere:
+class RequestedSink:
     """The sink that the user requested by `text`, NAME or NAME=WHERE, for the evaluations of `run`.
 
     It begins with the first evaluation. After a resume it first gets the evaluations that the run kept. If it
@@ -174,38 +174,38 @@ def _resumed_at(events: Sequence[Event]) -> int | None:
     return last.step if isinstance(last, Resume) and last.step >= 0 else None
 
 
-class Sinks:
-    """Several sinks as one; none on the ranks that only train.
+class Destinations:
+    """Several destinations as one; none on the ranks that only train.
 
     As a context it closes them: the run is done if it had a result, failed after an error, else interrupted.
     """
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(self, destinations: Sequence[Destination]) -> None:
+        self._destinations = tuple(destinations)
         self._status: Status = "interrupted"
         self._lock, self._closed = threading.Lock(), False
 
-    def __enter__(self) -> "Sinks":
+    def __enter__(self) -> "Destinations":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._close("failed" if kind is not None else self._status)
 
     def _close(self, status: Status) -> None:
-        """Close every sink, the first time; a second call waits for the first."""
+        """Close every destination, the first time; a second call waits for the first."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                for sink in self._sinks:
-                    sink.close(status)
+                for one in self._destinations:
+                    one.close(status)
 
     @contextmanager
     def closed_at_end(self, status: Callable[[], Status]) -> Iterator[None]:
-        """Inside, `END` closes the sinks with `status()` and ends this process. Only for the main thread.
+        """Inside, `END` closes the destinations with `status()` and ends this process. Only for the main thread.
 
-        The launcher ends this worker so when another one fails. The main thread may then wait for that one inside
-        C code, which runs no handler of Python. So a thread closes the sinks: the system's part of the handler
-        wakes it through a pipe.
+        The launcher sends `END` to this worker when another one fails. The main thread may then wait for that one
+        inside C code, which runs no handler of Python. So a thread closes the destinations: the system's part of
+        the handler wakes it through a pipe.
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -229,21 +229,21 @@ class Sinks:
             os.close(writing)
 
     def step(self, done: int) -> None:
-        """Pass it to every sink."""
-        for sink in self._sinks:
-            sink.step(done)
+        """Pass it to every destination."""
+        for one in self._destinations:
+            one.step(done)
 
     def record(self, event: Event) -> None:
-        """Pass it to every sink, unless they are closed."""
+        """Pass it to every destination, unless they are closed."""
         with self._lock:
             if not self._closed:
-                for sink in self._sinks:
-                    sink.record(event)
+                for one in self._destinations:
+                    one.record(event)
 
     def finish(self, result: Result) -> None:
-        """Pass it to every sink."""
-        for sink in self._sinks:
-            sink.finish(result)
+        """Pass it to every destination."""
+        for one in self._destinations:
+            one.finish(result)
         self._status = "done"
 
 
@@ -253,6 +253,6 @@ def _end_at_once() -> None:
     signal.signal(END, signal.SIG_DFL)
 
 
-def sinks_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Sinks:
-    """The sinks of a run: its directory, `scratch` for its launcher, and those that the user `requested`."""
-    return Sinks([RunFiles(run), StepCounter(scratch), *(Elsewhere(text, run) for text in requested)])
+def destinations_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Destinations:
+    """The destinations of a run: its directory, `scratch` for its launcher, and those that the user `requested`."""
+    return Destinations([RunFiles(run), StepCounter(scratch), *(RequestedSink(text, run) for text in requested)])

@@ -13,7 +13,7 @@ from istbench.base.activity import Record, current
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.pulse import doing, waits
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.published import Totals
 from istbench.results.events import Note
 
@@ -24,7 +24,7 @@ _ROUNDS = 5  # the last looks that found further rounds; a single long one says 
 _LONGEST_NAME = 200
 
 
-class Pace:
+class RoundSeconds:
     """Seconds of the rounds of a run, from looks at its steps, and the time to the next evaluation.
 
     A round ends with an exchange, so steps differ and rounds are alike. The usual seconds of a round are the least
@@ -67,9 +67,9 @@ class Pace:
 class Lateness:
     """Watches the pace of a run on rank 0, and notes once, for the user, that the next evaluation comes late."""
 
-    def __init__(self, fabric: Fabric, totals: Totals, sinks: Sinks, round_steps: int) -> None:
-        self._fabric, self._totals, self._sinks = fabric, totals, sinks
-        self._pace = Pace(round_steps)
+    def __init__(self, fabric: Fabric, totals: Totals, destinations: Destinations, round_steps: int) -> None:
+        self._fabric, self._totals, self._destinations = fabric, totals, destinations
+        self._rounds = RoundSeconds(round_steps)
         self._waits: deque[str] = deque(maxlen=_ROUNDS)  # the operations of this rank's waits at the last looks
         self._end: int | None = None  # of the segment; None outside of one
         self._started = 0.0
@@ -82,13 +82,13 @@ class Lateness:
             self._thread.start()
         with self._lock:
             self._end, self._started = end, time.perf_counter()
-            self._pace.begin(self._started, self._totals.step, end)
+            self._rounds.begin(self._started, self._totals.step, end)
 
     def finish(self) -> None:
         """End the segment."""
         with self._lock:
             self._end = None
-            self._pace.finish(time.perf_counter(), self._totals.step)
+            self._rounds.finish(time.perf_counter(), self._totals.step)
 
     def close(self) -> None:
         """Stop looking."""
@@ -100,13 +100,13 @@ class Lateness:
                 late = self._look() if self._end is not None else None
             if late is not None:
                 with contextlib.suppress(UserError):  # a full disk ends the run at its next record
-                    self._sinks.record(Note(message=late, urgent=True))
+                    self._destinations.record(Note(message=late, urgent=True))
                 return
 
     def _look(self) -> str | None:
         now = time.perf_counter()
         self._waits.append(_awaited(current.look(), self._fabric.recorder.unawaited_s()))
-        found = self._pace.look(now, self._totals.step)
+        found = self._rounds.look(now, self._totals.step)
         if found is None or now - self._started < _LEAST_S:
             return None
         seems, usual = found

@@ -1,28 +1,30 @@
-"""The record of a run in training: evaluations, notes and the result, for its sinks."""
+"""The record of a run in training: evaluations, notes and the result, for its destinations."""
 
 import math
 from datetime import UTC, datetime
 
 from istbench.base.machine import host_name
 from istbench.fabric import Fabric
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.full_model import Evaluated
 from istbench.node.measure import node_seconds
-from istbench.node.training_state import Progress
+from istbench.node.training_state import RunTotals
 from istbench.results.events import Evaluation, Note, Resume, RunPart, digest_with
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
 
 
 class RunLog:
-    """Makes records of a run's progress and gives them to its sinks, which only rank 0 has.
+    """Makes records of a run's progress and gives them to its destinations, which only rank 0 has.
 
     Args:
         samples_per_step: samples of all ranks together in a local step.
     """
 
-    def __init__(self, sinks: Sinks, progress: Progress, fabric: Fabric, samples_per_step: int) -> None:
-        self._sinks, self._progress, self._fabric = sinks, progress, fabric
+    def __init__(
+        self, destinations: Destinations, progress: RunTotals, fabric: Fabric, samples_per_step: int
+    ) -> None:
+        self._destinations, self._progress, self._fabric = destinations, progress, fabric
         self._samples_per_step = samples_per_step
         self._method_noted = False
         self._last: Evaluation | None = None
@@ -30,7 +32,7 @@ class RunLog:
     def resumption(self, run: RunDirectory, damage: str) -> None:
         """Record that the run resumes from an older checkpoint; `damage` is a line on the newer one."""
         header, step = run.header(), self._progress.totals.step
-        self._sinks.record(
+        self._destinations.record(
             Resume(
                 step=step,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,7 +57,7 @@ class RunLog:
             train_loss=None if train_loss is None else _finite(train_loss),
             metrics={name: _finite(value) for name, value in found.metrics.items()},
         )
-        self._sinks.record(evaluation)
+        self._destinations.record(evaluation)
         totals.evaluations += 1
         totals.evaluations_sha256 = digest_with(totals.evaluations_sha256, evaluation)
         self._last = evaluation
@@ -64,13 +66,13 @@ class RunLog:
     def method_note(self, message: str) -> None:
         """Record the method's note, the first time."""
         if message and not self._method_noted:
-            self._sinks.record(Note(message=message))
+            self._destinations.record(Note(message=message))
         self._method_noted = True
 
     def no_trace(self, reason: str | None) -> None:
         """Record why the run has no trace, if there is a reason."""
         if reason:
-            self._sinks.record(Note(message=f"no trace, and no replays: {reason}"))
+            self._destinations.record(Note(message=f"no trace, and no replays: {reason}"))
 
     def result(self, weights_sha256: str, peak_bytes: int | None, tuning_s: float) -> None:
         """Record the result of the run, after its last evaluation. Every rank must call it.
@@ -83,7 +85,7 @@ class RunLog:
         last = self._last
         if last is None:
             raise RuntimeError("a run has a result after an evaluation")
-        self._sinks.finish(
+        self._destinations.finish(
             Result(
                 steps=last.step,
                 samples=last.samples,

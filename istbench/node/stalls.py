@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from istbench.base.activity import current
 from istbench.fabric import Fabric
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.measure import TrainClock
 from istbench.results.events import Stall
 
@@ -137,14 +137,14 @@ class _LocalStep:
 
 
 class Stalls:
-    """Watches the steps of this rank, and records the stalls of all ranks in `sinks`, which only rank 0 has.
+    """Watches the steps of this rank, and records the stalls of all ranks in `destinations`, which only rank 0 has.
 
     Attributes:
         in_trace_s: seconds of stalls in the recorded rounds; known on rank 0.
     """
 
-    def __init__(self, clock: TrainClock, fabric: Fabric, sinks: Sinks) -> None:
-        self._clock, self._fabric, self._sinks = clock, fabric, sinks
+    def __init__(self, clock: TrainClock, fabric: Fabric, destinations: Destinations) -> None:
+        self._clock, self._fabric, self._destinations = clock, fabric, destinations
         self._on_host = fabric.device.type == "cpu"
         self._usual = UsualSeconds()
         self.in_trace_s = 0.0
@@ -201,13 +201,13 @@ class Stalls:
         by_size = sorted(found, key=lambda stall: -stall.lost_s)
         for stall in sorted(by_size[:_NAMED], key=lambda stall: stall.long.step):
             long = stall.long
-            self._sinks.record(
+            self._destinations.record(
                 Stall(step=long.step, seconds=stall.lost_s, operation=long.operation, rank=long.rank)
             )
         rest = by_size[_NAMED:]
         if rest:
             seconds, last = sum(stall.lost_s for stall in rest), max(stall.long.step for stall in rest)
-            self._sinks.record(Stall(step=last, seconds=seconds, operation="", count=len(rest)))
+            self._destinations.record(Stall(step=last, seconds=seconds, operation="", count=len(rest)))
         self.in_trace_s += sum(stall.lost_s for stall in found if stall.long.recorded)
 
     def _with_causes(self, longs: Sequence[LongStep]) -> list[LongStep]:

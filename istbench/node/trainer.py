@@ -8,7 +8,7 @@ from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.node.ahead import BatchesAhead
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
@@ -48,16 +48,18 @@ class Trainer:
         *,
         segment: OpenSegment | None,
         memory: PeakMemory,
-        sinks: Sinks,
+        destinations: Destinations,
         stopping: Stopping | None,
         sample: TraceSample | None = None,
     ) -> None:
         self._sample = sample
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
-        self._memory, self._sinks, self._stopping = memory, sinks, stopping
+        self._memory, self._destinations, self._stopping = memory, destinations, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
-        self.stalls = Stalls(self._clock, fabric, sinks)
-        self._lateness = Lateness(fabric, totals, sinks, setup.method.round_steps) if fabric.rank == 0 else None
+        self.stalls = Stalls(self._clock, fabric, destinations)
+        self._lateness = (
+            Lateness(fabric, totals, destinations, setup.method.round_steps) if fabric.rank == 0 else None
+        )
         ahead = setup.workload.batches_ahead
         self._batches = BatchesAhead(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
         self._last_steps = 0  # of the last segment
@@ -154,7 +156,7 @@ class Trainer:
             if self._sample is not None and self._sample.due:
                 with self._off_the_clock():
                     self._sample.calibrate()
-            self._sinks.step(step + 1)
+            self._destinations.step(step + 1)
             self._totals.step = step + 1
 
     def _steps(self, end: int) -> Iterator[int]:

@@ -36,8 +36,8 @@ class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):
         return cls(end=end, steps=steps if finite else 0, losses=losses if finite else 0.0)
 
 
-class Progress:
-    """Totals of a run over all its resumptions, and its wall clock, which never stops."""
+class RunTotals:
+    """The totals of a run over all its resumptions, and its wall clock, which never stops."""
 
     def __init__(self, totals: Totals, fabric: Fabric) -> None:
         self.totals = totals
@@ -45,8 +45,8 @@ class Progress:
         self._wall_started = time.perf_counter() - totals.wall_s
 
     @classmethod
-    def none(cls, fabric: Fabric) -> "Progress":
-        """The progress of a run that starts now."""
+    def none(cls, fabric: Fabric) -> "RunTotals":
+        """The totals of a run that starts now."""
         computing_s = (0.0,) * fabric.world_size
         totals = Totals(
             step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=computing_s, evaluations=0,
@@ -71,7 +71,7 @@ class Restored:
         damage: a line on newer checkpoints that are damaged; empty if there are none.
     """
 
-    progress: Progress
+    progress: RunTotals
     segment: OpenSegment | None
     damage: str
 
@@ -109,7 +109,7 @@ class TrainingState:
                 segment = convert(state["segment"], OpenSegment, path_text)
                 if not totals.step < segment.end <= self._config.steps:
                     raise UserError(f"its segment ends at step {segment.end}")
-        return Restored(progress=Progress(totals, self._fabric), segment=segment, damage=damage)
+        return Restored(progress=RunTotals(totals, self._fabric), segment=segment, damage=damage)
 
     def save_if_due(self, totals: Totals) -> None:
         """Save if any rank finds that `checkpoint_every_s` has passed since the last checkpoint."""
@@ -117,7 +117,7 @@ class TrainingState:
         if self._fabric.maximum(float(due)) > 0:
             self._save(totals, None)
 
-    def save_stopped(self, progress: Progress, segment: OpenSegment | None) -> None:
+    def save_stopped(self, progress: RunTotals, segment: OpenSegment | None) -> None:
         """Save where training stopped, unless that step has a checkpoint."""
         if progress.totals.step not in (0, self._checkpoint.last):
             progress.count()

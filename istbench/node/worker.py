@@ -16,7 +16,7 @@ from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
 from istbench.methods.base import Notes
 from istbench.node.checkpoint import seed_random_state
-from istbench.node.destinations import Sinks, sinks_of_run
+from istbench.node.destinations import Destinations, destinations_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluator
 from istbench.node.measure import PeakMemory
@@ -28,7 +28,7 @@ from istbench.node.step_work import CountedStep
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
-from istbench.node.training_state import Progress, TrainingState
+from istbench.node.training_state import RunTotals, TrainingState
 from istbench.results.events import Evaluation
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
@@ -54,7 +54,9 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
     workload.open(header.data_source)
     latency_s = config.lab.fabric_latency_s if config.lab else 0.0
     with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
-        sinks = sinks_of_run(run, Path(scratch), config.sinks or ()) if fabric.rank == 0 else Sinks([])
+        destinations = (
+            destinations_of_run(run, Path(scratch), config.sinks or ()) if fabric.rank == 0 else Destinations([])
+        )
         # Launchers of other ranks look once a second, so they may hear a second later.
         ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
         request = StopRequest(Path(scratch))
@@ -62,13 +64,13 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
         if config.lab and config.lab.recorded_steps:
             fabric.recorder.least_steps = config.lab.recorded_steps
         guarded = (
-            sinks.closed_at_end(lambda: "interrupted" if request.requested() else "failed")
+            destinations.closed_at_end(lambda: "interrupted" if request.requested() else "failed")
             if fabric.rank == 0 and config.sinks
             else nullcontext()
         )
         own = during("", workload.place("model"), of_libraries=True)
-        with fabric.naming_peers(), guarded, sinks, own:
-            train_rank(run, config, workload, fabric, sinks, stopping, threads=header.threads)
+        with fabric.naming_peers(), guarded, destinations, own:
+            train_rank(run, config, workload, fabric, destinations, stopping, threads=header.threads)
 
 
 def _check_code(config: RunConfig) -> None:
@@ -95,7 +97,7 @@ def train_rank(
     config: RunConfig,
     workload: Workload,
     fabric: Fabric,
-    sinks: Sinks,
+    destinations: Destinations,
     stopping: Stopping | None = None,
     *,
     threads: int = 1,
@@ -119,7 +121,7 @@ def train_rank(
     for traffic in fabric.traffic.values():
         traffic.sent = traffic.received = 0
     evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
-    RankTraining(run, config, threads, setup, fabric, evaluator, memory, sinks, stopping, counted).train()
+    RankTraining(run, config, threads, setup, fabric, evaluator, memory, destinations, stopping, counted).train()
 
 
 class RankTraining:
@@ -134,7 +136,7 @@ class RankTraining:
         fabric: Fabric,
         evaluator: Evaluator,
         memory: PeakMemory,
-        sinks: Sinks,
+        destinations: Destinations,
         stopping: Stopping | None,
         counted: CountedStep,
     ) -> None:
@@ -144,16 +146,16 @@ class RankTraining:
         restored = self._state.restore()
         # A served model sets one thread for threads that start later.
         torch.set_num_threads(threads)
-        self._progress = Progress.none(fabric) if restored is None else restored.progress
-        self._log = RunLog(sinks, self._progress, fabric, config.batch_size * setup.shards)
+        self._progress = RunTotals.none(fabric) if restored is None else restored.progress
+        self._log = RunLog(destinations, self._progress, fabric, config.batch_size * setup.shards)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.
         self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, between_steps=config.lab is None)
         self._trainer = Trainer(
             config, setup, fabric, self._progress.totals,
-            segment=None if restored is None else restored.segment, memory=memory, sinks=sinks, stopping=stopping,
-            sample=self._trace,
+            segment=None if restored is None else restored.segment, memory=memory,
+            destinations=destinations, stopping=stopping, sample=self._trace,
         )  # fmt: skip
 
     def train(self) -> None:

@@ -27,7 +27,7 @@ import torch
 
 from istbench.base import activity
 from istbench.fabric.recorder import Recorder
-from istbench.node.destinations import Sinks, read_step
+from istbench.node.destinations import Destinations, read_step
 
 _POLL_S = 0.02
 _LAB = "istbench-lab-"
@@ -206,7 +206,7 @@ def print_cost(repeats: int, steps: int = 200_000) -> None:
     from istbench.node.stalls import Stalls
 
     fabric: Any = SimpleNamespace(device=torch.device("cpu"), recorder=Recorder(torch.device("cpu")))
-    stalls = Stalls(TrainClock(fabric), fabric, Sinks([]))
+    stalls = Stalls(TrainClock(fabric), fabric, Destinations([]))
 
     def wait() -> None:
         with activity.current.waiting("an operation"):

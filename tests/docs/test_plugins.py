@@ -28,7 +28,7 @@ def test_the_documented_sink_gets_the_evaluations_and_the_end(results, monkeypat
     exec(re.search(r"## A sink.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL).group(1), made)
     monkeypatch.setattr(sinks, "load_sink", lambda text: (made["Lines"], text, ""))
     run = write_run(results, header(status="running"), [])
-    with sinks.Sinks([sinks.Elsewhere("lines", run)]) as fed:
+    with sinks.Destinations([sinks.RequestedSink("lines", run)]) as fed:
         fed.record(evaluation(10, 1.0, 0.5))
     first, last = (results / "lines" / f"{run.path.name}.txt").read_text().splitlines()
     assert first.startswith("10 {'accuracy': 0.5, ")

@@ -7,7 +7,7 @@ from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
@@ -43,7 +43,7 @@ def node_counts(fabric, config, folder):
         counted = Counts()
         for stop in stops:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
-            sinks = Sinks([counted] if fabric.rank == 0 else [])
+            sinks = Destinations([counted] if fabric.rank == 0 else [])
             run = RunDirectory(folder / name)
             workload = open_workload("toy", config.workload_options)
             train_rank(run, config, workload, fabric, sinks, StopsAt(stop) if stop else None)
@@ -56,7 +56,7 @@ def node_counts_by_evaluations(fabric, configs, folder):
     found = []
     for number, config in enumerate(configs):
         counted = Counts()
-        sinks = Sinks([counted] if fabric.rank == 0 else [])
+        sinks = Destinations([counted] if fabric.rank == 0 else [])
         fabric.recorder = Recorder(fabric.device)
         run = RunDirectory(folder / str(number))
         train_rank(run, config, open_workload("toy", config.workload_options), fabric, sinks)

@@ -9,7 +9,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import lateness
-from istbench.node.lateness import Pace
+from istbench.node.lateness import RoundSeconds
 from istbench.node.worker import train_rank
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
@@ -25,7 +25,7 @@ def paced(pace, now, steps, step_s, first=0):
 
 
 def test_the_time_to_an_evaluation_follows_the_last_rounds():
-    pace = Pace(1)
+    pace = RoundSeconds(1)
     pace.begin(0.0, 0, 100)
     found, now = paced(pace, 0.0, 50, 1.0)
     assert found == (pytest.approx(100.0), pytest.approx(100.0))
@@ -34,7 +34,7 @@ def test_the_time_to_an_evaluation_follows_the_last_rounds():
 
 
 def test_one_long_round_says_nothing_about_the_others():
-    pace = Pace(1)
+    pace = RoundSeconds(1)
     pace.begin(0.0, 0, 100)
     _, now = paced(pace, 0.0, 50, 1.0)
     assert pace.look(now + 60.0, 50) == (pytest.approx(160.0), pytest.approx(100.0))
@@ -43,20 +43,20 @@ def test_one_long_round_says_nothing_about_the_others():
 
 
 def test_a_round_that_does_not_end_counts_as_long_as_it_has_lasted():
-    pace = Pace(10)
+    pace = RoundSeconds(10)
     pace.begin(0.0, 0, 20)
     paced(pace, 0.0, 10, 1.0)
     assert pace.look(500.0, 19) == (pytest.approx(510.0), pytest.approx(20.0))
 
 
 def test_before_the_first_round_nothing_is_known():
-    pace = Pace(10)
+    pace = RoundSeconds(10)
     pace.begin(0.0, 0, 100)
     assert paced(pace, 0.0, 9, 10.0)[0] is None
 
 
 def test_an_exchange_at_the_end_of_a_round_belongs_to_it():
-    pace, now = Pace(4), 0.0
+    pace, now = RoundSeconds(4), 0.0
     pace.begin(now, 0, 400)
     for first in range(0, 80, 4):
         for step in (1, 2, 3):
@@ -70,7 +70,7 @@ def test_an_exchange_at_the_end_of_a_round_belongs_to_it():
 
 
 def test_a_segment_of_slow_rounds_is_compared_with_those_before():
-    pace = Pace(1)
+    pace = RoundSeconds(1)
     pace.begin(0.0, 0, 10)
     _, now = paced(pace, 0.0, 10, 1.0)
     pace.finish(now, 10)

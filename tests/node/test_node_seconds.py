@@ -11,7 +11,7 @@ from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.measure import node_seconds
 from istbench.node.worker import train_rank
 from istbench.results.header import Result
@@ -61,7 +61,7 @@ def node_results(fabric, configs, folder, stops):
         for stop in [*stops, None]:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
             workload = open_workload("toy", config.workload_options)
-            sinks = Sinks([sink] if fabric.rank == 0 else [])
+            sinks = Destinations([sink] if fabric.rank == 0 else [])
             slowed = pausing(workload) if fabric.rank == 1 else workload
             train_rank(RunDirectory(folder / name), config, slowed, fabric, sinks, StopsAt(stop) if stop else None)
         found[name] = msgspec.to_builtins(sink.result) if fabric.rank == 0 else None

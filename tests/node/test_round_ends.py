@@ -9,7 +9,7 @@ import pytest
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
@@ -59,7 +59,9 @@ def node_runs(fabric, methods):
         kept = Kept()
         with tempfile.TemporaryDirectory() as folder:
             run = RunDirectory(Path(folder))
-            train_rank(run, config, open_workload("toy", {}), fabric, Sinks([kept] if fabric.rank == 0 else []))
+            train_rank(
+                run, config, open_workload("toy", {}), fabric, Destinations([kept] if fabric.rank == 0 else [])
+            )
             traced = run.trace.exists()
         if kept.result is not None:
             sent = [event.bytes_sent_per_node for event in kept.evaluations]

@@ -14,7 +14,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import stalls
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.stalls import Stalls, UsualSeconds
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation, Resume, Stall, Start
@@ -114,7 +114,7 @@ class Kept:
 
 def test_thousands_of_stalls_make_few_events():
     kept, usual = Kept(), UsualSeconds()
-    watched = Stalls(None, SimpleNamespace(device=torch.device("cpu")), Sinks([kept]))
+    watched = Stalls(None, SimpleNamespace(device=torch.device("cpu")), Destinations([kept]))
     steps = [(INSIDE, 2.1 if step % 4 == 0 else 0.1) for step in range(8000)]
     longs = usual.add(0, np.array([seconds for _, seconds in steps]), np.full(8000, INSIDE), np.zeros(8000))
     watched._record(usual.judged(longs))
@@ -123,8 +123,8 @@ def test_thousands_of_stalls_make_few_events():
     assert sum(event.seconds for event in kept.events) == pytest.approx(2000 * 2.0)
 
 
-class Disturbing(Sinks):
-    """Sinks that disturb the local step after `step`: rank 1 sleeps in it, or all messages come late."""
+class Disturbing(Destinations):
+    """Destinations that disturb the local step after `step`: rank 1 sleeps in it, or all messages come late."""
 
     def __init__(self, sinks, fabric, step, how):
         super().__init__(sinks)

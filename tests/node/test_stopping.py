@@ -14,7 +14,7 @@ from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric.texts import Texts
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.destinations import Sinks
+from istbench.node.destinations import Destinations
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation
@@ -122,7 +122,7 @@ def node_stopped(fabric, folder, name, stops):
             traffic.sent = traffic.received = 0
         fabric.recorder.__init__(fabric.device)  # as of a fabric of its own
         run = RunDirectory(Path(folder))
-        sinks = Sinks([kept] if fabric.rank == 0 else [])
+        sinks = Destinations([kept] if fabric.rank == 0 else [])
         opened = open_workload(workload, SIZES[workload])
         train_rank(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None)
         assert (run.checkpoint / str(stop) / "manifest.json").exists() == bool(stop)

@@ -9,7 +9,7 @@ from fake_runs import evaluation, header, write_run
 
 from istbench.base.errors import UserError
 from istbench.node import destinations as node_sinks
-from istbench.node.destinations import Elsewhere, RunFiles, Sinks
+from istbench.node.destinations import Destinations, RequestedSink, RunFiles
 from istbench.node.registry import load_sink
 from istbench.node.sinks.base import EvaluationSink
 from istbench.results.events import Note, Resume
@@ -26,7 +26,7 @@ def run(results):
 
 def feed(run, text, points, status):
     """One process's part of a run: it gives a sink these evaluations, and ends."""
-    with Sinks([RunFiles(run), *([Elsewhere(text, run)] if text else [])]) as sinks:
+    with Destinations([RunFiles(run), *([RequestedSink(text, run)] if text else [])]) as sinks:
         for step, value in points:
             found = evaluation(step, step / 10, value, sent=1000 * step)
             # A metric that was not a number, and a name with a character of its own.
