@@ -38,8 +38,8 @@ from istbench.launch.lab.network import check
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import NO_TIME
 from istbench.studies.advise.measure import LOG, read_checked
-from istbench.studies.advise.reach import TOO_FEW
 from istbench.studies.advise.saved import load_advice, save_advice
+from istbench.studies.advise.steps_to_target import TOO_FEW
 from istbench.studies.advise.truth import MeasuredAdvice, calibration, regret
 
 ROOT = Path(__file__).parents[2]

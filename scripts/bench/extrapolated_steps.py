@@ -38,8 +38,8 @@ from istbench.results.metrics import Metric, metric_named
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import Drawn, replay_error, seed_spread
 from istbench.studies.advise.odds import first
-from istbench.studies.advise.reach import Reach, reach_of
 from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock
+from istbench.studies.advise.steps_to_target import StepsToTarget, steps_to_target
 
 RESULTS = Path(__file__).parents[2] / "results"
 METRICS = {"extreme": ["precision@1"]}
@@ -152,7 +152,7 @@ def error_of(told: list[Told]) -> str:
 def extrapolated(curves: list[Curve], cuts: list[float], draws: int) -> list[Told]:
     """What the start of each curve tells of its later values."""
     return [
-        told_of(reach_of([probe], value, draws=draws, seed=0)[probe.label].by_seed[0], true)
+        told_of(steps_to_target([probe], value, draws=draws, seed=0)[probe.label].by_seed[0], true)
         for number, curve in enumerate(curves)
         for kept in sorted({max(FEWEST, int(len(curve.evaluations) * cut)) for cut in cuts})
         for probe in [Candidate(method="probe", label=f"{number} {kept}", curves={0: begun(curve, kept)})]
@@ -197,7 +197,7 @@ def beside_others(rows: list[tuple[Row, Curve]], share: float, draws: int) -> li
                 probe = Candidate(method=row.method, label=row.label, curves={0: begun(curve, kept)})
                 for value, true in later(curve, kept) if others else ():
                     along, alone = (
-                        reach_of(all_of, value, draws=draws, seed=0)[probe.label].by_seed[0]
+                        steps_to_target(all_of, value, draws=draws, seed=0)[probe.label].by_seed[0]
                         for all_of in ([probe, *others], [probe])
                     )
                     found.append((told_of(along, true), told_of(alone, true)))
@@ -253,9 +253,9 @@ def answered(
                 probe_of(row, curves, left, share)
                 for (row, curves), share in zip(rivals.items(), shares, strict=True)
             ]
-            reach = reach_of(probes, level, draws=draws, seed=0)
+            to_target = steps_to_target(probes, level, draws=draws, seed=0)
             for _ in range(questions):
-                drawn = drawn_at(probes, reach, random, draws)
+                drawn = drawn_at(probes, to_target, random, draws)
                 odds = first(drawn.seconds())
                 factor = random.uniform(BANDWIDTHS[0], BANDWIDTHS[-1], 1)
                 seconds = [
@@ -277,7 +277,9 @@ def probe_of(row: Row, curves: list[Curve], left: int, share: float) -> Candidat
     return Candidate(method=row.method, label=row.label, curves=kept)
 
 
-def drawn_at(probes: list[Candidate], reach: dict[str, Reach], random: np.random.Generator, draws: int) -> Drawn:
+def drawn_at(
+    probes: list[Candidate], to_target: dict[str, StepsToTarget], random: np.random.Generator, draws: int
+) -> Drawn:
     """Draws of `probes` on a cluster where each has random seconds a step that depend on the bandwidth."""
     clocks = {}
     for one in probes:
@@ -287,9 +289,9 @@ def drawn_at(probes: list[Candidate], reach: dict[str, Reach], random: np.random
             steps=np.array([0.0, 1.0]), seconds=seconds, computing=1 - share, exposed=share, low=1.0, high=1.0,
             steady=1.0, mean_error=0.0,
         )  # fmt: skip
-    spread, freedom = seed_spread(reach.values())
+    spread, freedom = seed_spread(to_target.values())
     return Drawn(
-        candidates=tuple(probes), reach=reach, clocks=clocks, checks={}, draws=draws,
+        candidates=tuple(probes), to_target=to_target, clocks=clocks, checks={}, draws=draws,
         seed=int(random.integers(2**31)), seed_spread=spread, freedom=freedom,
     )  # fmt: skip
 

@@ -18,8 +18,8 @@ from istbench.studies.advise.candidate import NO_TIME, Candidate
 from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
 from istbench.studies.advise.flips import Flips, find_flips
 from istbench.studies.advise.odds import CandidateOdds, Decider, Odds, Verdict, odds
-from istbench.studies.advise.reach import TOO_FEW
 from istbench.studies.advise.seconds import seconds_to
+from istbench.studies.advise.steps_to_target import TOO_FEW
 
 DeciderKind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
 

@@ -16,8 +16,8 @@ from istbench.cluster.checked import Check, known_checks, replay_check
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.candidate import Candidate
-from istbench.studies.advise.reach import Reach, reach_of
 from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock, candidate_clock
+from istbench.studies.advise.steps_to_target import StepsToTarget, steps_to_target
 
 SEEDS, PROBE, BANDWIDTH, COMPUTING, REPLAY = "seeds", "probe", "bandwidth", "computing", "replay"
 """Sources of doubt. `REPLAY` is that of one method: `replay ist`."""
@@ -30,12 +30,12 @@ class Drawn:
     """Everything that a draw needs, computed once.
 
     Attributes:
-        candidates: those with a clock, and by label their steps (reach) and seconds (clocks).
+        candidates: those with a clock, and by label their steps (to_target) and seconds (clocks).
         seed_spread: standard deviation of the log of steps to the target between seeds. freedom: its degrees.
     """
 
     candidates: tuple[Candidate, ...]
-    reach: Mapping[str, Reach]
+    to_target: Mapping[str, StepsToTarget]
     clocks: Mapping[str, CandidateClock]
     checks: Mapping[str, Check]
     draws: int
@@ -76,8 +76,8 @@ class Drawn:
         The mean of the logs over k seeds misses the true one by spread / sqrt(k), and a new seed differs by the
         spread. A bootstrap over seeds would give less: k is 1 to 3, and one seed has no spread at all.
         """
-        reach = self.reach[candidate.label]
-        by_seed = reach.without_doubt().by_seed if without == PROBE else reach.by_seed
+        to_target = self.to_target[candidate.label]
+        by_seed = to_target.without_doubt().by_seed if without == PROBE else to_target.by_seed
         seeds = len(by_seed)
         finite = np.isfinite(by_seed)
         count = finite.sum(axis=0)
@@ -109,11 +109,11 @@ def draw(
         UserError: if a trace cannot be replayed on `profile`.
     """
     able = sorted((one for one in candidates if not one.why_not), key=lambda one: one.label)
-    reach = reach_of(able, target, draws=draws, seed=seed)
-    spread, freedom = seed_spread(reach.values())
+    to_target = steps_to_target(able, target, draws=draws, seed=seed)
+    spread, freedom = seed_spread(to_target.values())
     return Drawn(
         candidates=tuple(able),
-        reach=reach,
+        to_target=to_target,
         clocks={one.label: candidate_clock(one, profile) for one in able},
         checks=checks,
         draws=draws,
@@ -141,11 +141,11 @@ def replay_error(method: str, checks: Mapping[str, Check]) -> tuple[float, float
     return check.mean, max(abs(check.largest - check.mean) / furthest, check.median)
 
 
-def seed_spread(reaches: Iterable[Reach]) -> tuple[float, float]:
+def seed_spread(found: Iterable[StepsToTarget]) -> tuple[float, float]:
     """The spread of the log of steps between seeds of a candidate, pooled over candidates, and its freedom."""
     squares, freedom = _SEED_POINTS * _SEED_SPREAD**2, _SEED_POINTS
-    for reach in reaches:
-        seen = reach.by_seed[~reach.extrapolated, 0]
+    for to_target in found:
+        seen = to_target.by_seed[~to_target.extrapolated, 0]
         if len(seen) > 1 and (seen > 0).all():
             logs = np.log(seen)
             squares += float(((logs - logs.mean()) ** 2).sum())

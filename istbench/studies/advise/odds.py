@@ -12,7 +12,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS, Drawn, draw, source_of
-from istbench.studies.advise.reach import judged
+from istbench.studies.advise.steps_to_target import judged
 
 Verdict = Literal["clear", "close", "none"]
 
@@ -161,7 +161,7 @@ def _candidate_odds(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: f
         low=low,
         high=high,
         steps=float(np.quantile(drawn.steps(candidate), 0.5, method="lower")),
-        extrapolated=bool(drawn.reach[candidate.label].extrapolated.any()),
+        extrapolated=bool(drawn.to_target[candidate.label].extrapolated.any()),
         computing=clock.computing,
         exposed=clock.exposed,
     )

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from istbench.cluster.trace import Floats
-from istbench.studies.advise.progress import Progress
+from istbench.studies.advise.signed_curve import SignedCurve
 
 FURTHEST = 64.0
 """A crossing further than this many times the length of a curve counts as never."""
@@ -25,19 +25,19 @@ _LIFTED = 1.0  # standard deviations of an evaluation, by which the first one at
 _BEYOND = 0.35  # spread of the log of the log of a distance, since the law itself is not exact
 
 
-def steps_by_law(progress: Progress, level: float, beyond: Floats, random: np.random.Generator) -> Floats:
-    """Draws of the step at which `progress`, which ends short of `level`, reaches it [draws]; infinite for never.
+def steps_by_law(curve: SignedCurve, level: float, beyond: Floats, random: np.random.Generator) -> Floats:
+    """Draws of the step at which `curve`, which ends short of `level`, reaches it [draws]; infinite for never.
 
     beyond: standard normal numbers, the error of the law [draws].
     """
-    if len(progress.steps) < LEAST_POINTS:
+    if len(curve.steps) < LEAST_POINTS:
         return np.full(len(beyond), math.inf)
-    distance = _distance(progress.steps / progress.last, progress.values, level, len(beyond), random)
+    distance = _distance(curve.steps / curve.last, curve.values, level, len(beyond), random)
     with np.errstate(over="ignore"):
         distance = np.exp(np.log(np.maximum(distance, 1.0)) * np.exp(_BEYOND * beyond))
     distance[~(distance <= FURTHEST)] = math.inf
     # The probe saw no crossing, so the earliest is behind its last evaluation.
-    return np.asarray(distance * progress.last)
+    return np.asarray(distance * curve.last)
 
 
 def _distance(x: Floats, y: Floats, level: float, draws: int, random: np.random.Generator) -> Floats:

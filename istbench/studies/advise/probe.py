@@ -32,10 +32,10 @@ from istbench.studies.advise.halving import FINALISTS, Cost, Halving, Rung
 from istbench.studies.advise.here import RecordedStep
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
-from istbench.studies.advise.progress import continued
 from istbench.studies.advise.promise import by_promise, longest_alike
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.screen import Screening, planned_data
+from istbench.studies.advise.signed_curve import continued
 from istbench.studies.advise.time_limit import TimeUp, at_most
 from istbench.studies.advise.variant import Screened, Variant, had_constant_rate
 

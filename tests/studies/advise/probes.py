@@ -9,8 +9,8 @@ from istbench.results.curves import Curve
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import Drawn, seed_spread
-from istbench.studies.advise.reach import Reach
 from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock
+from istbench.studies.advise.steps_to_target import StepsToTarget
 
 ACCURACY = Metric("accuracy")
 LINKS = BARE.with_bandwidth(8e8)
@@ -56,17 +56,17 @@ def clock(per_step, *, by_bandwidth=0.0, low=1.0, high=1.0, steady=1.0, computin
 
 def drawn(clocks, reached, *, draws=400, seed=0, **changed):
     """Draws of candidates by label: their clocks, and the steps that each seed needs, which probes have seen."""
-    reach = {
-        label: Reach(
+    to_target = {
+        label: StepsToTarget(
             by_seed=np.tile(np.array(steps, dtype=float)[:, None], draws), extrapolated=np.zeros(len(steps), bool)
         )
         for label, steps in reached.items()
     }
-    spread, freedom = seed_spread(reach.values())
+    spread, freedom = seed_spread(to_target.values())
     return Drawn(
         **{
             "candidates": tuple(Candidate(method=label, label=label) for label in clocks),
-            "reach": reach,
+            "to_target": to_target,
             "clocks": clocks,
             "checks": {},
             "draws": draws,

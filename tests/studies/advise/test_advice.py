@@ -13,7 +13,7 @@ from istbench.base.decode import decode_json
 from istbench.studies.advise.answer import Advice, Decide, RankedChoice, advise
 from istbench.studies.advise.candidate import NO_TIME
 from istbench.studies.advise.flips import Flip, Flips
-from istbench.studies.advise.reach import TOO_FEW
+from istbench.studies.advise.steps_to_target import TOO_FEW
 from istbench.studies.advise.words import advice_section, advice_text, candidates_table
 
 PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")

@@ -11,7 +11,7 @@ from probes import ACCURACY, candidate, curve
 
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import Candidate
-from istbench.studies.advise.reach import TOO_FEW, judged, reach_of
+from istbench.studies.advise.steps_to_target import TOO_FEW, judged, steps_to_target
 
 DRAWS = 400
 LOSS = Metric("loss", lower_is_better=True)
@@ -27,9 +27,9 @@ def power(exponent, steps, *, ceiling=0.95, metric=ACCURACY, noise=0.0):
     return Candidate(method="a", label="a", curves={0: curve(points, metric)})
 
 
-def reach(probe, target, *others, draws=DRAWS):
-    """The reach of `probe` beside `others`."""
-    return reach_of([probe, *others], target, draws=draws, seed=0)[probe.label]
+def steps_of(probe, target, *others, draws=DRAWS):
+    """The steps to `target` of `probe` beside `others`."""
+    return steps_to_target([probe, *others], target, draws=draws, seed=0)[probe.label]
 
 
 def quantiles(draws):
@@ -46,7 +46,7 @@ def shaped(label, *, scale=1.0, until=1000, every=20, metric=ACCURACY):
 
 
 def test_a_crossing_within_the_probe_is_interpolated_as_in_tables():
-    found = reach(candidate("a", steps=(100, 140)), 0.4)
+    found = steps_of(candidate("a", steps=(100, 140)), 0.4)
     assert found.by_seed == pytest.approx(np.tile([[50.0], [70.0]], DRAWS))
     assert not found.extrapolated.any()
 
@@ -55,7 +55,7 @@ def test_a_crossing_within_the_probe_is_interpolated_as_in_tables():
 def test_a_power_law_is_continued_in_either_direction(metric):
     probe = power(0.5, range(10, 110, 10), metric=metric)
     level = 0.95 - 0.9 * 20**-0.5  # at step 200
-    found = reach(probe, -level if metric.lower_is_better else level, draws=2000)
+    found = steps_of(probe, -level if metric.lower_is_better else level, draws=2000)
     assert found.extrapolated.all()
     low, middle, high = quantiles(found.by_seed)
     assert low < 200 < high
@@ -63,11 +63,11 @@ def test_a_power_law_is_continued_in_either_direction(metric):
 
 
 def test_a_curve_that_is_flat_below_the_target_never_reaches_it():
-    found = reach(power(2.0, range(10, 210, 10), ceiling=0.6, noise=0.001), 0.7)
+    found = steps_of(power(2.0, range(10, 210, 10), ceiling=0.6, noise=0.001), 0.7)
     assert quantiles(found.by_seed) == [math.inf] * 3
     assert found.extrapolated.all()
     flat = Candidate(method="a", label="a", curves={0: curve([(step, 0.6) for step in range(0, 60, 10)])})
-    assert np.isinf(reach(flat, 0.7).by_seed).all()
+    assert np.isinf(steps_of(flat, 0.7).by_seed).all()
 
 
 def test_a_single_evaluation_short_of_the_target_tells_nothing_alone():
@@ -94,8 +94,8 @@ def test_a_single_evaluation_counts_beside_a_curve_that_is_further():
 def test_a_curve_goes_on_as_one_that_is_further_does(metric):
     long, short = shaped("long", metric=metric), shaped("short", scale=2.0, until=100, metric=metric)
     level = -0.8 if metric.lower_is_better else 0.8
-    assert quantiles(reach(long, level, short).by_seed) == pytest.approx([1000] * 3)
-    found = reach(short, level, long)
+    assert quantiles(steps_of(long, level, short).by_seed) == pytest.approx([1000] * 3)
+    found = steps_of(short, level, long)
     low, middle, high = quantiles(found.by_seed)
     assert middle == pytest.approx(2000, rel=0.1)
     assert low < 0.9 * middle < 1.1 * middle < high
@@ -106,16 +106,16 @@ def test_a_curve_that_falls_behind_its_leader_does_so_further():
     leader = shaped("leader")
     falls = [
         (step, 0.8 * math.log1p(step**0.8) / math.log1p(1000)) for step in range(0, 401, 20)
-    ]  # its pace is 0.8
+    ]  # its slope is 0.8
     late = Candidate(method="late", label="late", curves={0: curve(falls)})
-    low, middle, high = quantiles(reach(late, 0.8, leader).by_seed)
+    low, middle, high = quantiles(steps_of(late, 0.8, leader).by_seed)
     assert middle == pytest.approx(1000 ** (1 / 0.8), rel=0.15)
     assert low < middle < high
 
 
 def test_a_flat_curve_never_gets_where_its_leader_does():
     flat = Candidate(method="a", label="a", curves={0: curve([(step, 0.5) for step in range(0, 400, 20)])})
-    assert np.isinf(reach(flat, 0.8, shaped("leader")).by_seed).mean() > 0.5
+    assert np.isinf(steps_of(flat, 0.8, shaped("leader")).by_seed).mean() > 0.5
 
 
 def test_two_curves_share_the_doubt_of_their_leader():
@@ -123,7 +123,7 @@ def test_two_curves_share_the_doubt_of_their_leader():
     levels = [(step, 0.95 - 0.95 * (1 + step) ** -0.3) for step in range(0, 1001, 20)]
     noisy = [(step, level + 0.004 * random.standard_normal()) for step, level in levels]
     long = Candidate(method="long", label="long", curves={0: curve(noisy)})
-    found = reach_of([long, shaped("a", until=400), shaped("b", until=400)], 0.87, draws=DRAWS, seed=0)
+    found = steps_to_target([long, shaped("a", until=400), shaped("b", until=400)], 0.87, draws=DRAWS, seed=0)
     never = [np.isinf(one.by_seed[0]).tolist() for one in found.values()]
     assert 0 < sum(never[0]) < DRAWS
     assert never[0] == never[1] == never[2]
@@ -132,7 +132,7 @@ def test_two_curves_share_the_doubt_of_their_leader():
 def test_a_curve_ahead_of_all_others_follows_its_own_law():
     short = power(0.5, range(10, 60, 10))
     slow = Candidate(method="b", label="b", curves={0: curve([(step, 1e-4 * step) for step in range(0, 501, 10)])})
-    assert np.array_equal(reach(short, 0.8, slow).by_seed, reach(short, 0.8).by_seed)
+    assert np.array_equal(steps_of(short, 0.8, slow).by_seed, steps_of(short, 0.8).by_seed)
 
 
 def test_a_curve_without_numbers_never_reaches_the_target():
@@ -140,12 +140,12 @@ def test_a_curve_without_numbers_never_reaches_the_target():
         method="a", label="a", curves={0: curve([(0, 0.1), (10, None), (20, None)])}, trace=object()
     )
     assert judged([diverged, shaped("long")], 0.7)[0] == diverged
-    assert np.isinf(reach(diverged, 0.7, shaped("long")).by_seed).all()
+    assert np.isinf(steps_of(diverged, 0.7, shaped("long")).by_seed).all()
 
 
 def test_evaluations_without_a_number_do_not_count():
     points = [(step, None if step == 50 else 0.9 - 0.9 * (step / 10) ** -0.5) for step in range(10, 110, 10)]
-    low, _, high = quantiles(reach(Candidate(method="a", label="a", curves={0: curve(points)}), 0.7).by_seed)
+    low, _, high = quantiles(steps_of(Candidate(method="a", label="a", curves={0: curve(points)}), 0.7).by_seed)
     assert low < 202 < high
 
 
@@ -157,7 +157,7 @@ def test_ranges_are_behind_the_probe_and_widen_with_the_distance(noise, exponent
     if level <= best + 1e-6:
         return
     others = [dataclasses.replace(power(exponent, range(10, 2010, 10)), label="long")] if beside else []
-    near, far = (reach(probe, target, *others).by_seed[0] for target in ((best + level) / 2, level))
+    near, far = (steps_of(probe, target, *others).by_seed[0] for target in ((best + level) / 2, level))
     assert (near >= 200).all()
     assert np.quantile(near, 0.5, method="lower") <= np.quantile(far, 0.5, method="lower")
     assert np.isfinite(near).mean() >= np.isfinite(far).mean()
@@ -179,7 +179,7 @@ def test_any_curves_have_draws_that_are_numbers_and_not_before_their_end(curves,
         )
         for number, seeds in enumerate(curves)
     ]
-    for one, found in zip(candidates, reach_of(candidates, 1.0, draws=20, seed=0).values(), strict=True):
+    for one, found in zip(candidates, steps_to_target(candidates, 1.0, draws=20, seed=0).values(), strict=True):
         assert found.by_seed.shape == (len(one.curves), 20)
         for own, draws, beyond in zip(one.curves.values(), found.by_seed, found.extrapolated, strict=True):
             numbers = [at.step for at, value in zip(own.evaluations, own.values, strict=True) if value is not None]
@@ -188,6 +188,6 @@ def test_any_curves_have_draws_that_are_numbers_and_not_before_their_end(curves,
 
 
 def test_without_doubt_each_seed_has_one_number_of_steps():
-    found = reach(power(0.5, range(10, 110, 10), noise=0.01), 0.8)
+    found = steps_of(power(0.5, range(10, 110, 10), noise=0.01), 0.8)
     assert len(np.unique(found.by_seed)) > 100
     assert len(np.unique(found.without_doubt().by_seed)) == 1

@@ -1,4 +1,4 @@
-"""A curve as progress: where it had learned as much."""
+"""A signed curve: where it had learned as much."""
 
 import math
 
@@ -9,40 +9,40 @@ from hypothesis import strategies as st
 from probes import curve
 
 from istbench.results.metrics import Metric
-from istbench.studies.advise.progress import Progress, continued, signed
+from istbench.studies.advise.signed_curve import SignedCurve, continued, signed
 
 LOSS = Metric("loss", lower_is_better=True)
 
 
 def test_between_two_points_the_value_is_linear_in_the_log_of_the_step():
-    progress = Progress.of(curve([(0, 0.0), (10, 0.2), (1000, 0.6)]))
-    assert progress.step_at(0.4) == pytest.approx(100)
-    assert progress.step_at(0.1) == pytest.approx(2.5), "in its root up to the first point"
-    assert (progress.step_at(0.2), progress.step_at(0.6)) == (10, 1000)
-    assert (progress.step_at(0.0), progress.step_at(-1.0), progress.step_at(0.61)) == (0, 0, math.inf)
+    own = SignedCurve.of(curve([(0, 0.0), (10, 0.2), (1000, 0.6)]))
+    assert own.step_at(0.4) == pytest.approx(100)
+    assert own.step_at(0.1) == pytest.approx(2.5), "in its root up to the first point"
+    assert (own.step_at(0.2), own.step_at(0.6)) == (10, 1000)
+    assert (own.step_at(0.0), own.step_at(-1.0), own.step_at(0.61)) == (0, 0, math.inf)
 
 
 def test_a_lower_loss_is_more_progress():
-    progress = Progress.of(curve([(0, 4.0), (10, 3.0), (20, 2.5)], LOSS))
-    assert progress.step_at(signed(2.5, LOSS)) == 20
-    assert progress.step_at(signed(3.5, LOSS)) == pytest.approx(2.5)
+    own = SignedCurve.of(curve([(0, 4.0), (10, 3.0), (20, 2.5)], LOSS))
+    assert own.step_at(signed(2.5, LOSS)) == 20
+    assert own.step_at(signed(3.5, LOSS)) == pytest.approx(2.5)
 
 
 def test_a_worse_value_later_changes_nothing():
-    progress = Progress.of(curve([(0, 0.0), (10, 0.5), (20, 0.3), (40, 0.6)]))
-    assert progress.step_at(0.3) == pytest.approx(3.6)
-    assert progress.step_at(0.5) == 10
-    assert 20 < progress.step_at(0.55) < 40
-    assert progress.last == 40
+    own = SignedCurve.of(curve([(0, 0.0), (10, 0.5), (20, 0.3), (40, 0.6)]))
+    assert own.step_at(0.3) == pytest.approx(3.6)
+    assert own.step_at(0.5) == 10
+    assert 20 < own.step_at(0.55) < 40
+    assert own.last == 40
 
 
 def test_without_a_value_at_step_0_a_curve_starts_with_its_first_point():
-    assert Progress.of(curve([(10, 0.5), (20, 0.6)])).step_at(0.4) == 0
+    assert SignedCurve.of(curve([(10, 0.5), (20, 0.6)])).step_at(0.4) == 0
 
 
 def test_evaluations_without_a_number_do_not_count():
-    progress = Progress.of(curve([(0, 0.1), (10, None), (20, None)]))
-    assert (progress.last, progress.step_at(0.1)) == (0.0, math.inf)
+    own = SignedCurve.of(curve([(0, 0.1), (10, None), (20, None)]))
+    assert (own.last, own.step_at(0.1)) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize("target", [None, 0.6, 0.5])
@@ -66,7 +66,7 @@ def test_a_finer_run_to_the_target_tells_its_step_and_not_a_coarser_one_before_i
 
 @given(values=st.lists(st.floats(0, 1), min_size=1, max_size=12), value=st.floats(0, 1), more=st.floats(0, 0.5))
 def test_more_progress_takes_no_fewer_steps(values, value, more):
-    progress = Progress.of(curve([(step, own) for step, own in enumerate(values)]))
-    here, there = progress.step_at(value), progress.step_at(value + more)
+    own = SignedCurve.of(curve([(step, own) for step, own in enumerate(values)]))
+    here, there = own.step_at(value), own.step_at(value + more)
     assert here <= there
-    assert np.isinf(there) or there <= progress.last
+    assert np.isinf(there) or there <= own.last

@@ -1,4 +1,4 @@
-"""The pace at which one curve follows another that is further: its leader."""
+"""How one curve follows another that is further, its leader."""
 
 import math
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ import numpy as np
 
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.power_law import FURTHEST
-from istbench.studies.advise.progress import Progress
+from istbench.studies.advise.signed_curve import SignedCurve
 
 Place = tuple[str, int]
 """A curve, by the label of its candidate and its seed."""
 
-_PACES, _LEAST_PACE = 0.2, 0.02  # spread of paces, before any evaluation tells one
+_SLOPES, _LEAST_SLOPE = 0.2, 0.02  # spread of slopes, before any evaluation tells one
 _NOISE, _PRIOR_POINTS = 0.1, 2.0  # of the log of a leader's step by one evaluation, before others tell it
 # scripts/bench/extrapolated_steps.py: how often true steps lie in the ranges that these two give.
 _SCALE = 0.15  # spread of the log of the steps at the end of a probe
@@ -20,36 +20,36 @@ _DRIFT = 0.2  # and of how much further it goes
 
 
 @dataclass(frozen=True)
-class Pace:
+class LeaderFit:
     """How a curve follows a leader.
 
     Attributes:
         leader: its place. there: the step of the leader with the value of the follower at its last step.
         last: that step of the follower.
-        pace: change of the log of the leader's step over that of the log of the follower's. 1 for two curves of one
-            shape; less if the follower falls behind, and near 0 if it no longer learns.
+        slope: change of the log of the leader's step over that of the log of the follower's. It is 1 for two curves
+            of one shape, less if the follower falls behind, and near 0 if it no longer learns.
     """
 
     leader: Place
     there: float
     last: float
-    pace: float
+    slope: float
 
     @classmethod
-    def of(cls, mine: Progress, theirs: Progress, leader: Place) -> "Pace | None":
+    def of(cls, mine: SignedCurve, theirs: SignedCurve, leader: Place) -> "LeaderFit | None":
         """How `mine` follows `theirs`; None if these never were at one value."""
         there = np.array([theirs.step_at(value) for value in mine.best])
         if not len(there) or not 0 < there[-1] < math.inf:
             return None
         # Up to its first evaluation, the leader's steps are a guess.
         known = there >= min(there[-1], theirs.steps[0])
-        now, pace = _line(np.log(mine.steps[known] / mine.last), np.log(there[known]))
-        return cls(leader=leader, there=math.exp(now), last=mine.last, pace=max(pace, _LEAST_PACE))
+        now, slope = _line(np.log(mine.steps[known] / mine.last), np.log(there[known]))
+        return cls(leader=leader, there=math.exp(now), last=mine.last, slope=max(slope, _LEAST_SLOPE))
 
     def steps(self, steps: Floats, doubt: Floats) -> Floats:
         """Draws of the follower's steps, where the leader takes `steps` [draws]. doubt: standard normal numbers."""
         finite = np.isfinite(steps)
-        further = np.log(np.where(finite, steps, self.there) / self.there) / self.pace
+        further = np.log(np.where(finite, steps, self.there) / self.there) / self.slope
         with np.errstate(over="ignore"):
             found = self.last * np.exp(further + doubt * np.hypot(_SCALE, _DRIFT * further))
         return np.where(finite & (found <= FURTHEST * np.maximum(steps, self.last)), found, math.inf)
@@ -64,6 +64,6 @@ def _line(x: Floats, y: Floats) -> tuple[float, float]:
     gram, moments = (weights[:, None] * design).T @ design, (weights * y) @ design
     residuals = y - design @ (np.linalg.pinv(gram) @ moments)
     noise = (weights @ residuals**2 + _PRIOR_POINTS * _NOISE**2) / (weights.sum() + _PRIOR_POINTS)
-    prior = np.diag([0.0, noise / _PACES**2])
+    prior = np.diag([0.0, noise / _SLOPES**2])
     now, slope = np.linalg.solve(gram + prior, moments + prior @ [0.0, 1.0]).tolist()
     return now, slope

@@ -1,4 +1,4 @@
-"""A curve as progress: local steps, and values of which higher ones are better."""
+"""A learning curve whose values are better if higher: losses change their sign."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def continued(before: Curve, last: Curve, target: float | None) -> Curve:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SignedCurve:
     """The evaluations of a curve after step 0 that have a number.
 
     Attributes:
@@ -44,8 +44,8 @@ class Progress:
     start: float | None
 
     @classmethod
-    def of(cls, curve: Curve) -> "Progress":
-        """The progress of `curve`."""
+    def of(cls, curve: Curve) -> "SignedCurve":
+        """The evaluations of `curve`."""
         points = [
             (evaluation.step, signed(value, curve.metric))
             for evaluation, value in zip(curve.evaluations, curve.values, strict=True)

@@ -20,16 +20,16 @@ from istbench.base.seeds import derived_seed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
 from istbench.studies.advise.candidate import Candidate
-from istbench.studies.advise.pace import Pace, Place
+from istbench.studies.advise.leader_fit import LeaderFit, Place
 from istbench.studies.advise.power_law import LEAST_POINTS, steps_by_law
-from istbench.studies.advise.progress import Progress, signed
+from istbench.studies.advise.signed_curve import SignedCurve, signed
 
 TOO_FEW = "too few evaluations to extrapolate"
 """The reason of a candidate whose curves end short of the target after a single evaluation, with none to follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class StepsToTarget:
     """Local steps to a target of one candidate.
 
     Attributes:
@@ -40,10 +40,10 @@ class Reach:
     by_seed: Floats
     extrapolated: NDArray[np.bool_]
 
-    def without_doubt(self) -> "Reach":
+    def without_doubt(self) -> "StepsToTarget":
         """The same with the median of every extrapolation in place of its draws, as a longer probe would give."""
         middle = np.quantile(self.by_seed, 0.5, axis=1, method="lower", keepdims=True)
-        return Reach(by_seed=np.broadcast_to(middle, self.by_seed.shape), extrapolated=self.extrapolated)
+        return StepsToTarget(by_seed=np.broadcast_to(middle, self.by_seed.shape), extrapolated=self.extrapolated)
 
 
 def judged(candidates: Sequence[Candidate], target: float) -> list[Candidate]:
@@ -64,7 +64,9 @@ def _judged(candidate: Candidate, known: "_Known") -> Candidate:
     return dataclasses.replace(candidate, failed=TOO_FEW)
 
 
-def reach_of(candidates: Sequence[Candidate], target: float, *, draws: int, seed: int) -> dict[str, Reach]:
+def steps_to_target(
+    candidates: Sequence[Candidate], target: float, *, draws: int, seed: int
+) -> dict[str, StepsToTarget]:
     """Draws of the local steps to `target` for each seed of each of `candidates`, by label."""
     known = _Known(candidates, target)
     drawing = _Drawing(known, draws, seed)
@@ -72,7 +74,7 @@ def reach_of(candidates: Sequence[Candidate], target: float, *, draws: int, seed
     for one in candidates:
         places = [(one.label, own) for own in one.curves]
         rows = [drawing.steps(place) for place in places]
-        found[one.label] = Reach(
+        found[one.label] = StepsToTarget(
             by_seed=np.array(rows).reshape(len(rows), draws),
             extrapolated=np.array([place not in known.seen for place in places], dtype=bool),
         )
@@ -83,13 +85,13 @@ class _Known:
     """The curves of all candidates.
 
     Attributes:
-        curves: each as progress. level: the target, so that higher is better.
+        curves: each with higher values better. level: the target, so that higher is better.
         seen: steps to the target of the curves that reached it.
         leaders: the curves that others follow.
     """
 
     def __init__(self, candidates: Sequence[Candidate], target: float) -> None:
-        self.curves: dict[Place, Progress] = {}
+        self.curves: dict[Place, SignedCurve] = {}
         self.seen: dict[Place, float] = {}
         self.level = target
         for one in candidates:
@@ -99,35 +101,37 @@ class _Known:
         # One law is wrong in the same way for all seeds of a candidate, so these share a leader's doubt.
         self.leaders = list(self.seen) or [
             place
-            for place, progress in self.curves.items()
-            if furthest and place[0] == furthest[0] and len(progress.steps) >= LEAST_POINTS
+            for place, curve in self.curves.items()
+            if furthest and place[0] == furthest[0] and len(curve.steps) >= LEAST_POINTS
         ]
 
     def _add(self, place: Place, curve: Curve, target: float) -> None:
         self.level = signed(target, curve.metric)
-        self.curves[place] = Progress.of(curve)
+        self.curves[place] = SignedCurve.of(curve)
         there = time_to_target(curve, target)
         if there is not None:
             self.seen[place] = there.step
 
     def _furthest(self, place: Place) -> tuple[bool, float]:
-        progress = self.curves[place]
-        return len(progress.steps) >= LEAST_POINTS, float(progress.best[-1]) if len(progress.steps) else -math.inf
+        curve = self.curves[place]
+        return len(curve.steps) >= LEAST_POINTS, float(curve.best[-1]) if len(curve.steps) else -math.inf
 
     def tells(self, place: Place) -> bool:
         """Whether a curve tells anything of its steps to the target. If it diverged: that it never gets there."""
         points = len(self.curves[place].steps)
-        return place in self.seen or points != 1 or bool(self.paces(place))
+        return place in self.seen or points != 1 or bool(self.fits(place))
 
-    def paces(self, place: Place) -> list[Pace]:
+    def fits(self, place: Place) -> list[LeaderFit]:
         """How a curve follows each of the leaders that learned more than it.
 
         A leader that made its first evaluation after that tells little of it, so it counts only if all did.
         """
-        found = (Pace.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place)
-        paces = [pace for pace in found if pace is not None]
-        early = [pace for pace in paces if pace.there >= self.curves[pace.leader].steps[0]]
-        return early or paces
+        found = (
+            LeaderFit.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place
+        )
+        fits = [fit for fit in found if fit is not None]
+        early = [fit for fit in fits if fit.there >= self.curves[fit.leader].steps[0]]
+        return early or fits
 
 
 class _Drawing:
@@ -146,8 +150,8 @@ class _Drawing:
         """Draws of the steps of the curve at `place` [draws]."""
         if place in self._leaders:
             return self._leaders[place]
-        paces = self._known.paces(place)
-        return self._along(place, paces) if paces else self._by_itself(place)
+        fits = self._known.fits(place)
+        return self._along(place, fits) if fits else self._by_itself(place)
 
     def _by_itself(self, place: Place) -> Floats:
         """The draws from that curve alone [draws]."""
@@ -158,10 +162,10 @@ class _Drawing:
         beyond = self._random("beyond", label).standard_normal(self._draws)
         return steps_by_law(self._known.curves[place], self._known.level, beyond, self._random("reach", label, own))
 
-    def _along(self, place: Place, paces: Sequence[Pace]) -> Floats:
+    def _along(self, place: Place, fits: Sequence[LeaderFit]) -> Floats:
         """The draws of a curve, each along one of the leaders [draws]."""
         doubt = self._random("pace", place[0]).standard_normal(self._draws)
-        rows = np.array([pace.steps(self._leaders[pace.leader], doubt) for pace in paces])
+        rows = np.array([fit.steps(self._leaders[fit.leader], doubt) for fit in fits])
         found = rows[(self._followed * len(rows)).astype(int), np.arange(self._draws)]
         # The probe saw no crossing, so the earliest is behind its last evaluation.
         return np.asarray(np.maximum(found, self._known.curves[place].last))
