@@ -200,9 +200,9 @@ def _advise(
     from istbench.cli.replaying import replaying
     from istbench.launch.backends.here import Here
     from istbench.results.on_cluster import own_checks
+    from istbench.studies.advise.advice_file import save_advice
     from istbench.studies.advise.answer import advise
     from istbench.studies.advise.probe import probe
-    from istbench.studies.advise.saved import save_advice
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
     backend = Here()
@@ -274,8 +274,8 @@ def _show(
     truth: Mapping[str, float | None] | None = None,
     failures: Mapping[str, str] | None = None,
 ) -> None:
-    from istbench.studies.advise.truth import regret
-    from istbench.studies.advise.words import advice_text
+    from istbench.studies.advise.advice_text import advice_text
+    from istbench.studies.advise.regret import regret
 
     if not as_json:
         click.echo(printable_lines(advice_text(advice)))
@@ -288,7 +288,7 @@ def _show(
 
 
 def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: Mapping[str, str]) -> None:
-    from istbench.studies.advise.words import truth_lines
+    from istbench.studies.advise.advice_text import truth_lines
 
     lines = truth_lines(advice, truth)
     if len(truth) == 1:  # of a single run, the last line has no regret to tell

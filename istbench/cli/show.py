@@ -64,8 +64,8 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
     from istbench.report.output.html.write import write_page
     from istbench.report.page import build_page
     from istbench.report.timeline.chart import round_charts
-    from istbench.studies.advise.saved import load_advice
-    from istbench.studies.advise.words import advice_section
+    from istbench.studies.advise.advice_file import load_advice
+    from istbench.studies.advise.advice_text import advice_section
 
     section = None
     try:

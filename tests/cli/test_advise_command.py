@@ -9,9 +9,9 @@ import pytest
 from istbench.base.errors import RunFailed, UserError
 from istbench.cli import advise_command
 from istbench.launch.backends.here import Here
+from istbench.studies.advise.advice_file import load_advice
 from istbench.studies.advise.answer import Advice, advise
 from istbench.studies.advise.measure import MeasuredCandidate, read_checked
-from istbench.studies.advise.saved import load_advice
 from tests.studies.advise.probes import ACCURACY, LINKS, candidate
 
 ASKED = ("toy", "--nodes", 2, "--methods", "local_sgd", "--seeds", 1, "--target", 0.5, "--minutes", 0.6)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from istbench.studies.advise.advice_file import save_advice
 from istbench.studies.advise.answer import advise
 from istbench.studies.advise.candidate import NO_TIME
-from istbench.studies.advise.saved import save_advice
 from tests.studies.advise.probes import ACCURACY, LINKS, candidate, curve
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "bench"
@@ -145,9 +145,9 @@ def test_an_advice_that_fails_leaves_the_case_for_the_next_command(program, tmp_
 
 
 def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(program):
-    checked = program.Checked(advice=advice(), truth={"ist": None, "ddp": None})
+    checked = program.MeasuredAdvice(advice=advice(), truth={"ist": None, "ddp": None})
     assert program._summary([checked]) == ["Recommendations that missed the target, or failed: 1."]
-    right = program.Checked(advice=advice(), truth={"ist": 10.0, "ddp": 20.0})
+    right = program.MeasuredAdvice(advice=advice(), truth={"ist": 10.0, "ddp": 20.0})
     lines = program._summary([checked, right])
     assert lines[0].startswith("Regret in time to target over 1 cases: median 0.0%, worst 0.0%.")
     assert lines[0].endswith("missed the target, or failed: 1.")

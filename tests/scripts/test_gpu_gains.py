@@ -13,7 +13,7 @@ import gpu_gains
 
 def test_gains_are_replayed_by_bandwidth_and_by_setting(results):
     write_p3_runs(results)
-    tables, plots = gpu_gains.study(load_runs(results)[0], (4.0, 15.0), (gpu_gains.Setting(2.0, 20e-6),))
+    tables, plots = gpu_gains.study(load_runs(results)[0], (4.0, 15.0), (gpu_gains.GpuSetting(2.0, 20e-6),))
     assert len(tables) == 3  # there is no sweep of slices
     assert [row[1].text for row in tables[0].rows][:3] == ["p3", "slicing alone", "p3, over whole tensors"]
     assert plots[0].panels[0].title == "Translation (Sockeye's sizes)"

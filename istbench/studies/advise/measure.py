@@ -14,7 +14,7 @@ from istbench.launch.backends.backend import Backend, Screen
 from istbench.results.load import load_run
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.question import Probed
-from istbench.studies.advise.truth import MeasuredAdvice
+from istbench.studies.advise.regret import MeasuredAdvice
 
 _MOST_BYTES = 2**28
 LOG = "advice.jsonl"

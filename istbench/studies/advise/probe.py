@@ -28,16 +28,16 @@ from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, Candidate, Redealt
+from istbench.studies.advise.estimates import StepEstimates, planned_data
 from istbench.studies.advise.halving import FINALISTS, Cost, Halving, Rung
-from istbench.studies.advise.here import RecordedStep
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
-from istbench.studies.advise.promise import by_promise, longest_alike
 from istbench.studies.advise.question import Probed, Question
-from istbench.studies.advise.screen import Screening, planned_data
+from istbench.studies.advise.shortlist import longest_alike, shortlist
 from istbench.studies.advise.signed_curve import continued
+from istbench.studies.advise.this_machine import RecordedStep
 from istbench.studies.advise.time_limit import TimeUp, at_most
-from istbench.studies.advise.variant import Screened, Variant, had_constant_rate
+from istbench.studies.advise.variant import EstimatedVariant, Variant, had_constant_rate
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
 _EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
@@ -75,7 +75,7 @@ def probe(
     started: float,
     replaying: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Probed:
-    """Screen and train the methods of `question` in `seconds`, of which the last `answer_s` stay for the answer.
+    """Estimate and train the methods of `question` in `seconds`, of which the last `answer_s` stay for the answer.
 
     started: `time.monotonic()` at the start of the command. replaying: surrounds replays that may take long.
 
@@ -125,16 +125,16 @@ class _Probing:
         self._target, target_from = self._base.target, ""
         if self._target is None and targets:
             self._target, target_from = targets[-1], f"the hardest of {recording.header.workload}"
-        self._screening = Screening(self._base, recorded, self._profile, self._question.given)
+        self._estimates = StepEstimates(self._base, recorded, self._profile, self._question.given)
         with replaying():
-            screened = self._screening.all_variants(self._question.methods)
-        self._by_label = {one.variant.label: one for one in screened}
+            estimated = self._estimates.all_variants(self._question.methods)
+        self._by_label = {one.variant.label: one for one in estimated}
         crowd = max(1.0, self._base.nodes * (recorded.meta.threads or 1) / cores())
         self._first_cost = dataclasses.replace(
             cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
         )
-        self._few = few = by_promise(screened)
-        self._note_screening(screened, few)
+        self._few = few = shortlist(estimated)
+        self._note_estimates(estimated, few)
         earlier = [rung for rung in self._journal.earlier if labels_of([rung]) <= set(self._by_label)]
         halving = Halving(
             [one.variant.label for one in few],
@@ -150,7 +150,7 @@ class _Probing:
             self._target, target_from = self._near_best(), f"{_SHORT_OF_BEST:.0%} short of the best probe"
         return Probed(
             question=self._question,
-            candidates=tuple(self._candidate(one, halving.stopped) for one in screened),
+            candidates=tuple(self._candidate(one, halving.stopped) for one in estimated),
             profile=self._profile,
             metric=recording.curve.metric,
             target=self._target,
@@ -213,9 +213,9 @@ class _Probing:
         kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
         return Variant(method=BASELINE, options=kept)
 
-    def _note_screening(self, screened: Sequence[Screened], few: Sequence[Screened]) -> None:
-        for one in screened:
-            self._screen.note(f"  {screened_line(one)}")
+    def _note_estimates(self, estimated: Sequence[EstimatedVariant], few: Sequence[EstimatedVariant]) -> None:
+        for one in estimated:
+            self._screen.note(f"  {estimate_line(one)}")
         baselines = sum(one.variant.baseline for one in few)
         self._screen.note(
             f"step two: training for real: {baselines} baselines, and of {len(few) - baselines} others that can be "
@@ -352,7 +352,7 @@ class _Probing:
             found[seed] = run.curve if before is None else continued(before, run.curve, self._target)
         return found
 
-    def _probed_as(self, one: Screened) -> str:
+    def _probed_as(self, one: EstimatedVariant) -> str:
         """The label whose probes tell how `one` learns."""
         label = one.variant.label
         if one not in self._few or self.failed(label):
@@ -374,7 +374,7 @@ class _Probing:
             else best * (1 + math.copysign(_SHORT_OF_BEST, -1 if metric.better(best, 0) else 1))
         )
 
-    def _candidate(self, one: Screened, after: Mapping[str, int]) -> Candidate:
+    def _candidate(self, one: EstimatedVariant, after: Mapping[str, int]) -> Candidate:
         """`one` as its probes so far tell. after: the local steps of those that were stopped, by label."""
         label = one.variant.label
         trace, redealt = self._trace(one)
@@ -404,7 +404,7 @@ class _Probing:
             redealt=redealt,
         )
 
-    def _trace(self, one: Screened) -> "tuple[Trace | None, Redealt | None]":
+    def _trace(self, one: EstimatedVariant) -> "tuple[Trace | None, Redealt | None]":
         """The trace of the longest probe that has one, else the planned one, and its nodes dealt again."""
         run = self._traced(one.variant.label)
         if run is not None:
@@ -413,7 +413,7 @@ class _Probing:
         planned = self._planned(one)
         return (None, None) if planned is None else (planned(self._base.nodes), planned)
 
-    def _planned(self, one: Screened) -> "Redealt | None":
+    def _planned(self, one: EstimatedVariant) -> "Redealt | None":
         """Gives the trace of `one` from sizes. None if its rounds do not follow from them.
 
         Its steps take the seconds that probes recorded of a variant that computes as it does. The operations alone
@@ -427,7 +427,7 @@ class _Probing:
             for other in planned
             if other.variant.computes_as(one.variant) and (run := self._traced(other.variant.label)) is not None
         )
-        return partial(self._screening.planned, one.variant, recorded=next(recorded, None))
+        return partial(self._estimates.planned, one.variant, recorded=next(recorded, None))
 
     def _traced(self, label: str) -> Run | None:
         """The longest probe of `label` that recorded a trace."""
@@ -466,7 +466,7 @@ def cost_of(run: Run, wall_s: float | None) -> Cost:
     )
 
 
-def screened_line(one: Screened) -> str:
+def estimate_line(one: EstimatedVariant) -> str:
     """One line about a variant after step one."""
     if one.why_not:
         return f"{one.variant.label}: not trained, {one.why_not}"

@@ -19,7 +19,7 @@ from istbench.results.metrics import Metric
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.halving import MOST_EVALUATIONS
-from istbench.studies.advise.here import RecordedStep, nodes_like_here
+from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import Variant
 
 _LEAST, _MOST, _DIGITS = 1.5, 4.0, 2

@@ -65,7 +65,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Screened:
+class EstimatedVariant:
     """A variant after step one.
 
     Attributes:

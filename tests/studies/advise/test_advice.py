@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.base.decode import decode_json
+from istbench.studies.advise.advice_text import advice_section, advice_text, candidates_table
 from istbench.studies.advise.answer import Advice, Decide, RankedChoice, advise
 from istbench.studies.advise.candidate import NO_TIME
 from istbench.studies.advise.flips import Flip, Flips
 from istbench.studies.advise.steps_to_target import TOO_FEW
-from istbench.studies.advise.words import advice_section, advice_text, candidates_table
 
 PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")
 FLAT = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}

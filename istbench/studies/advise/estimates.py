@@ -22,9 +22,9 @@ from istbench.cluster.trace import Trace
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.dealt_cell import CannotDeal, DealtCell
 from istbench.plan.planner import PlanRequest, planned_memory
-from istbench.studies.advise.here import RecordedStep, nodes_like_here
-from istbench.studies.advise.promise import mark_slow
-from istbench.studies.advise.variant import Screened, Variant
+from istbench.studies.advise.shortlist import mark_slow
+from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
+from istbench.studies.advise.variant import EstimatedVariant, Variant
 
 _GIB = 2**30
 # Two processes of one machine exchange about this many bits in a second.
@@ -36,8 +36,8 @@ _ACCUMULATED = (2, 4, 8, 16, 32)
 _COMPUTING, _ACCUMULATING = 0.9, 0.5
 
 
-class Screening:
-    """Screens variants of `methods` for the cell of `base` on `cluster`.
+class StepEstimates:
+    """Estimates memory and step seconds of variants of methods, for the cell of `base` on `cluster`.
 
     Args:
         base: a request on the question's nodes; its method and its method options do not count.
@@ -57,17 +57,17 @@ class Screening:
         crowd = max(1.0, base.nodes * threads / cores()) if recorded.meta.device != "cuda" else 1.0
         self._here = nodes_like_here(recorded.meta, bandwidth=_LOOPBACK / crowd, latency_s=None, crowd=crowd)
 
-    def all_variants(self, methods: Iterable[str]) -> list[Screened]:
+    def all_variants(self, methods: Iterable[str]) -> list[EstimatedVariant]:
         """Every variant of `methods`, with a reason for each that cannot be first by its memory or speed."""
         found = [variant for method in methods for variant in self._of_method(method)]
         return mark_slow(found)
 
-    def _of_method(self, method: str) -> Iterator[Screened]:
+    def _of_method(self, method: str) -> Iterator[EstimatedVariant]:
         given = self._given.get(method, {})
         kind = load_method(method, self._base.plugins)
         names = {option.name for option in dataclasses.fields(kind.Options)}
         plainest = method == BASELINE
-        plain = self.screened(self._variant(method, given, baseline=plainest))
+        plain = self.estimated(self._variant(method, given, baseline=plainest))
         yield plain
         if plain.why_not:
             return
@@ -78,7 +78,7 @@ class Screening:
             )
         if plainest and "compress" not in given:
             for compress in _choices(kind.Options, "compress"):
-                yield self.screened(self._variant(method, {**given, "compress": compress}))
+                yield self.estimated(self._variant(method, {**given, "compress": compress}))
         steps = plain.cell.method.options.local_steps if plain.cell and "local_steps" in names else 0
         if steps and "local_steps" not in given and plain.computing is not None and plain.computing < _COMPUTING:
             yield self._first_computing(
@@ -89,16 +89,16 @@ class Screening:
     def _variant(self, method: str, options: Mapping[str, Any], *, baseline: bool = False) -> Variant:
         return Variant(method=method, options=options, baseline=baseline, plugins=self._base.plugins)
 
-    def _first_computing(self, variants: Sequence[Variant], share: float) -> Screened:
+    def _first_computing(self, variants: Sequence[Variant], share: float) -> EstimatedVariant:
         """The first of `variants`, which have ever longer rounds, whose nodes compute `share` of the time."""
-        found = self.screened(variants[0])
+        found = self.estimated(variants[0])
         for variant in variants[1:]:
             if found.why_not or (found.computing is not None and found.computing >= share):
                 break
-            found = self.screened(variant)
+            found = self.estimated(variant)
         return found
 
-    def screened(self, variant: Variant) -> Screened:
+    def estimated(self, variant: Variant) -> EstimatedVariant:
         """`variant` with its memory and its seconds, as far as they are known."""
         try:
             found = self._fitted(variant)
@@ -108,10 +108,10 @@ class Screening:
         except CannotDeal:
             return found
         except UserError as error:
-            return Screened(variant=variant, why_not=str(error))
+            return EstimatedVariant(variant=variant, why_not=str(error))
         return self._timed(dataclasses.replace(found, round_steps=cell.method.round_steps, cell=cell), cell)
 
-    def _fitted(self, variant: Variant) -> Screened:
+    def _fitted(self, variant: Variant) -> EstimatedVariant:
         """`variant` with its memory, by the plan of `istbench plan`; also of a method whose rounds have none."""
         base, cluster = self._base, self._cluster
         memory = planned_memory(
@@ -128,10 +128,10 @@ class Screening:
             )
         )
         if memory is None:
-            return Screened(variant=variant)
+            return EstimatedVariant(variant=variant)
         fit = fits(memory, int(cluster.memory_gib * _GIB))
         has = f"of a node that has {cluster.memory_gib:.3g}"
-        return Screened(
+        return EstimatedVariant(
             variant=variant,
             memory_bytes=memory.total if memory.complete else None,
             fits=fit,
@@ -166,7 +166,7 @@ class Screening:
             data=self._data,
         )
 
-    def _timed(self, found: Screened, cell: DealtCell) -> Screened:
+    def _timed(self, found: EstimatedVariant, cell: DealtCell) -> EstimatedVariant:
         try:
             trace = self._trace(cell, self._recorded)
             there = cluster_time(trace, self._cluster, _two_ends(trace))

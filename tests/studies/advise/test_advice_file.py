@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate
 
 from istbench.base.errors import UserError
+from istbench.studies.advise.advice_file import load_advice, save_advice
+from istbench.studies.advise.advice_text import advice_section, advice_text
 from istbench.studies.advise.answer import advise
-from istbench.studies.advise.saved import load_advice, save_advice
-from istbench.studies.advise.words import advice_section, advice_text
 
 CANDIDATES = (
     candidate("ddp", baseline=True),

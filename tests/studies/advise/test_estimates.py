@@ -12,11 +12,11 @@ from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.dealt_cell import DealtCell
-from istbench.studies.advise.here import RecordedStep, nodes_like_here
-from istbench.studies.advise.promise import by_promise, longest_alike, mark_slow
-from istbench.studies.advise.screen import Screening
+from istbench.studies.advise.estimates import StepEstimates
 from istbench.studies.advise.seconds import mean_step_s
-from istbench.studies.advise.variant import Screened, Variant
+from istbench.studies.advise.shortlist import longest_alike, mark_slow, shortlist
+from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
+from istbench.studies.advise.variant import EstimatedVariant, Variant
 
 META = TraceMeta(
     nodes=1,
@@ -35,12 +35,12 @@ BASE = RunRequest(workload="toy", method="ddp", nodes=2, workload_options={"hidd
 PLUGINS = str(Path(__file__).parents[2] / "plan" / "plugins.py")
 
 
-def screening(bandwidth, base=BASE, **changed):
+def estimates_at(bandwidth, base=BASE, **changed):
     cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
     recorded = RecordedStep(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
-    return Screening(base, recorded, cluster, {})
+    return StepEstimates(base, recorded, cluster, {})
 
 
 def test_links_like_here_carry_less_than_their_bandwidth():
@@ -57,25 +57,25 @@ def test_a_step_takes_its_computing_and_its_exposed_messages():
     """ddp's gradients, 4 bytes each, cross a link each way in a step; local_sgd's weights in a round."""
     cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=2)
     wire = 4 * cell.parameters * 8 / (1e8 * 1448 / 1514)
-    asked = screening(1e8)
-    ddp = asked.screened(Variant(method="ddp"))
+    estimates = estimates_at(1e8)
+    ddp = estimates.estimated(Variant(method="ddp"))
     assert max(wire, 1e-3) < ddp.step_s < wire + 1e-3 + 1e-4
     assert ddp.computing == pytest.approx(1e-3 / ddp.step_s, rel=0.01)
-    rounds = asked.screened(Variant(method="local_sgd", options={"local_steps": 10}))
+    rounds = estimates.estimated(Variant(method="local_sgd", options={"local_steps": 10}))
     assert rounds.round_steps == 10
     assert rounds.step_s == pytest.approx(1e-3 + wire / 10, rel=0.05)
 
 
 def test_a_planned_step_takes_the_seconds_recorded_of_a_variant_that_computes_alike():
     """On other nodes, in proportion to its operations."""
-    asked, long = screening(1e8), Variant(method="ist", options={"local_steps": 64})
-    cell = asked.screened(Variant(method="ist", options={"local_steps": 4})).cell
+    estimates, long = estimates_at(1e8), Variant(method="ist", options={"local_steps": 64})
+    cell = estimates.estimated(Variant(method="ist", options={"local_steps": 4})).cell
     recorded = RecordedStep.of(cell.trace(META, 5e-3, 100), cell)
     assert recorded.step_s == pytest.approx(5e-3)
-    assert mean_step_s(asked.planned(long, 2, recorded)) == pytest.approx(5e-3)
-    four = asked.planned(long, 4, recorded)
-    assert mean_step_s(four) / mean_step_s(asked.planned(long, 4)) == pytest.approx(
-        5e-3 / mean_step_s(asked.planned(long, 2))
+    assert mean_step_s(estimates.planned(long, 2, recorded)) == pytest.approx(5e-3)
+    four = estimates.planned(long, 4, recorded)
+    assert mean_step_s(four) / mean_step_s(estimates.planned(long, 4)) == pytest.approx(
+        5e-3 / mean_step_s(estimates.planned(long, 2))
     )
 
 
@@ -102,17 +102,17 @@ def test_a_probe_trains_at_a_constant_rate_as_a_longer_run_begins():
 
 
 def test_rounds_grow_until_nodes_compute_most_of_the_time():
-    found = by_label(screening(1e8).all_variants(["ddp", "local_sgd"]))
+    found = by_label(estimates_at(1e8).all_variants(["ddp", "local_sgd"]))
     assert "local_sgd local_steps=16" in found or "local_sgd local_steps=64" in found
     (accumulated,) = (one for label, one in found.items() if "accumulate" in label)
     assert accumulated.variant.baseline
     assert accumulated.computing >= 0.5
-    fast = by_label(screening(1e12).all_variants(["ddp", "local_sgd"]))
+    fast = by_label(estimates_at(1e12).all_variants(["ddp", "local_sgd"]))
     assert [label for label in fast if "local_steps" in label] == []
 
 
 def test_no_method_that_takes_as_long_as_ddp_can_be_first():
-    found = by_label(screening(1e12).all_variants(["ddp", "local_sgd", "zero", "ist"]))
+    found = by_label(estimates_at(1e12).all_variants(["ddp", "local_sgd", "zero", "ist"]))
     assert found["ddp"].why_not == ""
     assert "as long as one of ddp" in found["local_sgd"].why_not
     assert "learns as ddp does" in found["zero"].why_not
@@ -121,20 +121,20 @@ def test_no_method_that_takes_as_long_as_ddp_can_be_first():
 
 def test_data_that_set_no_sizes_are_no_reason_to_leave_a_method_out(tmp_path):
     base = msgspec.structs.replace(BASE, workload="speech", workload_options={}, data=tmp_path)
-    found = screening(1e8, base=base).screened(Variant(method="ddp"))
+    found = estimates_at(1e8, base=base).estimated(Variant(method="ddp"))
     assert (found.why_not, found.cell is None) == ("", False)
 
 
 def test_a_method_that_does_not_fit_is_never_trained():
-    found = by_label(screening(1e8, memory_gib=1e-4).all_variants(["ddp", "ist"]))
+    found = by_label(estimates_at(1e8, memory_gib=1e-4).all_variants(["ddp", "ist"]))
     assert all(one.fits is False and "GiB of a node that has" in one.why_not for one in found.values())
-    assert by_promise(found.values()) == []
+    assert shortlist(found.values()) == []
 
 
 def test_a_method_whose_rounds_have_no_plan_must_fit_too():
     base = msgspec.structs.replace(BASE, workload="amazon670k", workload_options={})
     variant = Variant(method="sampled_softmax")
-    roomy, tight = (screening(1e8, base, memory_gib=gib).screened(variant) for gib in (64, 2))
+    roomy, tight = (estimates_at(1e8, base, memory_gib=gib).estimated(variant) for gib in (64, 2))
     assert (roomy.fits, roomy.step_s, roomy.why_not) == (True, None, "")
     assert roomy.memory_bytes > 2 * 2**30
     assert tight.fits is False
@@ -145,7 +145,7 @@ def test_the_memory_is_that_of_the_fullest_part_of_a_run():
     """With warm-up rounds, a node of ist trains the whole model at first."""
     base = msgspec.structs.replace(BASE, workload_options={"hidden": 4096})
     plain, warmed = (
-        screening(1e8, base).screened(Variant(method="ist", options=options))
+        estimates_at(1e8, base).estimated(Variant(method="ist", options=options))
         for options in ({}, {"warmup_rounds": 2})
     )
     assert warmed.memory_bytes > 1.2 * plain.memory_bytes
@@ -153,25 +153,25 @@ def test_the_memory_is_that_of_the_fullest_part_of_a_run():
 
 def test_memory_without_a_plan_is_unknown():
     base = msgspec.structs.replace(BASE, workload="opaque", workload_options={}, plugins=(PLUGINS,))
-    for asked, method in ((base, "ddp"), (msgspec.structs.replace(BASE, plugins=(PLUGINS,)), "silent")):
-        found = screening(1e8, asked).screened(Variant(method=method))
+    for estimates, method in ((base, "ddp"), (msgspec.structs.replace(BASE, plugins=(PLUGINS,)), "silent")):
+        found = estimates_at(1e8, estimates).estimated(Variant(method=method))
         assert (found.memory_bytes, found.fits, found.why_not) == (None, None, "")
 
 
 def test_a_method_that_refuses_the_workload_gives_its_reason():
-    (found,) = screening(1e8).all_variants(["dslide"])
+    (found,) = estimates_at(1e8).all_variants(["dslide"])
     assert "amazon670k" in found.why_not
 
 
 def test_only_a_method_with_an_outer_step_is_tried_if_its_step_takes_as_long_as_that_of_ddp():
-    found = by_label(screening(1e12).all_variants(["ddp", "local_sgd", "diloco"]))
+    found = by_label(estimates_at(1e12).all_variants(["ddp", "local_sgd", "diloco"]))
     assert found["local_sgd"].why_not == "a step takes as long as one of ddp"
     assert found["diloco"].why_not == ""
 
 
 def test_the_fastest_comes_first_then_baselines_then_one_of_each_method_by_its_speed():
     def one(method, step_s, baseline=False, **options):
-        return Screened(
+        return EstimatedVariant(
             variant=Variant(method=method, options=options, baseline=baseline), step_s=step_s, computing=0.5
         )
 
@@ -182,14 +182,16 @@ def test_the_fastest_comes_first_then_baselines_then_one_of_each_method_by_its_s
         one("ddp", 9.0, baseline=True),
         one("c", None),
     ]
-    assert [each.variant.label for each in by_promise(found)] == ["b local_steps=80", "ddp", "a", "c", "b"]
+    assert [each.variant.label for each in shortlist(found)] == ["b local_steps=80", "ddp", "a", "c", "b"]
 
 
 def test_of_equally_fast_values_of_a_text_only_the_first_trains():
     def compressed(how, step_s):
-        return Screened(variant=Variant(method="ddp", options={"compress": how}), step_s=step_s, computing=0.5)
+        return EstimatedVariant(
+            variant=Variant(method="ddp", options={"compress": how}), step_s=step_s, computing=0.5
+        )
 
-    plain = Screened(variant=Variant(method="ddp", baseline=True), step_s=4.0, computing=0.5)
+    plain = EstimatedVariant(variant=Variant(method="ddp", baseline=True), step_s=4.0, computing=0.5)
     found = mark_slow([plain, compressed("bf16", 2.0), compressed("fp16", 2.0), compressed("powersgd", 1.0)])
     assert [one.why_not for one in found] == ["", "", "as fast as ddp compress=bf16", ""]
 
@@ -209,8 +211,8 @@ def test_a_method_that_makes_the_steps_of_ddp_learns_as_its_longer_probe_did():
 
 def test_on_machines_like_this_one_recorded_seconds_stay():
     """Another method measures its speed by other shapes of products; its seconds of computing must not change."""
-    asked = screening(1e12)
-    trace = asked.planned(Variant(method="ddp"), 2)
+    estimates = estimates_at(1e12)
+    trace = estimates.planned(Variant(method="ddp"), 2)
     cluster = nodes_like_here(META, bandwidth=1e12, latency_s=0.0)
     other = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, gflops=2.5))
     first, moved, kept = (

@@ -1,17 +1,17 @@
-"""Which variants step two trains: those that can be first by their speed, the most promising first."""
+"""The variants that step two trains: those whose speed can make them first, the most promising first."""
 
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.defaults import BASELINE
-from istbench.studies.advise.variant import Screened, Variant
+from istbench.studies.advise.variant import EstimatedVariant, Variant
 
 _SAME_SPEED = 0.98
 _SAME_BYTES = 0.01
 
 
-def mark_slow(found: Sequence[Screened]) -> list[Screened]:
+def mark_slow(found: Sequence[EstimatedVariant]) -> list[EstimatedVariant]:
     """`found` with a reason for each variant whose speed cannot make it first.
 
     Of the methods that make the same optimizer step, only the fastest can be first. Without an outer step, no
@@ -24,7 +24,7 @@ def mark_slow(found: Sequence[Screened]) -> list[Screened]:
     return [_marked_equivalent(one, marked[:place]) for place, one in enumerate(marked)]
 
 
-def _marked_equivalent(one: Screened, earlier: Sequence[Screened]) -> Screened:
+def _marked_equivalent(one: EstimatedVariant, earlier: Sequence[EstimatedVariant]) -> EstimatedVariant:
     """`one` with a reason if an earlier variant differs in the value of a text alone, and is as fast."""
     texts = {name for name, value in one.variant.options.items() if isinstance(value, str)}
     for other in earlier:
@@ -39,7 +39,7 @@ def _marked_equivalent(one: Screened, earlier: Sequence[Screened]) -> Screened:
     return one
 
 
-def _marked(one: Screened, fastest: Screened) -> Screened:
+def _marked(one: EstimatedVariant, fastest: EstimatedVariant) -> EstimatedVariant:
     if one.why_not or one.variant.baseline or one is fastest or one.step_s is None:
         return one
     assert fastest.step_s is not None
@@ -50,7 +50,7 @@ def _marked(one: Screened, fastest: Screened) -> Screened:
     return one
 
 
-def _has_control(one: Screened) -> bool:
+def _has_control(one: EstimatedVariant) -> bool:
     """Whether the method has an outer step, which may learn more than the local steps alone."""
     return one.cell is not None and one.cell.method.control_nodes is not None
 
@@ -68,7 +68,7 @@ def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> s
     return variant.label
 
 
-def by_promise(found: Iterable[Screened]) -> list[Screened]:
+def shortlist(found: Iterable[EstimatedVariant]) -> list[EstimatedVariant]:
     """The variants to train, in order: the fastest, baselines, one of each other method by speed, the others.
 
     Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
@@ -76,17 +76,17 @@ def by_promise(found: Iterable[Screened]) -> list[Screened]:
     """
     open_ones = [one for one in found if not one.why_not]
     baselines = [one for one in open_ones if one.variant.baseline]
-    rest = sorted((one for one in open_ones if not one.variant.baseline), key=_promise)
+    rest = sorted((one for one in open_ones if not one.variant.baseline), key=_speed_order)
     seen: set[str] = set()
-    first: list[Screened] = []
-    second: list[Screened] = []
+    first: list[EstimatedVariant] = []
+    second: list[EstimatedVariant] = []
     for one in rest:
         (second if one.variant.method in seen else first).append(one)
         seen.add(one.variant.method)
     return [*first[:1], *baselines, *first[1:], *second]
 
 
-def _promise(one: Screened) -> tuple[float, int, str]:
+def _speed_order(one: EstimatedVariant) -> tuple[float, int, str]:
     if one.step_s is None:
         return (math.inf, one.round_steps, one.variant.label)
     return (round(math.log(one.step_s) / math.log(1.1)), one.round_steps, one.variant.label)

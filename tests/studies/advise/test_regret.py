@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.flips import Flips, none_since
-from istbench.studies.advise.truth import MeasuredAdvice, calibration, regret
+from istbench.studies.advise.regret import MeasuredAdvice, calibration, regret
 
 NONE = none_since("not searched")
 

@@ -14,8 +14,8 @@ from istbench.studies.advise.answer import Advice, Decide, RankedChoice
 from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE
 from istbench.studies.advise.flips import Flip
 from istbench.studies.advise.odds import CLEAR
+from istbench.studies.advise.regret import regret
 from istbench.studies.advise.steps_to_target import TOO_FEW
-from istbench.studies.advise.truth import regret
 
 _RANGE = "Ranges in brackets hold 8 of 10 draws."
 _SHOWN = 0.01
