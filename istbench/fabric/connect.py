@@ -10,7 +10,7 @@ from istbench.base.activity import current
 from istbench.base.errors import UserError
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
-from istbench.fabric.pulse import introduce, not_come
+from istbench.fabric.heartbeats import introduce, not_come
 from istbench.fabric.signed_store import SignedStore
 
 RUN_KEY = "ISTBENCH_RUN_KEY"

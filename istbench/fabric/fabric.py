@@ -21,8 +21,8 @@ from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire, successive_messages
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
+from istbench.fabric.heartbeats import hosts_by_rank
 from istbench.fabric.pending import Pending, Transfers
-from istbench.fabric.pulse import hosts_by_rank
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
@@ -73,7 +73,7 @@ class Fabric:
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
         self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
         if self.world_size > 1:
-            self.texts.pulse.start()
+            self.texts.heartbeats.start()
         self.recorder = Recorder(device)
         self._nccl = dist.get_backend() == "nccl"
         # gloo's point-to-point messages and the transport's need host memory.
@@ -377,7 +377,7 @@ class Fabric:
 
     def close(self) -> None:
         """Send the queued messages and leave the process group."""
-        self.texts.pulse.stop()
+        self.texts.heartbeats.stop()
         if self.uses_transport:
             self.transport.close()
         dist.destroy_process_group()
@@ -487,7 +487,7 @@ class Fabric:
             raise self._explain(name, error) from error
 
     def _explain(self, name: str, error: Exception) -> FabricError:
-        where = f"{self.texts.pulse.named(self.rank)} in {name} (operation {self._operations})"
+        where = f"{self.texts.heartbeats.named(self.rank)} in {name} (operation {self._operations})"
         late = timed_out(error)
         missing = self.texts.who_is_missing(self._operations, late)
         if late:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from istbench.base.activity import Unchanged, current
 from istbench.fabric.errors import FabricError, peers_needed
-from istbench.fabric.pulse import Pulse, doing, waits
+from istbench.fabric.heartbeats import Heartbeats, doing, waits
 from istbench.fabric.signed_store import SignedStore
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Texts:
         self, store: SignedStore, rank: int, world_size: int, timeout_s: float = 300.0, hosts: Sequence[str] = ()
     ) -> None:
         self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
-        self.pulse = Pulse(store, rank, timeout_s, hosts)
+        self.heartbeats = Heartbeats(store, rank, timeout_s, hosts)
         self._answers = _Answers()
         self._said = 0
 
@@ -82,7 +82,7 @@ class Texts:
 
     def _missing(self, operations: int, timed_out: bool) -> str:
         others = [rank for rank in range(self._world_size) if rank != self._rank]
-        before = {rank: self.pulse.sign_of(rank) for rank in others}
+        before = {rank: self.heartbeats.sign_of(rank) for rank in others}
         if timed_out:
             self._give_up(operations)
         time.sleep(_GRACE_S)
@@ -90,15 +90,15 @@ class Texts:
         if not timed_out and len(absent) < len(others):  # the connection broke because others timed out
             timed_out = True
             self._give_up(operations)
-        after = {rank: self.pulse.sign_of(rank) for rank in absent}
+        after = {rank: self.heartbeats.sign_of(rank) for rank in absent}
         silent = [rank for rank in absent if after[rank] == before[rank]]
         if silent:
-            return f"no heartbeat from {self.pulse.all_named(silent)}{self._doing(silent, after)}"
+            return f"no heartbeat from {self.heartbeats.all_named(silent)}{self._doing(silent, after)}"
         late = [rank for rank in absent if not waits(after[rank])]
         if not timed_out or not late:
             return ""
         are = "is" if len(late) == 1 else "are"
-        return f"{self.pulse.all_named(late)} did not join, but {are} alive{self._doing(late, after)}"
+        return f"{self.heartbeats.all_named(late)} did not join, but {are} alive{self._doing(late, after)}"
 
     def _give_up(self, operations: int) -> None:
         self._store.set(f"gave-up/{self._rank}", str(operations))
@@ -114,7 +114,7 @@ class Texts:
     def _from(self, ranks: Sequence[int], key_of: Callable[[int], str]) -> list[str]:
         """The text of each of `ranks`, at the key `key_of(rank)`."""
         try:
-            with self._told(), current.waiting(f"hearing from {self.pulse.all_named(ranks)}"):
+            with self._told(), current.waiting(f"hearing from {self.heartbeats.all_named(ranks)}"):
                 return self._answers.of(
                     lambda: [self._word(key_of(rank), rank) for rank in ranks], self._timeout_s + _SLACK_S
                 )
@@ -126,15 +126,15 @@ class Texts:
 
     def _word(self, key: str, rank: int) -> str:
         began = looked = time.monotonic()
-        unchanged = Unchanged(2 * self.pulse.every_s)
+        unchanged = Unchanged(2 * self.heartbeats.every_s)
         while not self._store.check([key]):
             now = self._answers.heard()
-            if now - looked >= self.pulse.every_s:
-                looked, sign = now, self.pulse.sign_of(rank)
+            if now - looked >= self.heartbeats.every_s:
+                looked, sign = now, self.heartbeats.sign_of(rank)
                 if unchanged.seconds(rank, sign, now) >= self._timeout_s:
                     raise FabricError(
-                        f"{self.pulse.named(self._rank)} gave up after {self._timeout_s:g} s: "
-                        f"no heartbeat from {self.pulse.named(rank)}{self._doing([rank], {rank: sign})}"
+                        f"{self.heartbeats.named(self._rank)} gave up after {self._timeout_s:g} s: "
+                        f"no heartbeat from {self.heartbeats.named(rank)}{self._doing([rank], {rank: sign})}"
                     )
             # The store's own wait would block the heartbeats.
             time.sleep(min(_LONGEST_S, max(_SHORTEST_S, _LATE * (now - began))))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from istbench.methods.flat import by_dtype, is_frozen
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.methods.shared_tensors import averaged_in_place
 from istbench.methods.subnets.exchange import expected_moves, owned_behind
-from istbench.methods.undealt import averaged_in_place
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undealt
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units

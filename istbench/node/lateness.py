@@ -12,7 +12,7 @@ from statistics import median
 from istbench.base.activity import Record, current
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
-from istbench.fabric.pulse import doing, waits
+from istbench.fabric.heartbeats import doing, waits
 from istbench.node.destinations import Destinations
 from istbench.node.published import Totals
 from istbench.results.events import Note
@@ -128,7 +128,9 @@ class Lateness:
 
     def _others_at_work(self) -> str:
         try:
-            signs = {rank: self._fabric.texts.pulse.sign_of(rank) for rank in range(1, self._fabric.world_size)}
+            signs = {
+                rank: self._fabric.texts.heartbeats.sign_of(rank) for rank in range(1, self._fabric.world_size)
+            }
         except RuntimeError:  # the store is lost; the main thread will report it
             return ""
         at_work = [f"rank {rank} is {doing(sign)}" for rank, sign in signs.items() if sign and not waits(sign)]

@@ -221,7 +221,7 @@ class Stalls:
         own = self._long.get(place)
         if own is None:
             return [0.0, 0.0, "", "", False]
-        paused = self._fabric.texts.pulse.paused_s(own.began, own.ended + _WAKES_S)
+        paused = self._fabric.texts.heartbeats.paused_s(own.began, own.ended + _WAKES_S)
         # A GPU's queue hides the waits from the host, so only a pause of the host is known there.
         working = own.ended - own.began - own.waited_s if self._on_host else 0.0
         names = (text[:_LONGEST_NAME] for text in (own.phase, own.operation))

@@ -39,7 +39,7 @@ class Store(dict):
 def texts(monkeypatch):
     """Texts of three ranks, which show signs of life once they are told to `start`, and the store."""
     own = Activity()  # threads of other tests may still wait
-    for module in ("texts", "pulse"):
+    for module in ("texts", "heartbeats"):
         monkeypatch.setattr(f"istbench.fabric.{module}.current", own)
     monkeypatch.setattr("istbench.fabric.texts._GRACE_S", 1.0)
     store = Store()
@@ -47,12 +47,12 @@ def texts(monkeypatch):
     found = [Texts(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
     yield found, store
     for one in found:
-        one.pulse._over.set()
+        one.heartbeats._over.set()
 
 
 def test_a_word_of_one_who_lives_is_waited_for_beyond_the_time_out(texts):
     (zero, one, _), _ = texts
-    zero.pulse.start()
+    zero.heartbeats.start()
     said = threading.Timer(2.5 * TIMEOUT_S, lambda: zero.broadcast("go on"))
     said.start()
     assert one.broadcast() == "go on"
@@ -69,9 +69,9 @@ def test_words_are_told_in_order_and_by_rank(texts):
 
 def test_one_who_falls_silent_is_named_with_its_host_and_what_it_did(texts):
     (zero, _, two), _ = texts
-    zero.pulse.start()
+    zero.heartbeats.start()
     time.sleep(0.1)
-    zero.pulse.stop()
+    zero.heartbeats.stop()
     with pytest.raises(FabricError) as failure:
         two.broadcast()
     assert str(failure.value) == ("rank 2 on carla gave up after 1 s: no heartbeat from rank 0 on anna")
@@ -86,7 +86,7 @@ def test_rank_0_names_one_who_falls_silent(texts):
 
 def test_a_store_that_answers_no_more_ends_a_wait(texts):
     (zero, one, _), store = texts
-    zero.pulse.start()
+    zero.heartbeats.start()
     threading.Timer(0.2, store.lost.set).start()
     with pytest.raises(FabricError, match=r"^rank 1 gave up after 1 s: no answer from the store of"):
         one.broadcast()
@@ -95,10 +95,10 @@ def test_a_store_that_answers_no_more_ends_a_wait(texts):
 
 def test_one_who_waits_too_is_not_missing_and_one_who_lives_is_told_from_one_who_is_silent(texts):
     (zero, one, two), store = texts
-    one.pulse.start()
+    one.heartbeats.start()
     store.set("alive/2", "99.1 works training step 7")
     assert zero.who_is_missing(5, True) == "no heartbeat from rank 2 on carla (training step 7)"
-    two.pulse.start()
+    two.heartbeats.start()
     assert zero.who_is_missing(5, False) == ""
     store.set("gave-up/1", "5")
     # Its connection broke because rank 1 gave up, and not by itself.

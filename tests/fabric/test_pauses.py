@@ -23,7 +23,7 @@ def node_pauses(fabric):
         os.kill(process, signal.SIGCONT)
     fabric.barrier()
     time.sleep(0.5)
-    return fabric.texts.pulse.paused_s(since, time.perf_counter())
+    return fabric.texts.heartbeats.paused_s(since, time.perf_counter())
 
 
 def test_a_stopped_process_knows_of_its_pause_also_while_it_waits_for_others():

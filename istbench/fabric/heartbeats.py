@@ -37,7 +37,7 @@ def hosts_by_rank(store: SignedStore, world_size: int) -> tuple[str, ...]:
     return tuple(bytes(store.get(f"host/{rank}")).decode() for rank in range(world_size))
 
 
-class Pulse:
+class Heartbeats:
     """The heartbeats of this rank and of the others.
 
     Attributes:
