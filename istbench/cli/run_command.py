@@ -73,7 +73,7 @@ def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_j
 
 def _notes(run: RunDirectory) -> list[str]:
     """Notes on a finished run, for the lines above its summary."""
-    from istbench.results.hosts import changes
+    from istbench.results.run_parts import changes
 
     method, events = run.header().method, list(run.events())
     notes = dict.fromkeys(event.message for event in events if isinstance(event, Note) and not event.urgent)

@@ -7,11 +7,11 @@ from istbench.base.activity import current
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
-from istbench.node.ahead import BatchesAhead
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.prefetch import PrefetchedBatches
 from istbench.node.published import Totals
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
@@ -61,7 +61,7 @@ class Trainer:
             Lateness(fabric, totals, destinations, setup.method.round_steps) if fabric.rank == 0 else None
         )
         ahead = setup.workload.batches_ahead
-        self._batches = BatchesAhead(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
+        self._batches = PrefetchedBatches(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
         self._last_steps = 0  # of the last segment
         self.open_segment = segment
         self.stopped = False

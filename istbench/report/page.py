@@ -11,7 +11,6 @@ from urllib.parse import quote
 import msgspec
 
 from istbench.base.decode import encode_own
-from istbench.report.again import command_again
 from istbench.report.answer import Answer, answer
 from istbench.report.groups import Group, Sweep
 from istbench.report.map import winner_map
@@ -24,9 +23,10 @@ from istbench.report.plots.plot import Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
 from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.report import Report
+from istbench.report.rerun_command import rerun_command
 from istbench.report.tables.comparison import comparison, comparison_to
 from istbench.report.tables.crossings import crossings_table
-from istbench.report.tables.of_group import group_context
+from istbench.report.tables.group_columns import group_context
 from istbench.report.tables.stalls import stall_words
 from istbench.report.tables.table import Table
 from istbench.report.targets import Target
@@ -310,7 +310,7 @@ def _cell(run: Run, file: Path) -> RunDetails:
     return RunDetails(
         name=header.cell,
         about=f"{header.method_label}, {count_nodes(header.nodes)}, seed {header.seed}: {header.status}",
-        command=command_again(header),
+        command=rerun_command(header),
         facts=tuple((name, text) for name, text in facts.items() if text),
         files=tuple(
             (path.name, quote(os.path.relpath(path, file.parent)))

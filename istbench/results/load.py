@@ -11,10 +11,9 @@ from istbench.base.errors import UserError, is_divergence
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
-from istbench.results.events import Stall
+from istbench.results.events import Event, Resume, Stall, Start
 from istbench.results.header import Header
-from istbench.results.hosts import changes
-from istbench.results.stalls import stalls_of
+from istbench.results.run_parts import changes
 from istbench.results.store import RunDirectory
 
 
@@ -23,7 +22,7 @@ class Run:
     """A recorded run: its header and its learning curve.
 
     Attributes:
-        changes: a line for each change of machine, versions or source tree between its parts (`results.hosts`).
+        changes: a line for each change of machine, versions or source tree between its parts (`results.run_parts`).
         stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
@@ -162,3 +161,16 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
 def _is_copy(run: Run) -> bool:
     """Whether the name of the run's directory is not the name of its cell."""
     return run.directory.path.name != run.header.cell
+
+
+def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:
+    """The stalls in the steps that count. A run that resumed at step s has lost those after s, with their time."""
+    kept: list[Stall] = []
+    for event in events:
+        if isinstance(event, Start):
+            kept = []
+        elif isinstance(event, Resume):
+            kept = [stall for stall in kept if stall.step <= event.step]
+        elif isinstance(event, Stall):
+            kept.append(event)
+    return tuple(kept)

@@ -15,7 +15,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.measure import node_seconds
 from istbench.node.worker import train_rank
 from istbench.results.header import Result
-from istbench.results.nodes import straggler
+from istbench.results.slow_node import straggler
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 

@@ -18,7 +18,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.stalls import Stalls, UsualSeconds
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation, Resume, Stall, Start
-from istbench.results.stalls import stalls_of
+from istbench.results.load import stalls_of
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 

@@ -6,7 +6,7 @@ from istbench.report.groups import Contender, Group
 from istbench.report.palette import ACTIVITY_COLOURS
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.plot import Bar, Bars, plot_subtitle, plot_title
-from istbench.results.nodes import median_node_seconds
+from istbench.results.slow_node import median_node_seconds
 from istbench.results.stats import median
 
 # A share below this many percent has no room for its number.

@@ -10,6 +10,7 @@ from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import ROUGH
 from istbench.report.tables.comparison_footer import comparison_footer
+from istbench.report.tables.group_columns import NAMING, group_context
 from istbench.report.tables.numbers import (
     NOTHING,
     finite,
@@ -21,7 +22,6 @@ from istbench.report.tables.numbers import (
     rounded,
     with_interval,
 )  # fmt: skip
-from istbench.report.tables.of_group import NAMING, group_context
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.report.targets import Target
 from istbench.results.stats import Estimate, estimate

@@ -23,8 +23,8 @@ from istbench.report.phrases import (
     sustained_line,
     unlike_lines,
 )
+from istbench.report.tables.group_columns import shared_line
 from istbench.report.tables.numbers import number
-from istbench.report.tables.of_group import shared_line
 from istbench.report.tables.stalls import group_stall_lines
 from istbench.results.load import Run
 from istbench.results.metrics import value_text

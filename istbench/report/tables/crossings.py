@@ -10,8 +10,8 @@ from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import Lead, checks_line, close_targets_line, data_line, guide_line, metric_line
+from istbench.report.tables.group_columns import group_context, shared_line
 from istbench.report.tables.numbers import plain
-from istbench.report.tables.of_group import group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.report.targets import Target
 

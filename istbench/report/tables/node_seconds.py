@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from istbench.base.options.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
+from istbench.report.tables.group_columns import NAMING, group_context, shared_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded
-from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.stalls import group_stall_lines
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.header import NodeSeconds
-from istbench.results.nodes import median_node_seconds, straggler
+from istbench.results.slow_node import median_node_seconds, straggler
 from istbench.results.stats import median
 
 

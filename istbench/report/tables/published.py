@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
 from istbench.report.published import Figure
+from istbench.report.tables.group_columns import group_context
 from istbench.report.tables.numbers import (
     NOTHING,
     NumberForm,
@@ -17,7 +18,6 @@ from istbench.report.tables.numbers import (
     plain,
     with_interval,
 )
-from istbench.report.tables.of_group import group_context
 from istbench.report.tables.stalls import group_stall_lines
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.curves import time_to_target

@@ -8,8 +8,8 @@ from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
+from istbench.report.tables.group_columns import NAMING, group_context, shared_line
 from istbench.report.tables.numbers import rounded
-from istbench.report.tables.of_group import NAMING, group_context, shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.stats import median
 

@@ -20,7 +20,7 @@ from istbench.report.tables.stalls import stall_lines
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 from istbench.results.load import Run
 from istbench.results.metrics import level_text
-from istbench.results.nodes import straggler
+from istbench.results.slow_node import straggler
 
 _MEGA = 1e6
 

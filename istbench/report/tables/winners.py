@@ -18,8 +18,8 @@ from istbench.report.phrases import (
 )
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
+from istbench.report.tables.group_columns import shared_line
 from istbench.report.tables.numbers import plain
-from istbench.report.tables.of_group import shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 
 _Row = tuple[str, tuple[Tile, ...]]

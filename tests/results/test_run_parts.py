@@ -6,7 +6,7 @@ from fake_runs import header
 from istbench.base.decode import decode_own
 from istbench.results.events import Resume, RunPart, Start
 from istbench.results.header import Git, Header, HostRecord
-from istbench.results.hosts import changes, parts
+from istbench.results.run_parts import changes, parts
 
 HEADER = msgspec.convert(header(), Header, dec_hook=decode_own)
 VERSIONS = HEADER.versions

@@ -9,7 +9,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.workloads.base import Batch
 
 
-class BatchesAhead:
+class PrefetchedBatches:
     """The batches of the steps from `first` to `last` (exclusive), in order; at most `ahead` wait for their step.
 
     One thread makes them, one after the other, beside the training thread, and the trace records it as work. An

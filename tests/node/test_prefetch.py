@@ -7,12 +7,12 @@ import torch
 
 from istbench.cluster.trace import POST, WAIT, WORK
 from istbench.fabric.recorder import Recorder
-from istbench.node.ahead import BatchesAhead
+from istbench.node.prefetch import PrefetchedBatches
 from istbench.workloads.base import Batch
 
 
-def ahead_of(make, first: int, last: int, ahead: int, recorder: Recorder | None = None) -> BatchesAhead:
-    return BatchesAhead(make, first, last, ahead, recorder or Recorder(torch.device("cpu")))
+def ahead_of(make, first: int, last: int, ahead: int, recorder: Recorder | None = None) -> PrefetchedBatches:
+    return PrefetchedBatches(make, first, last, ahead, recorder or Recorder(torch.device("cpu")))
 
 
 def batch(step: int) -> Batch:

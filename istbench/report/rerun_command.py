@@ -12,7 +12,7 @@ from istbench.results.header import Header
 _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
 
 
-def command_again(header: Header) -> str | None:
+def rerun_command(header: Header) -> str | None:
     """The command line that trains the cell of `header` from the start; None if its options are no valid request.
 
     It has the value of every option of the method and the workload, also of those that the user left out, so that

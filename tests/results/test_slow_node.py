@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.results.header import NodeSeconds
-from istbench.results.nodes import median_node_seconds, straggler
+from istbench.results.slow_node import median_node_seconds, straggler
 
 
 def nodes(*computing, train_s=40.0):

@@ -12,7 +12,7 @@ from istbench.base.options.run import Lab, RunRequest, Uplink
 from istbench.cli.options import build_request, take_backend
 from istbench.cli.run_command import command
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.report.again import command_again
+from istbench.report.rerun_command import rerun_command
 from istbench.results.header import Header
 from istbench.workloads.toy import Toy
 
@@ -37,7 +37,7 @@ _NOT_OF_CELL = ("out", "cluster", "again", "as_json", "explain")
 )
 def test_the_command_names_the_same_cell_and_the_same_budget(fields):
     cell = prepare_cell(RunRequest(workload="toy", **fields), lambda *_: None)
-    first, *words = shlex.split(command_again(cell.header))
+    first, *words = shlex.split(rerun_command(cell.header))
     assert (first, words[0]) == ("istbench", "run")
     again = prepare_cell(requested(words[1:]), lambda *_: None)
     assert again.name == cell.name
@@ -53,7 +53,7 @@ def test_a_default_of_the_workload_is_recorded_and_another_value_is_made_again(m
     assert default.config.method_options["deal"] == ("hidden1",)
     assert other.config.method_options["deal"] == ("all",)
     for cell in (default, other):
-        words = shlex.split(command_again(cell.header))[2:]
+        words = shlex.split(rerun_command(cell.header))[2:]
         assert prepare_cell(requested(words), lambda *_: None).name == cell.name
 
 
@@ -65,16 +65,16 @@ def typed(**changed):
 def test_a_run_of_a_lab_is_made_again_in_one():
     uplink = Uplink(nodes=2, bandwidth=1e8)
     lab = Lab(summary="racks", bandwidth=2.5e9, latency_s=0.005, uplink=uplink)
-    line = command_again(typed(lab=lab, nodes=3))
+    line = rerun_command(typed(lab=lab, nodes=3))
     assert line.startswith(
         "istbench lab --nodes=3 --bandwidth=2.5gbit --latency=5000us --racks=2 --uplink=100mbit -- run "
     )
 
 
 def test_words_of_a_shell_are_quoted_and_no_request_is_no_command():
-    hostile = command_again(typed(plugins=("a b; rm -rf $HOME",)))
+    hostile = rerun_command(typed(plugins=("a b; rm -rf $HOME",)))
     assert "'--plugin=a b; rm -rf $HOME'" in hostile
-    assert command_again(typed(method_options={"lr": None})).count("--set") == 0
+    assert rerun_command(typed(method_options={"lr": None})).count("--set") == 0
 
 
 def on_data(kind, typed_data):
@@ -92,7 +92,7 @@ def on_data(kind, typed_data):
     ],
 )
 def test_the_command_has_the_data_that_the_user_typed(kind, typed_data, words):
-    line = shlex.split(command_again(on_data(kind, typed_data)))
+    line = shlex.split(rerun_command(on_data(kind, typed_data)))
     assert [word for word in line if word.startswith("--data")] == words
 
 
@@ -104,4 +104,4 @@ def test_a_run_records_the_data_that_the_user_typed(tmp_path, monkeypatch):
     fields = {"workload": "text", "method": "ddp", "steps": 4, "data": Path("text.txt")}
     found = prepare_cell(RunRequest(**fields), lambda *_: None).header
     assert found.typed_data == "text.txt"
-    assert "--data=text.txt" in command_again(found)
+    assert "--data=text.txt" in rerun_command(found)
