@@ -1,14 +1,14 @@
 """The tables of Independent Subnet Training (Yuan et al., arXiv 1910.02120)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from istbench.base.options.suite import Suite
-from istbench.studies.reproduce.clocks import FittedPoint, MeasuredClock, ReplayedClock
+from istbench.studies.reproduce.clocks import Clock, FittedPoint, MeasuredClock, ReplayedClock
 from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.memory import PlannedMemory
-from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Measure, Paper
 
 _CURVES = "IST (arXiv 1910.02120)"
 _FINALS = "IST (arXiv 1910.02120) table 3"
@@ -39,6 +39,36 @@ def _speech(layers: int, seeds: tuple[int, ...], epochs: int) -> Suite:
         seeds=seeds,
         workload_options={"layers": layers},
         run={"epochs": epochs},
+    )
+
+
+def _speech_budget(epochs: str) -> Difference:
+    return Difference(aspect="budget", text=f"ours is {epochs}; the paper does not give its own.")
+
+
+def _experiment(
+    name: str,
+    title: str,
+    laptop: tuple[Sequence[Cells], Measure, Sequence[Difference]],
+    paper: tuple[Sequence[Cells], Measure, Sequence[Difference]],
+    *,
+    needs_data: tuple[bool, bool] = (False, False),
+) -> Experiment:
+    """An experiment by its cells, its measure and its differences at both scales; whether each needs real data."""
+    of_laptop, of_paper = (
+        Extent(cells=tuple(cells), measure=measure, differs=tuple(differs), needs_data=needs)
+        for (cells, measure, differs), needs in zip((laptop, paper), needs_data, strict=True)
+    )
+    return Experiment(name=name, title=title, at={"laptop": of_laptop, "paper": of_paper})
+
+
+def _curves(workload: str, subject: str, clock: Clock, ours: str, *sources: str) -> Curves:
+    return Curves(
+        sources=(_CURVES, *sources),
+        workload=workload,
+        clock=clock,
+        picture=workload,
+        title=f"{subject}: published curves of IST and {ours}",
     )
 
 
@@ -100,6 +130,7 @@ _CIFAR_DATA = Difference(
 _CIFAR_UNKNOWN = Difference(
     aspect="settings", text="the paper's batch size, augmentation and learning rates are not known."
 )
+_CIFAR_DIFFERS = (_CIFAR_DATA, *_CIFAR_NARROW, _CIFAR_UNKNOWN)
 
 _IMAGENET_LAPTOP = Cells(
     suite=Suite(
@@ -170,6 +201,19 @@ _AMAZON_LAPTOP = Cells(
     ),
     hours=0.03,
 )
+_AMAZON_NARROW = (
+    Difference(
+        aspect="data",
+        text="without --data, 20,000 made-up points with 5,000 labels; theirs have 670,091. "
+        "Precisions of different data do not compare.",
+        made_up=True,
+    ),
+    Difference(aspect="width", text="ours is 512 hidden units alone, of their 512 to 2,560."),
+    Difference(aspect="settings", text="the paper's optimizer is not known; ours is Adam."),
+)
+_AMAZON_UNKNOWN = Difference(
+    aspect="settings", text="the paper's optimizer and epochs are not known; ours is Adam, ten epochs."
+)
 _PLANNED = Extent(
     measure=PlannedMemory(
         source=_PRECISIONS,
@@ -182,186 +226,62 @@ _PLANNED = Extent(
     )
 )  # fmt: skip
 
+_REPLAYED, _OURS = "replays of our runs", "ours"
+_V100, _MEASURED = ReplayedClock(cluster="p3.2xlarge"), MeasuredClock()
+_IST_FINALS, _IST_PRECISIONS = Finals(sources=(_FINALS,)), Finals(sources=(_PRECISIONS,))
+
 PAPER = Paper(
     name="ist",
     title="Independent Subnet Training, arXiv 1910.02120",
     experiments=(
-        Experiment(
-            name="speech",
-            title="Speech: seconds to accuracy, and the speed-ups of the project page",
-            at={
-                "laptop": Extent(
-                    cells=_SPEECH_LAPTOP,
-                    measure=Curves(
-                        sources=(_CURVES, _PAGE),
-                        workload="speech",
-                        clock=_SPEECH_FITTED,
-                        picture="speech",
-                        title="Speech: published curves of IST and replays of our runs",
-                    ),
-                    differs=(_WORDS, _BATCH_NORM),
-                ),
-                "paper": Extent(
-                    cells=_SPEECH_PAPER,
-                    measure=Curves(
-                        sources=(_CURVES, _PAGE),
-                        workload="speech",
-                        clock=MeasuredClock(),
-                        picture="speech",
-                        title="Speech: published curves of IST and ours",
-                    ),
-                    differs=(_WORDS, _BATCH_NORM),
-                ),
-            },
+        _experiment(
+            "speech",
+            "Speech: seconds to accuracy, and the speed-ups of the project page",
+            (
+                _SPEECH_LAPTOP,
+                _curves("speech", "Speech", _SPEECH_FITTED, _REPLAYED, _PAGE),
+                (_WORDS, _BATCH_NORM),
+            ),
+            (_SPEECH_PAPER, _curves("speech", "Speech", _MEASURED, _OURS, _PAGE), (_WORDS, _BATCH_NORM)),
         ),
-        Experiment(
-            name="speech-finals",
-            title="Speech: final accuracies (table 3)",
-            at={
-                "laptop": Extent(
-                    cells=_SPEECH_LAPTOP,
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=(
-                        _WORDS,
-                        Difference(
-                            aspect="budget", text="ours is 40 short epochs; the paper does not give its own."
-                        ),
-                        _BATCH_NORM,
-                    ),
-                ),
-                "paper": Extent(
-                    cells=_SPEECH_PAPER,
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=(
-                        _WORDS,
-                        Difference(aspect="budget", text="ours is 60 epochs; the paper does not give its own."),
-                        _BATCH_NORM,
-                    ),
-                ),
-            },
+        _experiment(
+            "speech-finals",
+            "Speech: final accuracies (table 3)",
+            (_SPEECH_LAPTOP, _IST_FINALS, (_WORDS, _speech_budget("40 short epochs"), _BATCH_NORM)),
+            (_SPEECH_PAPER, _IST_FINALS, (_WORDS, _speech_budget("60 epochs"), _BATCH_NORM)),
         ),
-        Experiment(
-            name="cifar10",
-            title="CIFAR-10: seconds to accuracy",
-            at={
-                "laptop": Extent(
-                    cells=(_CIFAR_LAPTOP,),
-                    measure=Curves(
-                        sources=(_CURVES,),
-                        workload="cifar10",
-                        clock=ReplayedClock(cluster="p3.2xlarge"),
-                        picture="cifar10",
-                        title="CIFAR-10: published curves of IST and replays of our runs",
-                    ),
-                    differs=(_CIFAR_DATA, *_CIFAR_NARROW, _CIFAR_UNKNOWN),
-                ),
-                "paper": Extent(
-                    cells=(_CIFAR_PAPER,),
-                    measure=Curves(
-                        sources=(_CURVES,),
-                        workload="cifar10",
-                        clock=MeasuredClock(),
-                        picture="cifar10",
-                        title="CIFAR-10: published curves of IST and ours",
-                    ),
-                    differs=(_CIFAR_DATA, _CIFAR_UNKNOWN),
-                ),
-            },
+        _experiment(
+            "cifar10",
+            "CIFAR-10: seconds to accuracy",
+            ([_CIFAR_LAPTOP], _curves("cifar10", "CIFAR-10", _V100, _REPLAYED), _CIFAR_DIFFERS),
+            ([_CIFAR_PAPER], _curves("cifar10", "CIFAR-10", _MEASURED, _OURS), (_CIFAR_DATA, _CIFAR_UNKNOWN)),
         ),
-        Experiment(
-            name="cifar10-finals",
-            title="CIFAR-10: final accuracies (table 3)",
-            at={
-                "laptop": Extent(
-                    cells=(_CIFAR_LAPTOP,),
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=(_CIFAR_DATA, *_CIFAR_NARROW, _CIFAR_UNKNOWN),
-                ),
-                "paper": Extent(
-                    cells=(_CIFAR_PAPER,),
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=(_CIFAR_DATA, _CIFAR_UNKNOWN),
-                ),
-            },
+        _experiment(
+            "cifar10-finals",
+            "CIFAR-10: final accuracies (table 3)",
+            ([_CIFAR_LAPTOP], _IST_FINALS, _CIFAR_DIFFERS),
+            ([_CIFAR_PAPER], _IST_FINALS, (_CIFAR_DATA, _CIFAR_UNKNOWN)),
         ),
-        Experiment(
-            name="imagenet",
-            title="ImageNet by VGG12: seconds to top-10 accuracy",
-            at={
-                "laptop": Extent(
-                    cells=(_IMAGENET_LAPTOP,),
-                    measure=Curves(
-                        sources=(_CURVES,),
-                        workload="imagenet",
-                        clock=ReplayedClock(cluster="p3.2xlarge"),
-                        picture="imagenet",
-                        title="ImageNet: published curves of IST and replays of our runs",
-                    ),
-                    differs=_IMAGENET_NARROW,
-                    needs_data=True,
-                ),
-                "paper": Extent(
-                    cells=(_IMAGENET_PAPER,),
-                    measure=Curves(
-                        sources=(_CURVES,),
-                        workload="imagenet",
-                        clock=MeasuredClock(),
-                        picture="imagenet",
-                        title="ImageNet: published curves of IST and ours",
-                    ),
-                    differs=(_IMAGENET_UNKNOWN,),
-                    needs_data=True,
-                ),
-            },
+        _experiment(
+            "imagenet",
+            "ImageNet by VGG12: seconds to top-10 accuracy",
+            ([_IMAGENET_LAPTOP], _curves("imagenet", "ImageNet", _V100, _REPLAYED), _IMAGENET_NARROW),
+            ([_IMAGENET_PAPER], _curves("imagenet", "ImageNet", _MEASURED, _OURS), (_IMAGENET_UNKNOWN,)),
+            needs_data=(True, True),
         ),
-        Experiment(
-            name="imagenet-finals",
-            title="ImageNet by VGG12: final top-10 accuracies (table 3)",
-            at={
-                "laptop": Extent(
-                    cells=(_IMAGENET_LAPTOP,),
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=_IMAGENET_NARROW,
-                    needs_data=True,
-                ),
-                "paper": Extent(
-                    cells=(_IMAGENET_PAPER,),
-                    measure=Finals(sources=(_FINALS,)),
-                    differs=(_IMAGENET_UNKNOWN,),
-                    needs_data=True,
-                ),
-            },
+        _experiment(
+            "imagenet-finals",
+            "ImageNet by VGG12: final top-10 accuracies (table 3)",
+            ([_IMAGENET_LAPTOP], _IST_FINALS, _IMAGENET_NARROW),
+            ([_IMAGENET_PAPER], _IST_FINALS, (_IMAGENET_UNKNOWN,)),
+            needs_data=(True, True),
         ),
-        Experiment(
-            name="amazon670k",
-            title="Amazon-670K: precision by width (table 2)",
-            at={
-                "laptop": Extent(
-                    cells=(_AMAZON_LAPTOP,),
-                    measure=Finals(sources=(_PRECISIONS,)),
-                    differs=(
-                        Difference(
-                            aspect="data",
-                            text="without --data, 20,000 made-up points with 5,000 labels; theirs have 670,091. "
-                            "Precisions of different data do not compare.",
-                            made_up=True,
-                        ),
-                        Difference(aspect="width", text="ours is 512 hidden units alone, of their 512 to 2,560."),
-                        Difference(aspect="settings", text="the paper's optimizer is not known; ours is Adam."),
-                    ),
-                ),
-                "paper": Extent(
-                    cells=_AMAZON_PAPER,
-                    measure=Finals(sources=(_PRECISIONS,)),
-                    differs=(
-                        Difference(
-                            aspect="settings",
-                            text="the paper's optimizer and epochs are not known; ours is Adam, ten epochs.",
-                        ),
-                    ),
-                    needs_data=True,
-                ),
-            },
+        _experiment(
+            "amazon670k",
+            "Amazon-670K: precision by width (table 2)",
+            ([_AMAZON_LAPTOP], _IST_PRECISIONS, _AMAZON_NARROW),
+            (_AMAZON_PAPER, _IST_PRECISIONS, (_AMAZON_UNKNOWN,)),
+            needs_data=(False, True),
         ),
         Experiment(
             name="amazon670k-memory",
