@@ -12,7 +12,7 @@ from istbench.base.options.options import option_text, parse_pairs
 from istbench.cli.options import plugin_option
 from istbench.cluster.profile import load_profile, summaries
 from istbench.node.registry import (
-    Kind,
+    PluginKind,
     build_method,
     build_workload,
     load_method,
@@ -21,7 +21,7 @@ from istbench.node.registry import (
     registered,
 )
 
-_Listed = Kind | Literal["clusters", "groups"]
+_Listed = PluginKind | Literal["clusters", "groups"]
 
 
 @click.command("list")
@@ -90,7 +90,7 @@ def _figures(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _print_options(kind: Kind, name: str, plugins: tuple[str, ...]) -> None:
+def _print_options(kind: PluginKind, name: str, plugins: tuple[str, ...]) -> None:
     loaded = load_method(name, plugins) if kind == "methods" else load_workload(name, plugins)
     defaults = loaded.Options()
     for field in dataclasses.fields(loaded.Options):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from istbench.workloads.base import Workload
 
 _AGAIN = "run the cell again with --again"
-Kind = Literal["methods", "workloads", "sinks"]
+PluginKind = Literal["methods", "workloads", "sinks"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Registered:
     package: str
 
 
-def registered(kind: Kind) -> list[Registered]:
+def registered(kind: PluginKind) -> list[Registered]:
     """All installed methods, workloads or sinks, by name."""
     return [
         Registered(point.name, _summary(point), point.dist.name if point.dist else "")
@@ -138,7 +138,7 @@ def build_workload(name: str, options: Mapping[str, Any], plugins: Iterable[str]
     return kind(build_options(kind.Options, options, f"workload {name!r}", {}))
 
 
-def code_of(kind: Kind, name: str, plugins: Iterable[str] = ()) -> str:
+def code_of(kind: PluginKind, name: str, plugins: Iterable[str] = ()) -> str:
     """An identity of the code of `name`: its distribution and version, if any, and a hash of its file.
 
     Empty for istbench's own code. The hash covers this one file, not the files that it imports.
@@ -184,7 +184,7 @@ def plugins_of(config: RunConfig, given: Iterable[str]) -> tuple[str, ...]:
     recorded = config.code.split(", ") if config.code else []
     digests = {_digest(Path(path)): path for path in given}
     chosen = tuple(digests[code] for code in recorded if code in digests)
-    names: dict[Kind, str] = {"methods": config.method, "workloads": config.workload}
+    names: dict[PluginKind, str] = {"methods": config.method, "workloads": config.workload}
     installed = [code_of(kind, name) for kind, name in names.items() if name in _installed(kind)]
     unknown = [name for kind, name in names.items() if name not in _installed(kind)] if not recorded else []
     lacking = [code for code in recorded if code not in digests and code not in installed]
@@ -216,23 +216,23 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(read_bytes(path, "a Python file")).hexdigest()[:12]
 
 
-def _installed(kind: Kind) -> Mapping[str, EntryPoint]:
+def _installed(kind: PluginKind) -> Mapping[str, EntryPoint]:
     return _installed_on(tuple(sys.path), kind)
 
 
 @functools.cache  # this reads a file of every distribution, and a plan needs it a hundred times
-def _installed_on(_path: tuple[str, ...], kind: Kind) -> Mapping[str, EntryPoint]:
+def _installed_on(_path: tuple[str, ...], kind: PluginKind) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
 
 
-def own_modules(kind: Kind, names: Iterable[str]) -> list[str]:
+def own_modules(kind: PluginKind, names: Iterable[str]) -> list[str]:
     """The modules of those `names` that belong to istbench, sorted. Code of other packages is left out."""
     points = _installed(kind)
     modules = {points[name].module for name in names if name in points}
     return sorted(module for module in modules if _is_own(module))
 
 
-def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
+def check_name(kind: PluginKind, name: str, plugins: Iterable[str] = ()) -> None:
     """Refuse an unknown `name` at once, without importing any installed method or workload.
 
     With plug-ins given, and for a task file, the check is left to loading, which looks into them.
@@ -245,7 +245,7 @@ def check_name(kind: Kind, name: str, plugins: Iterable[str] = ()) -> None:
         raise unknown_name(kind[:-1], name, known)
 
 
-def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
+def _load(kind: PluginKind, name: str, plugins: Iterable[str]) -> Any:
     if kind == "workloads":
         name, plugins = named_with_file(name, plugins)
     local = {cls.name: cls for path in plugins for cls in _plugin_classes(Path(path), kind)}
@@ -270,12 +270,12 @@ def _load(kind: Kind, name: str, plugins: Iterable[str]) -> Any:
         raise UserError(f"{kind[:-1]} {name!r} ({points[name].value}) does not load: {error}") from error
 
 
-def plugin_names(path: Path, kind: Kind) -> list[str]:
+def plugin_names(path: Path, kind: PluginKind) -> list[str]:
     """Names of the methods or workloads that plug-in or task file `path` defines."""
     return [cls.name for cls in _plugin_classes(path, kind)]
 
 
-def _plugin_classes(path: Path, kind: Kind) -> list[Any]:
+def _plugin_classes(path: Path, kind: PluginKind) -> list[Any]:
     from istbench.methods.base import Method
     from istbench.workloads.base import Workload
 

@@ -18,16 +18,18 @@ from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.options import build_options, option_text
 from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
-from istbench.launch.cells.refusals import Candidate
+from istbench.launch.cells.refusals import UncheckedCell
 from istbench.methods.base import CutsUnits
 from istbench.node.registry import suited_defaults
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.workloads.base import Workload
 
 
-def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targets: tuple[float, ...]) -> Header:
+def header_of(
+    unchecked: UncheckedCell, config: RunConfig, source: DataSource, targets: tuple[float, ...]
+) -> Header:
     """The header of the run of `config` on the data of `source`, before it starts."""
-    request, workload, method = candidate.request, candidate.workload, candidate.method
+    request, workload, method = unchecked.request, unchecked.workload, unchecked.method
     suited = suited_defaults(type(method), workload, request.method, {})
     defaults = build_options(type(method.options), {}, "", suited)
     labelled = {name: value for name in LABELLED if (value := getattr(request, name))}
@@ -42,15 +44,15 @@ def header_of(candidate: Candidate, config: RunConfig, source: DataSource, targe
         method_label=_label(request.method, {**_changed(defaults, method.options), **labelled}),
         nodes=request.nodes,
         seed=request.seed,
-        threads=candidate.threads,
+        threads=unchecked.threads,
         control_nodes=method.control_nodes,
-        narrowed=_narrowed(candidate),
+        narrowed=_narrowed(unchecked),
         batch_size=config.batch_size,
         metric=workload.metric,
         lower_is_better=workload.lower_is_better,
         unit=workload.unit,
         targets=targets,
-        parameters=sum(parameter.numel() for parameter in candidate.model.parameters()),
+        parameters=sum(parameter.numel() for parameter in unchecked.model.parameters()),
         data=source.kind,
         typed_data="" if request.data is None else str(request.data),
         data_source=source,
@@ -76,11 +78,11 @@ def _changed(defaults: Any, options: Any) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
 
 
-def _narrowed(candidate: Candidate) -> dict[str, Any]:
-    method = candidate.method
-    times = method.narrowing(candidate.request.nodes) if isinstance(method, CutsUnits) else 1
+def _narrowed(unchecked: UncheckedCell) -> dict[str, Any]:
+    method = unchecked.method
+    times = method.narrowing(unchecked.request.nodes) if isinstance(method, CutsUnits) else 1
     try:
-        return candidate.workload.narrowed(times) if times > 1 else {}
+        return unchecked.workload.narrowed(times) if times > 1 else {}
     except UserError:
         return {}
 

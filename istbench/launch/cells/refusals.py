@@ -35,7 +35,7 @@ _MOST_OF_STEPPED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class UncheckedCell:
     """A cell that the refusals still have to check.
 
     Attributes:
@@ -53,31 +53,31 @@ class Candidate:
     here: int
 
 
-def refuse(candidate: Candidate) -> None:
-    """Check `candidate` against every refusal.
+def refuse(unchecked: UncheckedCell) -> None:
+    """Check `unchecked` against every refusal.
 
     Raises:
         UserError: naming the first thing that cannot work, and the way out.
     """
     for check in REFUSALS:
-        check(candidate)
+        check(unchecked)
 
 
-def _sinks(candidate: Candidate) -> None:
+def _sinks(unchecked: UncheckedCell) -> None:
     """The packages of the requested sinks are installed."""
-    for text in candidate.request.sinks:
+    for text in unchecked.request.sinks:
         load_sink(text)
 
 
-def _threads(candidate: Candidate) -> None:
+def _threads(unchecked: UncheckedCell) -> None:
     """This machine has a core for every thread of a node."""
-    if candidate.threads > cores():
-        raise UserError(f"--threads {candidate.threads} is more than this machine's cores; use at most {cores()}")
+    if unchecked.threads > cores():
+        raise UserError(f"--threads {unchecked.threads} is more than this machine's cores; use at most {cores()}")
 
 
-def _schedule(candidate: Candidate) -> None:
+def _schedule(unchecked: UncheckedCell) -> None:
     """The method supports the learning-rate schedule of its options."""
-    method, options = candidate.method, candidate.method.options
+    method, options = unchecked.method, unchecked.method.options
     if method.scheduled or not isinstance(options, OptimizerOptions):
         return
     given = "schedule=constant" if options.schedule != "constant" else "warmup=0" if options.warmup else ""
@@ -85,9 +85,9 @@ def _schedule(candidate: Candidate) -> None:
         raise UserError(f"method {method.name!r} has a constant learning rate; use --set {given}")
 
 
-def _own_optimizer(candidate: Candidate) -> None:
+def _own_optimizer(unchecked: UncheckedCell) -> None:
     """The method can step the workload's own optimizer, if it has one, and no option of another is set."""
-    workload, method, request = candidate.workload, candidate.method, candidate.request
+    workload, method, request = unchecked.workload, unchecked.method, unchecked.request
     if not workload.has_optimizer:
         return
     if method.own_updates:
@@ -105,9 +105,9 @@ def _own_optimizer(candidate: Candidate) -> None:
         )
 
 
-def _own_batches(candidate: Candidate) -> None:
+def _own_batches(unchecked: UncheckedCell) -> None:
     """Data that makes batches of its own size keeps that size."""
-    workload, batch_size = candidate.workload, candidate.batch_size
+    workload, batch_size = unchecked.workload, unchecked.batch_size
     if workload.in_turn and batch_size != workload.batch_size:
         raise UserError(
             f"--batch-size {batch_size}: the data of {workload.name} yields batches of {workload.batch_size} "
@@ -115,40 +115,40 @@ def _own_batches(candidate: Candidate) -> None:
         )
 
 
-def _save(candidate: Candidate) -> None:
+def _save(unchecked: UncheckedCell) -> None:
     """The weights can be written to the directory of `--save`."""
-    if candidate.request.save is not None:
-        check_directory(candidate.request.save)
+    if unchecked.request.save is not None:
+        check_directory(unchecked.request.save)
 
 
-def _own_kernels(candidate: Candidate) -> None:
+def _own_kernels(unchecked: UncheckedCell) -> None:
     """A method with its own kernels computes in float32 on CPUs."""
-    request, method, device = candidate.request, candidate.method, candidate.device
+    request, method, device = unchecked.request, unchecked.method, unchecked.device
     if isinstance(method, OwnKernels) and device == "cuda":
         raise UserError(f"--device cuda: {request.method} runs on CPUs only; use --device cpu")
     if isinstance(method, OwnKernels) and request.amp:
         raise UserError(f"--amp: {request.method} computes in float32 only; leave it out")
 
 
-def _half_precision(candidate: Candidate) -> None:
+def _half_precision(unchecked: UncheckedCell) -> None:
     """The device computes in the half precision of `--amp`."""
-    request, device = candidate.request, candidate.device
+    request, device = unchecked.request, unchecked.device
     if request.amp and not _computes(HALF[request.amp], device):
         there = "this GPU" if device == "cuda" else "torch on this machine's cores"
         other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
         raise UserError(f"--amp {request.amp}: {there} does not support {HALF[request.amp]}; use {other}")
 
 
-def _channels_last(candidate: Candidate) -> None:
+def _channels_last(unchecked: UncheckedCell) -> None:
     """`--channels-last` needs a model with filters of images."""
-    request, model = candidate.request, candidate.model
+    request, model = unchecked.request, unchecked.model
     if request.channels_last and not any(parameter.dim() == 4 for parameter in model.parameters()):
         raise UserError(f"--channels-last: {request.workload} has no filters of images; leave it out")
 
 
-def _compiled(candidate: Candidate) -> None:
+def _compiled(unchecked: UncheckedCell) -> None:
     """`--compile` needs a compiler, and a method that leaves the forward pass whole and keeps its model."""
-    request, method, device = candidate.request, candidate.method, candidate.device
+    request, method, device = unchecked.request, unchecked.method, unchecked.device
     if request.compile and method.interrupts:
         raise UserError(
             f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
@@ -163,18 +163,18 @@ def _compiled(candidate: Candidate) -> None:
         _check_compiler(device)
 
 
-def _by_method(candidate: Candidate) -> None:
+def _by_method(unchecked: UncheckedCell) -> None:
     """The method accepts the model, the workload and the number of nodes."""
-    method = candidate.method
-    method.check(method.options, candidate.model, candidate.workload, candidate.request.nodes)
+    method = unchecked.method
+    method.check(method.options, unchecked.model, unchecked.workload, unchecked.request.nodes)
 
 
-def _memory(candidate: Candidate) -> None:
+def _memory(unchecked: UncheckedCell) -> None:
     """This machine has enough memory for all known parts of training and data."""
-    request, workload, method, here = candidate.request, candidate.workload, candidate.method, candidate.here
-    if candidate.device != "cpu" or request.anyway:
+    request, workload, method, here = unchecked.request, unchecked.workload, unchecked.method, unchecked.here
+    if unchecked.device != "cpu" or request.anyway:
         return
-    model, nodes, batch_size = candidate.model, request.nodes, candidate.batch_size
+    model, nodes, batch_size = unchecked.model, request.nodes, unchecked.batch_size
     activations = not (request.amp or request.compile)
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
@@ -214,9 +214,9 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
     return _MOST_OF_WEIGHTS * needed + nodes * _MOST_OF_BATCH * size > there
 
 
-def _batch(candidate: Candidate) -> None:
+def _batch(unchecked: UncheckedCell) -> None:
     """BatchNorm gets at least two samples in every part of a minibatch."""
-    method, model, batch_size = candidate.method, candidate.model, candidate.batch_size
+    method, model, batch_size = unchecked.method, unchecked.model, unchecked.batch_size
     least = method.least_batch(batch_size) if isinstance(method, DividesBatches) else batch_size
     if least > 1:
         return
@@ -263,7 +263,7 @@ def _check_compiler(device: str) -> None:
         raise UserError("--compile on a GPU needs triton; install it, or leave --compile out")
 
 
-REFUSALS: tuple[Callable[[Candidate], None], ...] = (
+REFUSALS: tuple[Callable[[UncheckedCell], None], ...] = (
     _sinks,
     _threads,
     _schedule,

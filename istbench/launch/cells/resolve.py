@@ -16,7 +16,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import Device, RunConfig, RunRequest
 from istbench.launch.cells.header import header_of
-from istbench.launch.cells.refusals import Candidate, refuse
+from istbench.launch.cells.refusals import UncheckedCell, refuse
 from istbench.methods.base import Method, OwnKernels, Remarks
 from istbench.node.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
@@ -113,16 +113,16 @@ class _Resolver:
             ) from None
 
     def _checked(self, request: RunRequest, built: _Built, here: int) -> Cell:
-        candidate = _candidate(request, built, here)
-        refuse(candidate)
+        unchecked = _unchecked(request, built, here)
+        refuse(unchecked)
         if built.source is None or built.sized is None:
             workload = built.workload
             found = workload.prepare(request.data, cache_directory(), self._progress)
             built.source = checked_source(workload, found)
             built.sized = blank_model(workload, data_known=True)
         # The model may have as many outputs as the data has classes.
-        sized = dataclasses.replace(candidate, model=built.sized)
-        if _shapes(sized.model) != _shapes(candidate.model):
+        sized = dataclasses.replace(unchecked, model=built.sized)
+        if _shapes(sized.model) != _shapes(unchecked.model):
             refuse(sized)
         return _resolved(sized, built.source)
 
@@ -140,10 +140,10 @@ class _Resolver:
         return self._built[alike]
 
 
-def _candidate(request: RunRequest, built: _Built, here: int) -> Candidate:
+def _unchecked(request: RunRequest, built: _Built, here: int) -> UncheckedCell:
     workload = built.workload
     method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
-    return Candidate(
+    return UncheckedCell(
         request=request,
         workload=workload,
         method=method,
@@ -169,8 +169,8 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-def _resolved(candidate: Candidate, source: DataSource) -> Cell:
-    request, workload, method = candidate.request, candidate.workload, candidate.method
+def _resolved(unchecked: UncheckedCell, source: DataSource) -> Cell:
+    request, workload, method = unchecked.request, unchecked.workload, unchecked.method
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
         raise UserError(
@@ -179,33 +179,33 @@ def _resolved(candidate: Candidate, source: DataSource) -> Cell:
         )
     if request.target is not None:
         check_target(workload, request.target)
-    steps, eval_every = _budget(request, workload, method, source, candidate.batch_size)
+    steps, eval_every = _budget(request, workload, method, source, unchecked.batch_size)
     config = RunConfig.of(
         request,
         workload_options=dataclasses.asdict(workload.options),
         method_options=dataclasses.asdict(method.options),
-        batch_size=candidate.batch_size,
+        batch_size=unchecked.batch_size,
         steps=steps,
         eval_every=eval_every,
-        device=candidate.device,
+        device=unchecked.device,
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         code=code_of_cell(request.workload, request.method, request.plugins),
     )
-    header = header_of(candidate, config, _with_notes(candidate, source), targets)
+    header = header_of(unchecked, config, _with_notes(unchecked, source), targets)
     return Cell(name=header.cell, config=config, header=header)
 
 
-def _with_notes(candidate: Candidate, source: DataSource) -> DataSource:
+def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
     """`source`, whose note also has the remark of the method, and for a task file the size of a minibatch."""
-    workload, method, nodes = candidate.workload, candidate.method, candidate.request.nodes
+    workload, method, nodes = unchecked.workload, unchecked.method, unchecked.request.nodes
     notes = [source.note]
     if isinstance(whole(workload), Task):
-        size = candidate.batch_size
+        size = unchecked.batch_size
         shards = 1 if method.batches == "replicated" else nodes
         notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")
     if isinstance(method, Remarks):
-        notes.append(method.remark(candidate.model, workload, nodes))
+        notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
 
 
