@@ -1,5 +1,6 @@
 """The trace of a run: the computing, sending and waiting of each node in some sampled rounds."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -229,3 +230,21 @@ def round_ends(kinds: NDArray[np.uint8]) -> Ints:
         return np.arange(len(kinds))
     inside = rounds[-1] + 1 < len(kinds)
     return rounds + 1 if inside else rounds
+
+
+def segment(trace: Trace, first: int, rounds: int) -> Trace:
+    """`rounds` rounds of `trace` from round number `first` on; all operations before them are done."""
+    return dataclasses.replace(trace, nodes=tuple(_segment_of(events, first, rounds) for events in trace.nodes))
+
+
+def _segment_of(events: NDArray[Any], first: int, rounds: int) -> NDArray[Any]:
+    marks = np.flatnonzero(events["code"] == MARK)
+    ends = marks[round_ends(events["kind"][marks])] + 1
+    own: NDArray[Any] = events[ends[first - 1] if first else 0 : ends[first + rounds - 1]].copy()
+    posted = own["op"][own["code"] == POST]
+    before = int(posted[0]) if len(posted) else np.iinfo(np.int32).max
+    waits = np.isin(own["code"], (WAIT, AFTER))
+    own = own[~((own["code"] == WAIT_BEFORE) | (waits & (own["op"] < before)))]
+    numbered = ~np.isin(own["code"], (COMPUTE, MARK))
+    own["op"][numbered] -= before
+    return own

@@ -3,8 +3,8 @@
 import pytest
 from traces import cluster, exactly, trace
 
-from istbench.cluster.segments import segment
 from istbench.cluster.simulator import replay
+from istbench.cluster.trace import segment
 
 ROUNDS = 5
 

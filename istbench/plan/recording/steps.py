@@ -34,9 +34,9 @@ from istbench.cluster.trace import TraceMeta
 from istbench.node.measure import MemoryArrays, PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
-from istbench.plan.recording.load import OthersLoad
+from istbench.plan.recording.background_load import BackgroundLoad
 from istbench.plan.recording.modules import FoundModel, compiled_frames, find_model
-from istbench.plan.recording.moments import Moments, moments_on
+from istbench.plan.recording.timestamps import Timestamps, timestamps_on
 
 _LOOKED_AT = 2  # steps that show the optimizers
 _MOST_NOTED = 10  # steps with hooks on parameters
@@ -56,7 +56,7 @@ class CannotRecord(BaseException):
 
 @dataclass
 class _Step:
-    """Moments of one step: its start and end, of optimizers, and by parameter or its number of gradients."""
+    """Timestamps of one step: its start and end, of optimizers, and by parameter or its number of gradients."""
 
     started: Any
     ended: Any = None
@@ -110,7 +110,7 @@ class StepRecorder:
         self._optimizers: dict[int, Optimizer] = {}
         self._numbers: dict[int, int] = {}  # of parameters, by identity
         self._parameters: list[Tensor] = []
-        self._moments: Moments | None = None
+        self._timestamps: Timestamps | None = None
         self._device = torch.device("cpu")
         self._stepping: list[int] = []  # optimizers inside their step, the outermost first
         self._cycle: list[int] = []  # the optimizers of a step, in order
@@ -125,7 +125,7 @@ class StepRecorder:
         self._resident = PeakMemory(torch.device("cpu"))
         self._allocated: PeakMemory | None = None
         self._held = 0 if only is None else _held_bytes(only)
-        self._load = OthersLoad()
+        self._load = BackgroundLoad()
         self._compiled_before = compiled_frames()
 
     @property
@@ -181,7 +181,7 @@ class StepRecorder:
         self._stepping.append(key)
         if len(self._stepping) > 1:  # an optimizer inside another
             return
-        if self._moments is None:
+        if self._timestamps is None:
             self._begin(optimizer)
         if key not in self._optimizers:
             self._watch(optimizer)
@@ -191,8 +191,8 @@ class StepRecorder:
         if step.optimizers:
             step.between |= step.since_optimizer > 0
         else:
-            assert self._moments is not None
-            step.first_began = self._moments.now()
+            assert self._timestamps is not None
+            step.first_began = self._timestamps.now()
         step.since_optimizer = 0
         step.optimizers.append(key)
 
@@ -202,8 +202,8 @@ class StepRecorder:
         self._stepping.pop()
         if self._stepping:
             return
-        assert self._moments is not None
-        self._last_end = self._moments.now()
+        assert self._timestamps is not None
+        self._last_end = self._timestamps.now()
         self._step.since_optimizer = 0
         self._step.versions.clear()
         if self._cycle and id(optimizer) == self._cycle[-1]:
@@ -226,8 +226,8 @@ class StepRecorder:
         (self._device,) = devices
         if self._device.type not in ("cpu", "cuda"):
             self.refuse(f"it trains on {self._device.type}; istbench times processors and CUDA alone")
-        self._moments = moments_on(self._device)
-        self._step.started = self._moments.now()
+        self._timestamps = timestamps_on(self._device)
+        self._step.started = self._timestamps.now()
 
     def _watch(self, optimizer: Optimizer) -> None:
         """Hook the parameters of an optimizer at its first step."""
@@ -260,14 +260,14 @@ class StepRecorder:
 
     def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
-            if self._moments is None or self.record is not None or self._closed > _LOOKED_AT + self._noted + 1:
+            if self._timestamps is None or self.record is not None or self._closed > _LOOKED_AT + self._noted + 1:
                 return
             step = self._step
             step.since_optimizer += 1
             step.gradients[number] = step.gradients.get(number, 0) + 1
             self._several_points |= step.versions.get(number, parameter._version) != parameter._version
             step.versions[number] = parameter._version
-            step.ready[number] = self._moments.now()
+            step.ready[number] = self._timestamps.now()
             if self._stepping:
                 step.inside[number] = step.inside.get(number, 0) + 1
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
@@ -277,8 +277,8 @@ class StepRecorder:
 
     def _use_hook(self, numbers: Sequence[int]) -> Callable[..., None]:
         def used(module: object, inputs: object) -> None:
-            if torch.is_grad_enabled() and self._moments is not None:  # an evaluation is no training
-                moment = self._moments.now()
+            if torch.is_grad_enabled() and self._timestamps is not None:  # an evaluation is no training
+                moment = self._timestamps.now()
                 for number in numbers:
                     self._step.used.setdefault(number, moment)
 
@@ -295,7 +295,7 @@ class StepRecorder:
         self._closed = 1
 
     def _end_step(self) -> None:
-        assert self._moments is not None
+        assert self._timestamps is not None
         step = self._step
         step.ended = self._last_end
         self._check(step)
@@ -320,16 +320,16 @@ class StepRecorder:
         if self._closed >= self._wanted:
             self.finish()
             raise RecordingEnded
-        self._step = _Step(self._moments.now())
+        self._step = _Step(self._timestamps.now())
 
     def _leave_out(self) -> None:
         """Begin the step again: its update was left out."""
-        assert self._moments is not None
+        assert self._timestamps is not None
         self._skipped += 1
         if self._counter is not None:
             self._end_counting()
             self._begin_counting()
-        self._step = _Step(self._moments.now())
+        self._step = _Step(self._timestamps.now())
 
     def _check(self, step: _Step) -> None:
         """Refuse steps that exchange in another way than once, before the optimizers."""
@@ -424,10 +424,10 @@ class StepRecorder:
 
     def _make(self, others_cores: float | None) -> ScriptRecord:
         assert self._model is not None
-        assert self._moments is not None
-        samples = [self._moments.seconds(step.started, step.ended) for step in self._timed]
+        assert self._timestamps is not None
+        samples = [self._timestamps.seconds(step.started, step.ended) for step in self._timed]
         step_s = statistics.median(samples)
-        shares = [_Shares.of(step, self._moments) for step in self._seen]
+        shares = [_Shares.of(step, self._timestamps) for step in self._seen]
         before = statistics.median(own.before_update for own in shares)
         update = min(1.0 - before, statistics.median(own.update for own in shares))
         parameters = self._recorded_parameters(shares, step_s)
@@ -519,7 +519,7 @@ class StepRecorder:
 
 @dataclass(frozen=True)
 class _Shares:
-    """Moments of a step as shares of its seconds: by parameter, and of its update."""
+    """Timestamps of a step as shares of its seconds: by parameter, and of its update."""
 
     used: dict[int, float]
     ready: dict[int, float]
@@ -527,11 +527,11 @@ class _Shares:
     update: float
 
     @classmethod
-    def of(cls, step: _Step, moments: Moments) -> "_Shares":
-        whole = moments.seconds(step.started, step.ended) or 1.0
+    def of(cls, step: _Step, timestamps: Timestamps) -> "_Shares":
+        whole = timestamps.seconds(step.started, step.ended) or 1.0
 
         def share(moment: Any) -> float:
-            return min(1.0, max(0.0, moments.seconds(step.started, moment) / whole))
+            return min(1.0, max(0.0, timestamps.seconds(step.started, moment) / whole))
 
         ready = {number: share(moment) for number, moment in step.ready.items()}
         began, last = share(step.first_began), max(ready.values(), default=0.0)

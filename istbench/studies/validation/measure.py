@@ -13,9 +13,8 @@ from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, parse_bandwidth
-from istbench.cluster.segments import segment
 from istbench.cluster.simulator import Replay, replay
-from istbench.cluster.trace import Trace
+from istbench.cluster.trace import Trace, segment
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import OncePerLine, Screen
 from istbench.launch.backends.here import Here

@@ -1,4 +1,4 @@
-"""How busy other programs keep this machine while a script is recorded."""
+"""The cores that other programs use while a script is recorded."""
 
 import os
 import time
@@ -8,8 +8,8 @@ from pathlib import Path
 from istbench.base.machine import busy_seconds, cores_of_others
 
 
-class OthersLoad:
-    """Counts the cores that other programs use from now on. Children of this process are no others."""
+class BackgroundLoad:
+    """Counts the cores that other programs use from now on. It leaves out the children of this process."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._started = busy_seconds(), _own_seconds(), time.perf_counter()

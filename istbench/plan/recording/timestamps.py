@@ -1,4 +1,4 @@
-"""Moments inside a step: of the wall clock on a processor, of the current stream on a GPU."""
+"""Timestamps inside a step: of the wall clock on a processor, of the current stream on a GPU."""
 
 import time
 from typing import Any, Protocol
@@ -6,17 +6,17 @@ from typing import Any, Protocol
 import torch
 
 
-class Moments(Protocol):
-    """Takes moments, and tells the seconds between two of them later."""
+class Timestamps(Protocol):
+    """Takes timestamps, and computes the seconds between two later."""
 
     def now(self) -> Any:
-        """This moment."""
+        """The time now."""
 
     def seconds(self, first: Any, last: Any) -> float:
         """Seconds from `first` to `last`. Call it after training."""
 
 
-class HostMoments:
+class HostTimestamps:
     """The wall clock. A script may use several threads, or wait for its data: both belong to its step."""
 
     def now(self) -> float:
@@ -26,7 +26,7 @@ class HostMoments:
         return last - first
 
 
-class CudaMoments:
+class CudaTimestamps:
     """Events in the current stream of a GPU: they make no kernel wait."""
 
     def now(self) -> torch.cuda.Event:
@@ -39,6 +39,6 @@ class CudaMoments:
         return float(first.elapsed_time(last)) / 1e3
 
 
-def moments_on(device: torch.device) -> Moments:
-    """Moments of computing on `device`."""
-    return CudaMoments() if device.type == "cuda" else HostMoments()
+def timestamps_on(device: torch.device) -> Timestamps:
+    """The clock of computing on `device`."""
+    return CudaTimestamps() if device.type == "cuda" else HostTimestamps()
