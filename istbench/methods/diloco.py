@@ -24,7 +24,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Rate
 from istbench.base.options.tunable import LEARNING_RATE
 from istbench.fabric import Fabric
-from istbench.methods.flat import flatten_in_place, floating_tensors
+from istbench.methods.flat import flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.local_sgd import LocalSGD, RoundOptions
 from istbench.methods.optimizer import RuleName
@@ -81,7 +81,7 @@ class DiLoCo(LocalSGD):
         # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
         self._sizes = Counter[torch.dtype]()
         for parameter in trained(self._model):
-            self._sizes[parameter.dtype] += parameter.numel()
+            self._sizes[parameter.dtype] += places(parameter)
         rule = SmolStep if self.options.outer_rule == "smol" else OuterStep
         self._outer = rule(self._parameters_of(self._flat), self.options)
 

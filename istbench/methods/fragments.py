@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.methods.background_mean import BackgroundMean, Format
 from istbench.methods.base import counted
-from istbench.methods.flat import floating_tensors
+from istbench.methods.flat import floating_tensors, places
 from istbench.methods.outer_step import OuterStep
 
 
@@ -34,7 +34,7 @@ def fragment_slices(model: nn.Module, count: int) -> list[list[slice]]:
     for run in balanced_runs([sum(parameter.numel() for parameter in layer) for layer in layers], count):
         starts = ends.copy()
         for parameter in (parameter for layer in layers[run.start : run.stop] for parameter in layer):
-            ends[parameter.dtype] += parameter.numel()
+            ends[parameter.dtype] += places(parameter)
         fragments.append([slice(starts[dtype], ends[dtype]) for dtype in ends])
     return fragments
 

@@ -28,8 +28,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map activations [batch, tokens, width] to activations of the same shape."""
         batch, tokens, width = x.shape
-        heads = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        qkv = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        queries, keys, values = qkv.unbind()
+        attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.projection(attended.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.mlp(self.norm_mlp(x))
 
