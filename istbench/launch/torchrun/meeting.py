@@ -234,12 +234,16 @@ class _Messages(ABC):
 class Meeting(_Messages):
     """The messages of one torchrun.
 
+    Attributes:
+        hosts: the host of every rank, on rank 0.
+
     Raises:
         UserError: if this rank cannot read the secret of the run.
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self.hosts: list[str] = []
         self._secret = run_secret()
         self._nonce = secrets.token_hex(16)
         self._nonces: list[str] = []  # of all ranks
@@ -289,6 +293,7 @@ class Meeting(_Messages):
 
     def start(self, cards: list[Card]) -> None:
         """Rank 0 starts the run of the ranks of all `cards`."""
+        self.hosts = [card.host for card in cards]
         self._nonces = [card.nonce or "" for card in cards]
         self._put("start", Start(nonces=self._nonces))
         self._begin()
@@ -423,8 +428,8 @@ class CellMeeting(_Messages):
             return
         if time.monotonic() - self._silent.setdefault(rank, time.monotonic()) > _ANSWERS_S:
             raise RunFailed(
-                f"rank {rank} does not answer: its istbench was stopped or killed, or its host is lost; end the "
-                "others, and run the same command again"
+                f"{self._meeting.hosts[rank]}: rank {rank} does not answer: its istbench was stopped or killed, or "
+                "its host is lost; end the others, and run the same command again"
             )
 
     def post_prepared(self) -> None:

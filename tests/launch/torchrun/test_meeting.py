@@ -21,7 +21,7 @@ def meeting(monkeypatch, tmp_path):
     monkeypatch.setattr(Meeting, "_store", HashStore())
     world = World(rank=1, size=2, local_rank=1, local_size=2, host_rank=0, hosts=1, master="first", port=1)
     found = Meeting(world)
-    found._nonces = ["one", "two"]
+    found._nonces, found.hosts = ["one", "two"], ["first", "second"]
     found._begin()
     return found
 
@@ -43,7 +43,7 @@ def test_a_rank_that_does_not_answer_an_announced_cell_is_given_up(meeting, monk
     cell.post_card(Card(rank=0, host="first"))
     meeting.post_ready()
     with pytest.raises(
-        RunFailed, match=r"^rank 1 does not answer: its istbench was stopped or killed, or its host"
+        RunFailed, match="^second: rank 1 does not answer: its istbench was stopped or killed, or its"
     ):
         cell.cards()
     cell.answer()  # as rank 1
