@@ -207,7 +207,7 @@ def _actions() -> dict[str, Callable[[Agent, dict[str, Any]], Any]]:
     """The actions of this program, and those of the istbench there, if it has any."""
     found: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {}
     with contextlib.suppress(Exception):
-        from istbench.launch.hosts.remote import ACTIONS
+        from istbench.launch.hosts.remote_actions import ACTIONS
 
         found.update(ACTIONS)
     return {**found, "facts": facts, "clock": clock, "install": install}

@@ -77,7 +77,7 @@ def _regular(path: Path) -> os.stat_result | None:
     return found if stat.S_ISREG(found.st_mode) else None
 
 
-def offer(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+def list_run(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of the run in `path` that can be copied.
 
     Returns:

@@ -147,7 +147,10 @@ class _Ends:
         return bool(self.lost or self.failed)
 
     def cause(self, hosts: Sequence[Connection], during: str, again: str) -> BaseException | None:
-        """The error that ended the run, None after success. `during` is a phase of the run, `again` the way out."""
+        """The error that ended the run, None after success.
+
+        during: the phase of the run after a space, or nothing. again: the way out.
+        """
         for name, why in self.lost.items():
             return RunFailed(f"{name}: {why}{during}; {again}")
         ended = [(host.name, self.ends[host.name]) for host in hosts if host.name in self.ends]

@@ -48,7 +48,7 @@ def at_once(_seconds: float, _size: int, _left: int) -> None:
     """A pace without rests."""
 
 
-class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
+class _ListedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A published step there."""
 
     step: int
@@ -74,10 +74,10 @@ class _OfferedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `offer` of `remote_files`."""
+    """The answer of `list_run` of `remote_files`."""
 
     files: list[tuple[str, Natural, int]]
-    steps: list[_OfferedStep]
+    steps: list[_ListedStep]
     damaged: bool
 
 
@@ -140,27 +140,29 @@ class _PartReader:
 
 
 def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
-    offer = convert(first.do("offer", path=theirs), _RunListing, lambda path: f"{first.name}: {path_text(path)}")
-    names = [name for name, *_ in offer.files]
+    listing = convert(
+        first.do("list_run", path=theirs), _RunListing, lambda path: f"{first.name}: {path_text(path)}"
+    )
+    names = [name for name, *_ in listing.files]
     if _HEADER not in names:
         return
     clear(here)
     have = set(stamps(here))
-    new = [stamp for stamp in offer.files if stamp not in have]
-    sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in offer.steps[:1])
+    new = [stamp for stamp in listing.files if stamp not in have]
+    sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in listing.steps[:1])
     reader = _PartReader(first, theirs, pace, sizes)
-    step = _bring_step(reader, here, offer)
+    step = _bring_step(reader, here, listing)
     for stamp in new:
         if not safe(stamp[0]):
             raise RunFailed(f"{first.name} names a file {stamp[0]!r}, outside of the run directory")
         _bring_file(reader, here, stamp)
     _settle(here, [name for name, *_ in new], step)
-    _delete_others(here, names, offer)
+    _delete_others(here, names, listing)
 
 
-def _bring_step(reader: _PartReader, here: Path, offer: _RunListing) -> _OfferedStep | None:
+def _bring_step(reader: _PartReader, here: Path, listing: _RunListing) -> _ListedStep | None:
     """Copy the newest whole step beside `here`; None if it is here already, or no step is whole."""
-    for step in offer.steps:
+    for step in listing.steps:
         if step.whole(here / CHECKPOINT):
             return None
         with suppress(Broken):
@@ -203,7 +205,7 @@ def _lines(path: Path) -> tuple[bytes, bytes]:
     return content[:start], content[start:end]
 
 
-def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
+def _settle(here: Path, new: list[str], step: _ListedStep | None) -> None:
     """Move the `new` files and the new `step` from beside `here` to their places, `latest.json` last."""
     files = [*new] if step is None else [*new, f"{CHECKPOINT}/{LATEST}"]
     for path in beside(here).rglob("*"):
@@ -224,10 +226,10 @@ def _settle(here: Path, new: list[str], step: _OfferedStep | None) -> None:
         sync((here / name).parent)
 
 
-def _delete_others(here: Path, names: list[str], offer: _RunListing) -> None:
+def _delete_others(here: Path, names: list[str], listing: _RunListing) -> None:
     """Delete files other than `names`, and steps of the checkpoint that are not published there."""
-    kept = {f"{CHECKPOINT}/{step.step}/" for step in offer.steps if step.whole(here / CHECKPOINT)}
-    lost = (offer.steps or offer.damaged) and not kept  # what is here may be all that is left
+    kept = {f"{CHECKPOINT}/{step.step}/" for step in listing.steps if step.whole(here / CHECKPOINT)}
+    lost = (listing.steps or listing.damaged) and not kept  # what is here may be all that is left
     for name, _ in list_files(here):
         in_step = any(name.startswith(folder) for folder in kept) or (kept and name == f"{CHECKPOINT}/{LATEST}")
         if name not in names and not in_step and not (lost and name.startswith(f"{CHECKPOINT}/")):

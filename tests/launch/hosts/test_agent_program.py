@@ -1,5 +1,6 @@
 """What a host answers over its standard streams, with bytes of files as they are."""
 
+import io
 import json
 import re
 import subprocess
@@ -46,6 +47,15 @@ def test_files_come_and_go_as_they_are(own_host, tmp_path):
     assert (other / "bytes").read_bytes() == CONTENT * (PART // len(CONTENT))
     assert (other / "none").read_bytes() == b""
     assert isinstance(host.do("clock"), float)  # and lines go on after bytes
+
+
+def test_a_request_that_the_istbench_there_does_not_know_names_the_way_out():
+    out = io.StringIO()
+    agent_program.Agent(out, {}).answer({"id": 3, "do": "fly"})
+    assert json.loads(out.getvalue().removeprefix(agent_program.MARK)) == {
+        "id": 3,
+        "error": "the istbench there is of another version and cannot fly; install the same on every host",
+    }
 
 
 STARTS = re.compile(r'(?:sys\.executable|"python"\)),\s*(?:"-u",\s*)?("-[^"]*"|\*)')

@@ -16,7 +16,7 @@ from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Refused
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.push import push
-from istbench.launch.hosts.remote import ACTIONS
+from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.trees import list_tree, tree_digest
 
 

@@ -9,7 +9,7 @@ from published_steps import publish_step, write_step
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import UserError
-from istbench.launch.hosts.remote import ACTIONS
+from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.remote_files import clear, how_far, list_files, place, put, safe
 from istbench.launch.hosts.run_copies import bring, fetch_newer
 from istbench.results.header import Header

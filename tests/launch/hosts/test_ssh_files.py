@@ -12,7 +12,7 @@ from published_steps import publish_step, step_whole, write_step
 from istbench.base.errors import UserError
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Refused
-from istbench.launch.hosts.remote import ACTIONS
+from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.remote_files import PART, list_files
 from istbench.launch.hosts.run_copies import bring, fetch
 

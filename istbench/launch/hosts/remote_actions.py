@@ -27,7 +27,7 @@ ACTIONS: dict[str, Action] = {
     "train": remote_run.train,
     "end": remote_run.end,
     "how_far": remote_files.how_far_there,
-    "offer": remote_files.offer,
+    "list_run": remote_files.list_run,
     "read": remote_files.read,
     "clear": lambda _agent, question: remote_files.clear(Path(question["path"])),
     "write": remote_files.write,
