@@ -78,7 +78,8 @@ class _Unmarked:
         BaseProcess.start = look_and_start
 
     def _look(self, event, details):
-        if self.runs and event in STARTS and "git" not in details[:1]:  # a run's header has the commit of the code
+        # A run's header has the commit of the code, and matplotlib lists a new machine's fonts.
+        if self.runs and event in STARTS and not {"git", "fc-list"}.intersection(details[:1]):
             self._refuse(f"{event} {details[:2]}")
 
     def _refuse(self, what):
