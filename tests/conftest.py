@@ -24,7 +24,7 @@ SLOW_FILES = [
     "cli/test_stopped_runs",
     "node/test_stalls", "launch/torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
     "node/test_stopping", "cli/test_silent_runs", "launch/engines/test_engines_run", "plan/test_redeal",
-    "cluster/simulator/test_folding", "node/test_node_seconds", "launch/hosts/test_ssh_run",
+    "cluster/simulator/test_repeated_nodes", "node/test_node_seconds", "launch/hosts/test_ssh_run",
     "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files", "launch/hosts/test_ssh_install",
     "cli/test_lab_command", "cli/test_streams", "identities/test_served", "studies/conformance/test_check",
     "launch/lab/test_lab", "plan/recording/test_scripts", "test_from_outside",

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from functools import reduce
 
-from istbench.node.published import (
+from istbench.node.checkpoint_steps import (
     LATEST,
     MANIFEST,
     ManifestEntry,

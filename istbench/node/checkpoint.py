@@ -1,7 +1,7 @@
 """The files of a checkpoint, without pickle: tensors in safetensors, the rest in JSON, complete or absent.
 
 Every rank writes its part, `checkpoint/<step>/rank-K.{safetensors,json}`. Rank 0 writes tensors that are the same
-on all ranks once, in `shared.safetensors`, and then publishes the step (istbench/node/published.py).
+on all ranks once, in `shared.safetensors`, and then publishes the step (istbench/node/checkpoint_steps.py).
 """
 
 import hashlib
@@ -23,8 +23,7 @@ from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, lacks_memory, printable
 from istbench.base.files import sync, writing_whole
 from istbench.fabric import FabricError
-from istbench.node.digest import blocks_of
-from istbench.node.published import (
+from istbench.node.checkpoint_steps import (
     LATEST,
     MANIFEST,
     Broken,
@@ -36,6 +35,7 @@ from istbench.node.published import (
     step_of,
     without_way_out,
 )
+from istbench.node.digest import blocks_of
 from istbench.node.weights_file import file_content
 
 _TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"

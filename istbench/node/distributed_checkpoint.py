@@ -16,7 +16,7 @@ from torch import Tensor
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
-from istbench.node.published import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
+from istbench.node.checkpoint_steps import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):

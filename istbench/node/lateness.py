@@ -13,8 +13,8 @@ from istbench.base.activity import Record, current
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.heartbeats import doing, waits
+from istbench.node.checkpoint_steps import Totals
 from istbench.node.destinations import Destinations
-from istbench.node.published import Totals
 from istbench.results.events import Note
 
 TIMES = 10

@@ -15,7 +15,7 @@ from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, OwnKernels
 from istbench.node import checkpoint
-from istbench.node.computed import compiling, computed
+from istbench.node.compute_options import compiling, computed
 from istbench.node.registry import build_method
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.workloads.base import Batch, Workload

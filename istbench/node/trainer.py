@@ -7,12 +7,12 @@ from istbench.base.activity import current
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
+from istbench.node.checkpoint_steps import Totals
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.measure import PeakMemory, TrainClock
 from istbench.node.prefetch import PrefetchedBatches
-from istbench.node.published import Totals
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping

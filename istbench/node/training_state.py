@@ -14,8 +14,8 @@ from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.node import checkpoint
+from istbench.node.checkpoint_steps import Totals
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
-from istbench.node.published import Totals
 
 
 class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from istbench.base.error_lines import during
 from istbench.base.errors import UserError
-from istbench.cluster.folding import one_stands_for_all
+from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
 from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost

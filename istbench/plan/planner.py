@@ -25,8 +25,8 @@ from istbench.cluster.estimate import (
     largest,
     round_seconds,
 )
-from istbench.cluster.folding import one_stands_for_all
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND

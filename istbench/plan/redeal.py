@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
 from istbench.cluster.estimate import bytes_sent
-from istbench.cluster.folding import one_stands_for_all
+from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
 from istbench.methods.base import Method
 from istbench.node.registry import plugins_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from said import one_line
 
-from istbench.node.published import newest_whole
+from istbench.node.checkpoint_steps import newest_whole
 from istbench.results.events import Resume
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory

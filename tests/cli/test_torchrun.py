@@ -10,7 +10,7 @@ from said import messages
 from small_task import SLOW, TASK
 from torchruns import start, start_on_two
 
-from istbench.node.published import newest_whole
+from istbench.node.checkpoint_steps import newest_whole
 from istbench.results.events import Fault, Resume
 from istbench.results.store import RunDirectory
 

@@ -6,7 +6,7 @@ import torch
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.footprint import PlannedNode
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.node.computed import computed
+from istbench.node.compute_options import computed
 from istbench.node.digest import weights_sha256
 from istbench.node.registry import build_method
 from istbench.plan.step import step_cost

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.checkpoint import Flat
+from istbench.node.checkpoint_steps import Totals
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
-from istbench.node.published import Totals
 from istbench.studies.conformance.training import open_workload, set_up, train
 
 TOY = {"hidden": 24, "layers": 2, "batch_norm": True}

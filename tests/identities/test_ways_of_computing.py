@@ -4,7 +4,7 @@ import torch
 from tiny_images import TinyImages
 
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.computed import computed
+from istbench.node.compute_options import computed
 from istbench.studies.conformance.training import assembled, largest_difference, set_up, through_disk, train
 
 METHODS = {

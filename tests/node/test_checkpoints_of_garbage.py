@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from istbench.base.errors import UserError
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import checkpoint
-from istbench.node.published import Broken, Totals, find, newest, newest_whole
+from istbench.node.checkpoint_steps import Broken, Totals, find, newest, newest_whole
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 
 TOTALS = Totals(

@@ -13,8 +13,8 @@ from ranks import on_ranks
 from istbench.base.errors import UserError
 from istbench.launch.hosts.remote_files import how_far
 from istbench.node import checkpoint
+from istbench.node.checkpoint_steps import Totals, find, newest, newest_whole
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
-from istbench.node.published import Totals, find, newest, newest_whole
 
 RANKS, CASES = 2, 200
 

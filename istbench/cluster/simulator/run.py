@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
-from istbench.cluster.folding import fold, unfold
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.repeated_nodes import fold, unfold
 from istbench.cluster.scale import scale as scale_of
 from istbench.cluster.simulator.outcome import ACTIVITIES, Replay, Span
 from istbench.cluster.simulator.program import Program, compile_trace, stops
@@ -56,8 +56,8 @@ def replay(
         streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
             torch's process group has two threads with one collective each, and 1 with NCCL.
         spans: keep the timeline.
-        folded: simulate one of all nodes that repeat each other (`cluster.folding`), which gives the same figures.
-            With `spans`, only the nodes in the trace have spans.
+        folded: simulate one of all nodes that repeat each other (`cluster.repeated_nodes`). The figures are the
+            same. With `spans`, only the nodes in the trace have spans.
 
     Raises:
         UserError: for fewer than one round; as `cluster.scale.scale` does if `compute_scale` is None; for an

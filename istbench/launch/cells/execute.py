@@ -11,8 +11,8 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.resolve import Cell
 from istbench.launch.processes.failures import WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
+from istbench.node.checkpoint_steps import Totals, newest
 from istbench.node.destinations import place_of
-from istbench.node.published import Totals, newest
 from istbench.node.stopping import StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell

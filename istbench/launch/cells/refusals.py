@@ -19,7 +19,7 @@ from istbench.base.options.run import Device, RunRequest
 from istbench.methods.base import CutsUnits, DividesBatches, Method, OwnKernels, Planned
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
-from istbench.node.computed import HALF
+from istbench.node.compute_options import HALF
 from istbench.node.registry import load_sink
 from istbench.node.weights_file import check_directory
 from istbench.plan.memory import node_memory

@@ -11,7 +11,7 @@ from typing import Any
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.launch.hosts.action import Agent
-from istbench.node.published import Step, find, newest
+from istbench.node.checkpoint_steps import Step, find, newest
 from istbench.results.store import OfAnotherCell, RunDirectory
 
 PART = 1 << 20

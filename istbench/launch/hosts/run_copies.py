@@ -32,7 +32,7 @@ from istbench.launch.hosts.remote_files import (
     stamps,
 )
 from istbench.launch.hosts.trees import LISTS_S
-from istbench.node.published import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
+from istbench.node.checkpoint_steps import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
 from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
 
 Pace = Callable[[float, int, int], None]

@@ -19,7 +19,7 @@ from istbench.cluster.profile import load_profile
 from istbench.launch.engines import kubeflow, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
 from istbench.launch.hosts.install import build_wheel
-from istbench.node.published import newest_whole
+from istbench.node.checkpoint_steps import newest_whole
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, trace
 
-from istbench.cluster.folding import fold
 from istbench.cluster.profile import Rack
+from istbench.cluster.repeated_nodes import fold
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace_builder import TraceBuilder, merge
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
-from istbench.node.computed import compiling, computed
+from istbench.node.compute_options import compiling, computed
 from istbench.studies.conformance.training import open_workload
 from istbench.workloads.toy import Toy
 
