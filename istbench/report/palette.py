@@ -35,7 +35,8 @@ _KNOWN = {
     "sparseloco": ("#661100", "8"),
     "noloco": ("#6699CC", "H"),
 }
-_OTHER_COLOURS = ("#B2182B", "#4D4D4D")
+# Of a method that is not listed, chosen by its name. Markers tell two of one colour apart.
+_OTHER_COLOURS = ("#B2182B", "#4D4D4D", "#1F1FF9", "#F91FD5", "#04AE04", "#547C03")
 _OTHER_MARKERS = ("X", "h", "<", ">", "p", "d")
 _LINES: tuple[Dash, ...] = ("-", "--", ":", "-.")
 

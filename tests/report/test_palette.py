@@ -20,3 +20,12 @@ def test_every_method_has_a_shape_on_the_page():
     names = [found.name for found in registered("methods")]
     labels = [(name, f"{name}{options}") for name in names for options in ("", *(f" lr={one}" for one in range(9)))]
     assert {style.marker for style in method_styles(labels).values()} <= SHAPES.keys()
+
+
+def test_methods_from_outside_have_colours_that_no_listed_method_has():
+    listed = {
+        style.colour for style in method_styles((name, name) for name in ("ddp", "fsdp", "ist", "zero")).values()
+    }
+    outside = {style.colour for style in method_styles((f"mine{n}", f"mine{n}") for n in range(40)).values()}
+    assert len(outside) == 6
+    assert not outside & listed
