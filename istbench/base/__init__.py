@@ -1,1 +1,1 @@
-"""What all rooms stand on."""
+"""Code that all rooms use."""

@@ -86,13 +86,13 @@ def command(
         (one, [msgspec.structs.replace(request, sinks=sinks, **typed) for request in one.requests(plugins)])
         for one, typed in _suites(suite, plugins, given)
     ]
-    asked = [request for _, own in suites for request in own]
-    requests = [backend.fit(request) for request in asked]
+    requested = [request for _, own in suites for request in own]
+    requests = [backend.fit(request) for request in requested]
     for request in requests:
         check_name("methods", request.method, request.plugins)
         check_name("workloads", request.workload, request.plugins)
     backend.begin(requests, out)
-    requests += _controls(asked, backend, [own for one, own in suites if controls or one.controls])
+    requests += _controls(requested, backend, [own for one, own in suites if controls or one.controls])
     _check_baseline(baseline, requests)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
@@ -151,7 +151,7 @@ def _suites(
     check_cells(len(nodes) * seeds * len(methods), "the command")
     fields = request_fields(given)
     shared = fields.pop("method_options")
-    asked = Suite(
+    requested = Suite(
         workload=workload,
         methods=tuple((method, own_options(method, methods, shared, plugins)) for method in methods),
         nodes=nodes,
@@ -159,7 +159,7 @@ def _suites(
         workload_options=fields.pop("workload_options"),
         run=fields,
     )
-    return [(asked, {})]
+    return [(requested, {})]
 
 
 def _controls(

@@ -98,14 +98,14 @@ def command(
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     apart = split_list(latencies, "--latency", "1ms,30ms are two") if latencies is not None else []
     counts = node_counts(nodes)
-    asked = select_clusters(
+    selected = select_clusters(
         names,
         [parse_bandwidth(text, "--bandwidth") for text in listed],
         [parse_time(text, "--latency") for text in apart],
     )
     if is_file(results):
         _refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        profiles = [profile for family in asked.values() for profile in family]
+        profiles = [profile for family in selected.values() for profile in family]
         _replay_script(results, profiles, counts, methods, output_format, explain)
         return
     _refuse_typed(context, ("methods",), "is for a file of `istbench record`")
@@ -116,7 +116,7 @@ def command(
     with replaying() as tell:
         report = build_report_on_clusters(
             results,
-            asked,
+            selected,
             baseline=baseline,
             workload=workload,
             metric=metric,

@@ -1,4 +1,4 @@
-"""What commands that replay share: lines on stderr if it takes long, and runs on other numbers of nodes."""
+"""Shared by commands that replay: lines on stderr in long replays, and runs on other numbers of nodes."""
 
 import atexit
 import gc

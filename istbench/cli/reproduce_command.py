@@ -97,14 +97,14 @@ def command(
         raise UserError(f"--again runs cells, and {'--list' if as_list else '--report'} runs none; leave one out")
     chosen = PAPERS[paper]
     names = split_list(only, "--only", "--list names the tables") if only is not None else []
-    asked = select(chosen, names)
-    directories = _directories(data, asked, scale)
+    selected = select(chosen, names)
+    directories = _directories(data, selected, scale)
     out = out or Path("results") / f"reproduce-{paper}-{scale}"
     overrides = _overrides(given, seeds, directories)
     if as_list:
-        _print_list(chosen, asked, scale, overrides, out, as_json=as_json, explain=explain)
+        _print_list(chosen, selected, scale, overrides, out, as_json=as_json, explain=explain)
         return 0
-    experiments, lines = with_data(asked, scale, directories, named=bool(names))
+    experiments, lines = with_data(selected, scale, directories, named=bool(names))
     requests = list[RunRequest]()
     if not only_report:
         extents = (experiment.at[scale] for experiment in experiments)

@@ -226,7 +226,7 @@ def _diverged(outcome: Outcome) -> bool:
 
 
 def _ended(outcome: Outcome) -> str:
-    """How a trial ended, with its last metric."""
+    """The end of a trial, with its last metric."""
     from istbench.results.metrics import value_text
 
     if outcome.failure is not None:

@@ -1,4 +1,4 @@
-"""How far the replays of each method are off: the measurements of `istbench lab validate`, in short."""
+"""The errors of replays of each method: a summary of the measurements of `istbench lab validate`."""
 
 import functools
 import statistics

@@ -48,7 +48,7 @@ def _turned(events: NDArray[Any], further: int, world: int) -> NDArray[Any]:
 
 
 def _with_peer(events: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of `events` send to a peer or receive from it."""
+    """Mask of the `events` that send to a peer or receive from it."""
     posts: NDArray[np.bool_] = (events["code"] == POST) & np.isin(events["kind"], (SEND, RECEIVE))
     return posts
 

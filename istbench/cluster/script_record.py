@@ -84,7 +84,7 @@ class RecordedModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training script computes in a step.
+    """The work of a training script in a step.
 
     Attributes:
         version: of this format.

@@ -1,4 +1,4 @@
-"""What a local step computes, how fast a machine computes, and from both the seconds of the step."""
+"""The work of a local step, the speed of a machine, and from both the seconds of the step."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ Giga = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 class StepWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node computes in a local step, as the mean over nodes.
+    """The work of one node in a local step, as the mean over nodes.
 
     Attributes:
         operations: floating-point operations of matrix products and convolutions.

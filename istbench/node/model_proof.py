@@ -149,19 +149,19 @@ def _descend(model: nn.Module) -> None:
 
 def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
     """The way in which a copy of `model` is not the model, in words; empty if it is."""
-    twin = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
 
     def loss(one: nn.Module) -> Tensor:
         seed_random_state(0)
         return _evaluated(task, one, batch)
 
     with torch.no_grad():
-        before = loss(twin)
+        before = loss(copied)
         if not _agree(loss(model), before, 0.0):
             return "a copy of it has another loss"
         for tensor in floating_tensors(model):
             tensor.mul_(1 + _MOVE)
-        return "" if _agree(before, loss(twin), 0.0) else "a copy of it reads tensors of the original"
+        return "" if _agree(before, loss(copied), 0.0) else "a copy of it reads tensors of the original"
 
 
 def _difference(expected: Mapping[str, Tensor | None], found: Iterable[Result]) -> str:

@@ -1,8 +1,8 @@
 """Find stalls: local steps that something outside training held up, such as a link that was down.
 
-A step's seconds are those of the train clock, the maximum over ranks: from the end of the last rank in the step
-before to the end of the last rank in this one. They add up to `train_s`. So a stall costs the seconds of its step
-beyond the usual ones.
+A step's seconds are those of the train clock, the maximum over ranks. They go from the end of the last rank in the
+step before to the end of the last rank in this one, and add up to `train_s`. So a stall costs the seconds of its
+step beyond the usual ones.
 
 Steps of a kind are alike. The kind is the number of waits for other ranks, in powers of two. It tells steps that
 exchange from steps that do not, in every method. The work after the last step of a segment is a kind of its own.

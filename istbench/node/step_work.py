@@ -1,4 +1,4 @@
-"""What a local step computes: operations, bytes, and the shapes of its largest matrix products."""
+"""The work of a local step: operations, bytes, and the shapes of its largest matrix products."""
 
 import math
 from collections import Counter
@@ -67,7 +67,7 @@ class OperationCounter(TorchDispatchMode):
         return float(self._operations)
 
     def counted(self, gathered: float = 0.0) -> CountedStep:
-        """What was counted. gathered: as in `StepWork`; torch does not see kernels of a method's own."""
+        """The counts. gathered: as in `StepWork`; torch does not see kernels of a method's own."""
         largest = tuple(shape for shape, _ in self._shapes.most_common())
         work = StepWork(operations=self.operations, bytes=float(self._bytes), gathered=gathered)
         return CountedStep(work, largest)

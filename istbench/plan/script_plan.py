@@ -48,7 +48,7 @@ def plan_script(record: ScriptRecord, method: ChosenMethod, nodes: int, cluster:
 
 
 def assumptions(record: ScriptRecord) -> tuple[str, ...]:
-    """What figures of a recorded script assume, a phrase each."""
+    """The assumptions behind figures of a recorded script, a phrase each."""
     machine = record.machine
     device = "a GPU" if machine.device == "cuda" else f"{machine.threads or 'some'} threads of processors"
     lines = [

@@ -15,8 +15,8 @@ _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
 def rerun_command(header: Header) -> str | None:
     """The command line that trains the cell of `header` from the start; None if its options are no valid request.
 
-    It has the value of every option of the method and the workload, also of those that the user left out, so that
-    it names the same cell where defaults change. It has the --data that the user typed; the content of the data
+    It has the value of every option of the method and the workload, also of those that the user left out. So it
+    names the same cell after a change of defaults. It has the --data that the user typed; the content of the data
     must be equal.
     """
     config = header.config

@@ -141,8 +141,8 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
     if not directories:
         raise UserError(f"no runs in {results}: {parent} is empty; {way_out}")
     if cells is not None:
-        asked = set(cells)
-        directories = [path for path in directories if path.name in asked]
+        selected = set(cells)
+        directories = [path for path in directories if path.name in selected]
     runs: list[Run] = []
     problems: list[str] = []
     for path in directories:

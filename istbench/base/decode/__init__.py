@@ -1,4 +1,4 @@
-"""The door: reads all data from outside, checks its bounds and decodes it into a type, once."""
+"""Read all data from outside, check its bounds and decode it into a type, once."""
 
 from istbench.base.decode.decode import convert, decode_json, decode_own, encode_own
 from istbench.base.decode.explain import literal_choices, type_at

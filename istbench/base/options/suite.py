@@ -27,7 +27,7 @@ _RunTable = msgspec.defstruct(
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How `istbench tune` chose the methods' options in a suite.
+    """The choice of the methods' options in a suite by `istbench tune`.
 
     Attributes:
         trials: of each method on each number of nodes; tables name it. seed: of the trials.

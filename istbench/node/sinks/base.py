@@ -83,7 +83,7 @@ def scalars(evaluation: Evaluation) -> dict[str, float]:
 
 
 def parameters(header: Header) -> dict[str, Parameter]:
-    """What defines the run, by name: method, workload, nodes, seed and all options."""
+    """The settings that define the run, by name: method, workload, nodes, seed and all options."""
     config = header.config
     told = {**{name: getattr(config, name) for name in TELLING_APART}, "threads": header.threads}
     options = {

@@ -70,7 +70,7 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class WinnerMap:
-    """Which row reaches `target` first, by bandwidth and one other axis. Every output draws from this.
+    """The row that reaches `target` first, by bandwidth and one other axis. Every output draws from this.
 
     group: the runs at the lowest bandwidth, for the facts that hold for all. cluster: its name without a bandwidth.
     by: the other axis: `nodes`, `latency` or the name of an option.

@@ -159,7 +159,7 @@ def _dollars(group: Group, target: Target, contender: Contender) -> Entry:
 
 
 def _range(contender: Contender) -> Entry:
-    """How far the replayed seconds may lie below and above, by the widest range of the row's runs."""
+    """The largest errors of the replayed seconds, below and above, over the runs of the row."""
     times = [run.cluster for run in contender.runs if run.cluster is not None]
     low = [time.low for time in times if time.low is not None]
     high = [time.high for time in times if time.high is not None]

@@ -35,7 +35,7 @@ class TimelineBar:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its seconds."""
         return self.end - self.start
 
 

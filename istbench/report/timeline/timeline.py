@@ -31,7 +31,7 @@ class NodeActivity:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its seconds."""
         return self.end - self.start
 
 

@@ -1,4 +1,4 @@
-"""Draws of the seconds that each candidate takes to the target: the sources of doubt, and all of them together.
+"""Draws of each candidate's seconds to the target: one source of doubt left out, or all of them together.
 
 A draw is one run that a user may start now, with a new seed. Each source has random numbers of its own, from one
 seed, so a source can be left out while all others stay as they were.
@@ -103,7 +103,7 @@ def draw(
     draws: int,
     seed: int,
 ) -> Drawn:
-    """What draws of `candidates` on `profile` need; those that cannot be first are left out.
+    """The inputs of draws of `candidates` on `profile`, without the candidates that cannot be first.
 
     Raises:
         UserError: if a trace cannot be replayed on `profile`.
@@ -129,7 +129,7 @@ def source_of(method: str) -> str:
 
 
 def replay_error(method: str, checks: Mapping[str, Check]) -> tuple[float, float]:
-    """Mean and standard deviation of replayed over measured seconds, less one.
+    """Mean and standard deviation of the ratio of replayed to measured seconds, less one.
 
     The deviation is the one of normal errors whose largest among as many measurements is as large as that of the
     check. A method that nobody has checked may be as far off as the worst that was.

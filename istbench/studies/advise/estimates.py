@@ -1,8 +1,8 @@
 """Step one of an advice: the memory and the seconds of a step of every method, from one recorded process.
 
-One process trains a few steps. Its seconds of a step, times the ratio of the operations that the plans count, are
-those of a step by any other method; the messages follow from the method's plan. The replay of both on the cluster
-tells which methods can be first by their speed.
+One process trains a few steps. The plans count the operations of a step of each method: their ratio scales the
+recorded seconds. Messages follow from the plan of the method. The replay of both on the cluster shows the methods
+that can be first by their speed.
 """
 
 import dataclasses

@@ -74,7 +74,7 @@ def rungs_of(count: int) -> int:
 
 
 def most_candidates(left_s: float, costs: Sequence[Cost], least: int = FINALISTS) -> int:
-    """How many of `costs`, the first ones, to start with, so that each trains longer than it takes to start.
+    """The number of first `costs` to start with, so that each probe trains longer than it takes to start.
 
     Fewer than `least` only if `left_s` seconds are too few for so many short probes, and 0 if for any.
     """

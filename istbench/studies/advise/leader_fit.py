@@ -1,4 +1,4 @@
-"""How one curve follows another that is further, its leader."""
+"""The fit of a learning curve to another that is further, its leader."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _DRIFT = 0.2  # and of how much further it goes
 
 @dataclass(frozen=True)
 class LeaderFit:
-    """How a curve follows a leader.
+    """The steps of a curve relative to those of its leader.
 
     Attributes:
         leader: its place. there: the step of the leader with the value of the follower at its last step.
@@ -37,7 +37,7 @@ class LeaderFit:
 
     @classmethod
     def of(cls, mine: SignedCurve, theirs: SignedCurve, leader: Place) -> "LeaderFit | None":
-        """How `mine` follows `theirs`; None if these never were at one value."""
+        """The fit of `mine` to `theirs`; None if the two have no value in common."""
         there = np.array([theirs.step_at(value) for value in mine.best])
         if not len(there) or not 0 < there[-1] < math.inf:
             return None

@@ -1,4 +1,4 @@
-"""The truth after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
+"""Measurements after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _WHAT = f"the {LOG} of `istbench advise --measure`"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCandidate:
-    """The truth of one candidate.
+    """The measured time of one candidate.
 
     seconds: train seconds to the target; None for a miss. failure: the error of a failed run; else empty.
     """
@@ -46,7 +46,7 @@ def first_two(advice: Advice) -> list[RankedChoice]:
 def measure(
     choices: Iterable[RankedChoice], probed: Probed, backend: Backend, out: Path, screen: Screen
 ) -> Iterator[MeasuredCandidate]:
-    """Train `choices` to the target with `backend`, one after another; yields the truth of each as it ends.
+    """Train `choices` to the target with `backend`, one after another; yields the result of each as it ends.
 
     Finished runs in `out` are not run again. A run that fails does not stop the others. A run that goes on after
     this command has no truth yet.

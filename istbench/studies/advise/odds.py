@@ -67,8 +67,8 @@ class Odds:
     """The odds of all candidates: those expected to reach the target first, then the others, the likeliest first.
 
     A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite. The
-    very first one has clear odds or else the fewest expected seconds: the widest range often has the best odds, and
-    a wide range says that little is known.
+    very first one has clear odds, or else the fewest expected seconds. The best odds alone do not count: they often
+    belong to the widest range, of which little is known.
 
     verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
     nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
@@ -137,8 +137,8 @@ def first(seconds: Floats) -> Floats:
 def worth_probing(found: Odds, plain: Sequence[str]) -> list[str]:
     """Labels whose longer probes would tell most: the first one's, and those with odds of a tenth.
 
-    plain: of `ddp`. It is one of them if the first one's target lies beyond its probe: the answer compares with it,
-    and without an outer step no method learns more in a local step, so the others can follow it.
+    plain: of `ddp`. It is added if the target of the first one lies beyond its probe, because the answer compares
+    with it. Others can follow it: without an outer step no method learns more in a local step.
     """
     first_one = [] if found.verdict == "none" else [found.ranked[0]]
     likely = sorted(found.ranked, key=lambda one: -one.odds)

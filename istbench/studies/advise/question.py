@@ -27,7 +27,7 @@ _LEAST, _MOST, _DIGITS = 1.5, 4.0, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a user asks.
+    """The question of a user.
 
     Attributes:
         base: the cell on the nodes of the question; its method, steps and seed do not count.

@@ -57,7 +57,7 @@ def regret(advice: Advice, truth: Mapping[str, float | None]) -> float | None:
 
 
 def calibration(checked: Iterable[MeasuredAdvice], edges: Sequence[float] = BINS) -> tuple[Calibration, ...]:
-    """How often the recommended candidate was the first in truth, by its odds; bins without advice are left out.
+    """The share of advice whose candidate was really first, by bins of its odds, without empty bins.
 
     Advice counts if at least one other candidate was measured too.
     """

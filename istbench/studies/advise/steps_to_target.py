@@ -1,8 +1,8 @@
 """Local steps from the start to the target: seen in a probe, or extrapolated beyond its end.
 
-Methods of one workload learn in curves of a similar shape. So a curve that ends short of the target goes on as one
-that is further does, the leader: from the step at which the latter had learned as much, at the pace at which it has
-followed so far. The further it goes, the less do two methods stay in step, so the range widens.
+Methods of one workload learn in curves of a similar shape. A curve that is further, the leader, continues one that
+ends short of the target. The leader's step of equal value is the start, and the follower keeps its speed relative
+to the leader. The range widens with the distance, because two methods do not stay in step.
 
 Leaders are the curves that reached the target. If none did, it is the one with the best value, which goes on by a
 power law of its own (`power_law`).
@@ -122,9 +122,9 @@ class _Known:
         return place in self.seen or points != 1 or bool(self.fits(place))
 
     def fits(self, place: Place) -> list[LeaderFit]:
-        """How a curve follows each of the leaders that learned more than it.
+        """The fits of a curve to each leader that learned more.
 
-        A leader that made its first evaluation after that tells little of it, so it counts only if all did.
+        A leader whose first evaluation came after that step says little, so it counts only if all are like it.
         """
         found = (
             LeaderFit.of(self.curves[place], self.curves[other], other) for other in self.leaders if other != place

@@ -24,7 +24,7 @@ _EQUAL_IF_GIVEN = ("steps", "batch_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the user changes in the cells of a paper.
+    """Changes of the user to the cells of a paper.
 
     Attributes:
         nodes: in place of those of cells on several nodes; None leaves them. seeds: number of them; None leaves it.

@@ -1,4 +1,4 @@
-"""Which of our subjects a published figure stands beside."""
+"""Pair published figures with our subjects."""
 
 from collections.abc import Mapping
 from typing import Any

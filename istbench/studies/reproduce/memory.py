@@ -14,7 +14,7 @@ from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Di
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedMemory:
-    """Which networks fit on a node: planned, without a run.
+    """The networks that fit on a node, by plan, without a run.
 
     Attributes:
         source: name of the paper whose figures count. cluster: profile of its machines. nodes: its number of them.

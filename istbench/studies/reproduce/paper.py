@@ -111,7 +111,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What a measure found.
+    """The result of a measure.
 
     Attributes:
         rows: of the main table. notes: lines of its footer. cautions: warnings of its footer.

@@ -196,7 +196,7 @@ class Listed:
 def listed(
     experiments: Sequence[Experiment], scale: Scale, overrides: Overrides, runs: Sequence[Run], data: Iterable[str]
 ) -> list[Listed]:
-    """What `experiments` would run. runs: those of the results directory. data: workloads with a directory."""
+    """The cells that `experiments` would run. runs: of the results directory. data: workloads with a directory."""
     known = set(data)
     seen: list[object] = []
     found = []

@@ -16,7 +16,7 @@ from istbench.studies.tuning.trials import Trial, Tried, best, key_of
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """What judges the trials: the metric at their end, or seconds to `target` on `cluster`."""
+    """The judge of the trials: the metric at their end, or seconds to `target` on `cluster`."""
 
     target: float | None = None
     cluster: ClusterProfile | None = None
