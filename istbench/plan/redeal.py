@@ -18,7 +18,7 @@ from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
 from istbench.methods.base import Method
 from istbench.node.registry import plugins_of
-from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.traced_node import check_events, trace_like
 from istbench.results.header import Header
 from istbench.results.load import Run
@@ -60,9 +60,9 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     return _dealt(run, planned.method, dealt, sent), dealt
 
 
-def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> DealtCell:
+def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> PlannedCell:
     config = header.config
-    planned = DealtCell.of(
+    planned = PlannedCell.of(
         config.workload,
         config.workload_options,
         config.method,
@@ -77,7 +77,7 @@ def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> DealtCell:
     return planned
 
 
-def _check(planned: DealtCell, trace: Trace) -> None:
+def _check(planned: PlannedCell, trace: Trace) -> None:
     """Refuse a plan whose bytes are not those that were recorded.
 
     Raises:

@@ -20,7 +20,7 @@ from istbench.cluster.estimate import fits
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Trace
 from istbench.node.registry import build_workload, load_method
-from istbench.plan.dealt_cell import CannotDeal, DealtCell
+from istbench.plan.planned_cell import CannotPlan, PlannedCell
 from istbench.plan.planner import PlanRequest, planned_memory
 from istbench.studies.advise.shortlist import mark_slow
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
@@ -105,7 +105,7 @@ class StepEstimates:
             if found.why_not:
                 return found
             cell = self._cell(variant, self._base.nodes)
-        except CannotDeal:
+        except CannotPlan:
             return found
         except UserError as error:
             return EstimatedVariant(variant=variant, why_not=str(error))
@@ -148,14 +148,14 @@ class StepEstimates:
         """
         return self._trace(self._cell(variant, nodes), recorded or self._recorded)
 
-    def _trace(self, cell: DealtCell, recorded: RecordedStep) -> Trace:
+    def _trace(self, cell: PlannedCell, recorded: RecordedStep) -> Trace:
         if not recorded.operations:
-            raise CannotDeal("the operations of the recorded step are unknown")
+            raise CannotPlan("the operations of the recorded step are unknown")
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
 
-    def _cell(self, variant: Variant, nodes: int) -> DealtCell:
+    def _cell(self, variant: Variant, nodes: int) -> PlannedCell:
         base = self._base
-        return DealtCell.of(
+        return PlannedCell.of(
             base.workload,
             base.workload_options,
             variant.method,
@@ -166,7 +166,7 @@ class StepEstimates:
             data=self._data,
         )
 
-    def _timed(self, found: EstimatedVariant, cell: DealtCell) -> EstimatedVariant:
+    def _timed(self, found: EstimatedVariant, cell: PlannedCell) -> EstimatedVariant:
         try:
             trace = self._trace(cell, self._recorded)
             there = cluster_time(trace, self._cluster, _two_ends(trace))

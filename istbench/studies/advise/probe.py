@@ -20,7 +20,7 @@ from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
-from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
@@ -193,7 +193,7 @@ class _Probing:
     def _recorded(self, run: Run) -> RecordedStep:
         base = self._base
         try:
-            cell = DealtCell.of(
+            cell = PlannedCell.of(
                 base.workload,
                 base.workload_options,
                 BASELINE,

@@ -9,7 +9,7 @@ from istbench.base.machine import memory_bytes
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, bandwidth_text, load_profile
 from istbench.cluster.trace import Trace, TraceMeta
-from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.seconds import mean_step_s
 
 _GIB = 2**30
@@ -24,7 +24,7 @@ class RecordedStep:
     operations: float | None
 
     @classmethod
-    def of(cls, trace: Trace, cell: DealtCell | None) -> "RecordedStep":
+    def of(cls, trace: Trace, cell: PlannedCell | None) -> "RecordedStep":
         """The step in `trace` of `cell`; without the cell no other step has known seconds."""
         # A planned trace has no warm-up, and one of another length of a round may not have that of `trace`.
         meta = msgspec.structs.replace(trace.meta, warmup_steps=0, unlike_steps=0)

@@ -11,7 +11,7 @@ from istbench.cluster.trace import Trace
 from istbench.methods.base import JointSteps
 from istbench.methods.optimizer import OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
-from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.planned_cell import PlannedCell
 
 _ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
 _SCHEDULE = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
@@ -83,7 +83,7 @@ class EstimatedVariant:
     computing: float | None = None
     here_s: float | None = None
     round_steps: int = 1
-    cell: DealtCell | None = None
+    cell: PlannedCell | None = None
     trace: Trace | None = None
     why_not: str = ""
 

@@ -11,7 +11,7 @@ from istbench.cluster.clock import cluster_time
 from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
 from istbench.node.registry import build_method, build_workload
-from istbench.plan.dealt_cell import DealtCell
+from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.estimates import StepEstimates
 from istbench.studies.advise.seconds import mean_step_s
 from istbench.studies.advise.shortlist import longest_alike, mark_slow, shortlist
@@ -36,7 +36,7 @@ PLUGINS = str(Path(__file__).parents[2] / "plan" / "plugins.py")
 
 
 def estimates_at(bandwidth, base=BASE, **changed):
-    cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
+    cell = PlannedCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
     recorded = RecordedStep(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
@@ -55,7 +55,7 @@ def by_label(found):
 
 def test_a_step_takes_its_computing_and_its_exposed_messages():
     """ddp's gradients, 4 bytes each, cross a link each way in a step; local_sgd's weights in a round."""
-    cell = DealtCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=2)
+    cell = PlannedCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=2)
     wire = 4 * cell.parameters * 8 / (1e8 * 1448 / 1514)
     estimates = estimates_at(1e8)
     ddp = estimates.estimated(Variant(method="ddp"))

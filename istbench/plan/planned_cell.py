@@ -21,12 +21,12 @@ from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
 
-class CannotDeal(UserError):  # noqa: N818  (a name like KeyboardInterrupt)
+class CannotPlan(UserError):  # noqa: N818  (a name like KeyboardInterrupt)
     """A cell may train, but its rounds do not follow from its names and options."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DealtCell:
+class PlannedCell:
     """A cell on some number of nodes.
 
     Attributes:
@@ -54,14 +54,14 @@ class DealtCell:
         nodes: int,
         data: Path | None = None,
         recorded: bool = False,
-    ) -> "DealtCell":
+    ) -> "PlannedCell":
         """The cell of these names and options.
 
         batch_size: of a node; None for the workload's own. data: as in `Workload.expect`. recorded: whether the
         options of the method are those of a finished run, without the defaults of the workload.
 
         Raises:
-            CannotDeal: if the method does not say how its work and messages follow from the nodes.
+            CannotPlan: if the method does not say how its work and messages follow from the nodes.
             UserError: if the cell cannot work.
         """
         task = build_workload(workload, workload_options, plugins)
@@ -75,10 +75,10 @@ class DealtCell:
             if isinstance(built, Planned) and not isinstance(built, OwnKernels):
                 footprint = built.footprint(model, task, nodes, size)
         if footprint is None or footprint.rounds is None:
-            raise CannotDeal(f"method {method} does not say how its work and messages change with the nodes")
+            raise CannotPlan(f"method {method} does not say how its work and messages change with the nodes")
         cost = step_cost(footprint.model, task, footprint.samples, copied=footprint.gradients_copied)
         if not cost.flops:
-            raise CannotDeal(f"the operations of a step of {workload} cannot be counted without running it")
+            raise CannotPlan(f"the operations of a step of {workload} cannot be counted without running it")
         return cls(
             nodes=nodes,
             workload=task,
