@@ -63,6 +63,10 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
+_HARMLESS = ("git", "fc-list", "/sbin/ldconfig")
+"""A run's header has the commit of the code, matplotlib lists a new machine's fonts, torch finds its libraries."""
+
+
 class _Unmarked:
     """Fails a test that starts a process without the mark `processes`."""
 
@@ -78,8 +82,7 @@ class _Unmarked:
         BaseProcess.start = look_and_start
 
     def _look(self, event, details):
-        # A run's header has the commit of the code, and matplotlib lists a new machine's fonts.
-        if self.runs and event in STARTS and not {"git", "fc-list"}.intersection(details[:1]):
+        if self.runs and event in STARTS and details[0] not in _HARMLESS:
             self._refuse(f"{event} {details[:2]}")
 
     def _refuse(self, what):
