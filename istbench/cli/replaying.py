@@ -27,7 +27,6 @@ def replaying() -> Iterator[Callable[[int, int], None]]:
     """
     # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
-    gc.set_threshold(100_000)  # the runs stay: searching them again and again takes a twentieth of the time
     line = "replaying; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
