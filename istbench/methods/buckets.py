@@ -1,29 +1,52 @@
-"""The gradient buckets of `ddp`: their option, and their all-reduces in a plan.
+"""The gradient buckets of `ddp`: their options, their form on their way, and their all-reduces in a plan.
 
 torch fills buckets in the order in which a backward pass completes gradients, and sends each as soon as it is full
-(Li et al., VLDB 2020).
+(Li et al., VLDB 2020). Gradients travel as they are, in 16 bits, or as the low-rank factors of PowerSGD. In 16 bits
+they are averaged as by torch's hooks `bf16_compress_hook` and `fp16_compress_hook`, through the fabric.
 """
 
 import collections
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.futures import Future
 
-from istbench.base.options.numbers import Count, Mebibytes
+from istbench.base.errors import UserError
+from istbench.base.options.numbers import Count, Mebibytes, Natural, Rate
 from istbench.base.options.tunable import Tunable
-from istbench.methods.compressed import BucketMessages, CompressedOptions
+from istbench.fabric import Fabric
 from istbench.methods.footprint import PlannedNode, tensor_bytes
+from istbench.methods.optimizer import ClippedOptions
+from istbench.methods.powersgd import PowerSGD
 
 DEFAULT_MB = 25.0  # torch's own
 _FIRST_BYTES = 2**20  # torch's own, for the first bucket at that size
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_HALF_BYTES = 2
+_RANK, _LEAST = 4, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketOptions(CompressedOptions):
-    """Options of gradient buckets."""
+class BucketOptions(ClippedOptions):
+    """Options of a method that averages gradients in buckets."""
 
+    compress: Literal["none", "bf16", "fp16", "powersgd"] = field(
+        default="none",
+        metadata={"help": "form of sent gradients: as they are, 16 bits, low-rank factors"},
+    )
+    rank: Count = field(default=_RANK, metadata={"help": "rank of the factors, with powersgd"})
+    start_compress: Natural = field(
+        default=0, metadata={"help": "local steps without compression at the start, with powersgd"}
+    )
+    least_compression: Rate = field(
+        default=_LEAST,
+        metadata={"help": "powersgd compresses a gradient that shrinks by more than this factor"},
+    )
     bucket_mb: Mebibytes = field(
         default=DEFAULT_MB,
         metadata={"help": "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"},
@@ -36,11 +59,96 @@ class BucketOptions(CompressedOptions):
         },
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = {"rank": _RANK, "start_compress": 0, "least_compression": _LEAST}
+        for name, default in own.items():
+            if self.compress != "powersgd" and getattr(self, name) != default:
+                raise UserError(f"{name} is an option of compress=powersgd, not of {self.compress}; leave it out")
+
+    def rank_of(self, gradient: Tensor) -> int:
+        """The rank of the factors that stand for `gradient`, with its first dimension as rows; 0 for none.
+
+        As in torch's hook.
+        """
+        if self.compress != "powersgd" or gradient.dim() < 2 or not gradient.numel():
+            return 0
+        rows = len(gradient)
+        columns = gradient.numel() // rows
+        rank = min(rows, columns, self.rank)
+        return rank if (rows + columns) * rank * self.least_compression < rows * columns else 0
+
     @property
     def capacities(self) -> Iterator[float]:
         """The capacity in bytes of each bucket in turn."""
         rest = itertools.repeat(self.bucket_mb * 2**20)
         return itertools.chain([_FIRST_BYTES], rest) if self.bucket_mb == DEFAULT_MB else rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketMessages:
+    """Bytes of the all-reduces of a gradient bucket; 0 for none.
+
+    Attributes:
+        plain: gradients without factors. left, right: P and Q of PowerSGD. Q leaves after P of all buckets.
+    """
+
+    plain: int
+    left: int = 0
+    right: int = 0
+
+    @classmethod
+    def of(cls, options: BucketOptions, gradients: Iterable[Tensor]) -> "BucketMessages":
+        """The messages of a bucket of `gradients`."""
+        plain = left = right = 0
+        for gradient in gradients:
+            size, rank = gradient.element_size(), options.rank_of(gradient)
+            if rank:
+                left += size * rank * len(gradient)
+                right += size * rank * (gradient.numel() // len(gradient))
+            else:
+                plain += gradient.numel() * (_HALF_BYTES if options.compress in _HALF else size)
+        return cls(plain=plain, left=left, right=right)
+
+
+def compression_buffers(options: BucketOptions, gradients: Sequence[Tensor]) -> int:
+    """Bytes that a node needs to compress `gradients`, beside them."""
+    if options.compress == "none":
+        return 0
+    sent = BucketMessages.of(options, gradients)
+    return sent.plain + sent.left + sent.right + tensor_bytes(own for own in gradients if options.rank_of(own))
+
+
+class Averages:
+    """Averages gradient buckets over nodes.
+
+    Attributes:
+        compressing: whether it compresses the next buckets.
+    """
+
+    def __init__(self, fabric: Fabric, options: BucketOptions, seed: int) -> None:
+        self._fabric, self._half = fabric, _HALF.get(options.compress)
+        self._powersgd = PowerSGD(fabric, options.rank_of, seed) if options.compress == "powersgd" else None
+        self.compressing = False
+
+    def start(self, bucket: GradBucket) -> "Future[Tensor]":
+        """Start averaging `bucket` in place; the future yields it."""
+        values, name = bucket.buffer(), f"gradient bucket {bucket.index()}"
+        if self.compressing and self._powersgd is not None:
+            return self._powersgd.start(bucket)
+        if self.compressing and self._half is not None:
+            half = self._fabric.all_reduce_mean_async(values.to(self._half), name)
+            return half.then(lambda done: values.copy_(done.value()))
+        return self._fabric.all_reduce_mean_async(values, name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What PowerSGD keeps between steps; empty without it."""
+        return {} if self._powersgd is None else self._powersgd.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from `state_dict` of the same rank."""
+        if self._powersgd is not None:
+            self._powersgd.load_state_dict(state)
 
 
 def planned_averages(

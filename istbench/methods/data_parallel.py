@@ -22,8 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted, is_parameter, materialise
-from istbench.methods.buckets import DEFAULT_MB, BucketOptions, planned_averages
-from istbench.methods.compressed import Averages, compression_buffers
+from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compression_buffers, planned_averages
 from istbench.methods.flat import average
 from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state

@@ -8,7 +8,7 @@ import torch
 from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.compressed import BucketMessages
+from istbench.methods.buckets import BucketMessages
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.footprint import PlannedNode
 from istbench.node.registry import build_method, build_workload

@@ -14,7 +14,7 @@ from torchvision.datasets.folder import pil_loader
 from istbench.base.errors import UserError
 from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
-from istbench.workloads.image_data import cache, decode, scan
+from istbench.workloads.image_data import build, cache, decode
 from istbench.workloads.image_data.cache import open_decoded, open_listed
 from istbench.workloads.image_data.decode import BrokenImage, cropped, scaled, whole
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
@@ -133,7 +133,7 @@ def test_a_broken_image_is_found_before_training(
 def test_all_broken_images_are_counted_and_the_first_named(
     tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_CHUNK", 2)
+    monkeypatch.setattr(build, "_CHUNK", 2)
     root = folders(tmp_path / "data")
     for name in CLASSES:
         for place in (0, 1):
@@ -161,7 +161,7 @@ def test_images_are_decoded_once(tmp_path: Path, no_progress: Progress, monkeypa
     told: list[tuple[int, int]] = []
     source = Cifar10().prepare(root, tmp_path / "cache", lambda _, done, total: told.append((done, total)))
     assert (told[0], told[-1]) == ((0, 15), (15, 15))
-    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"read {path} again"))
+    monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
     assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
     _, train, test = open_decoded(Path(source.path))
     assert isinstance(train.images, np.memmap)
@@ -185,7 +185,7 @@ def test_large_images_are_scanned_once_and_listed(
 ) -> None:
     root = folders(tmp_path / "data", side=80)
     source = ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
-    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"read {path} again"))
+    monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
     assert ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress) == source
     summary, train, test = open_listed(Path(source.path))
     assert (summary.classes, len(train.paths), len(test.paths)) == (CLASSES, 9, 6)
@@ -198,7 +198,7 @@ def test_large_images_need_a_folder_whose_name_can_be_written_down(
 ) -> None:
     root = folders(tmp_path / os.fsdecode(b"caf\xe9") / "data")
     Cifar10().prepare(root, tmp_path / "cache", no_progress)
-    monkeypatch.setattr(scan, "read_file", lambda path: pytest.fail(f"decoded {path} before"))
+    monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"decoded {path} before"))
     with pytest.raises(UserError, match=r"caf\\udce9/data: the name of .* must be text in UTF-8; rename it"):
         ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
 
