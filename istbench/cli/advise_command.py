@@ -219,8 +219,8 @@ def _advise(
     )
     if probed.target is None:
         raise UserError(
-            f"no probe of {question.base.workload} has a value of {probed.metric.name}, and it has no target; give "
-            "--target, or more --minutes"
+            f"one node reached no better {probed.metric.name} of {question.base.workload} than before training; "
+            "give --target, or more --minutes"
         )
     checks, unreadable = own_checks(out)
     for problem in unreadable:
@@ -234,6 +234,7 @@ def _advise(
             metric=probed.metric,
             target=probed.target,
             target_from=probed.target_from,
+            early=probed.early,
             not_tested=probed.not_tested,
             checks=checks,
         )

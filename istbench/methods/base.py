@@ -80,6 +80,9 @@ class Method(ABC):
     interrupts: ClassVar[str] = ""
     """The action of the method inside a forward pass, for the refusal of `--compile`; empty for none."""
 
+    usual_place: ClassVar[int] = 9
+    """Its place in the order in which people try methods, from 0; the same for all that few people try first."""
+
     control_nodes: ClassVar[int | None] = None
     """Number of nodes whose row belongs beside every other row of the method in a table; None for none.
     `istbench compare` runs it too."""

@@ -34,6 +34,7 @@ class DataParallel(Method):
     """One optimizer step on the mean gradient of the minibatches of all nodes in a round."""
 
     name = "ddp"
+    usual_place = 0
     Options = BucketOptions
     narrow_control = True
     scheduled = True

@@ -45,6 +45,7 @@ class DiLoCo(LocalSGD):
     """Rounds of local steps, then an outer step by Nesterov momentum on the mean change of all nodes."""
 
     name = "diloco"
+    usual_place = 2
     narrow_control = False
     exact_on_one_node = False
     control_nodes = 1

@@ -62,6 +62,7 @@ class IndependentSubnetTraining(Method):
     """Each node trains its own part of the hidden units; the parts change every round."""
 
     name = "ist"
+    usual_place = 3
     scheduled = True
     own_updates = "sends the optimizer's state with its units"
     own_object = "rebuilt"

@@ -55,6 +55,7 @@ class LocalSGD(Method):
     """Rounds of `local_steps` local steps, then the mean of the models of all nodes."""
 
     name = "local_sgd"
+    usual_place = 1
     narrow_control = True
     scheduled = True
     own_updates = ""

@@ -31,7 +31,8 @@ class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
         method, options, label, command, baseline: as in `Candidate`; the command is one line of words.
         seconds, low, high: expected to the target, and the 10 % and 90 % quantiles.
         dollars, dollars_low, dollars_high: of these seconds; None if the cluster has no price.
-        odds: that it is first. reaching: that it reaches the target at all.
+        odds: that it is first. reaching: that it reaches the target at all. None of an untested one.
+        nodes: that it trains on.
         steps: local steps to the target. extrapolated: whether the target lies beyond its probe.
         computing, exposed: shares of the time that a node computes, and that it waits for messages.
         why_not: the reason why it has no odds; empty if it has.
@@ -45,8 +46,9 @@ class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     label: Text
     baseline: bool = False
-    odds: float = 0.0
-    reaching: float = 0.0
+    nodes: Nodes
+    odds: float | None = None
+    reaching: float | None = None
     dollars: float | None = None
     dollars_low: float | None = None
     dollars_high: float | None = None
@@ -88,7 +90,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         decide: the measurement that would decide a close answer; None if none would.
         nobody: odds that no candidate reaches the target; None if no probe has trained.
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
-        target_from: the origin of the target in a few words; empty if the user gave it.
+        target_from: the origin of the target in a few words; empty if the user gave it. early: a sentence if one
+            node was still climbing steeply when it reached the target; else empty.
     """
 
     verdict: Verdict
@@ -106,6 +109,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     lower_is_better: bool = False
     unit: Short = ""
     target_from: Text = ""
+    early: Message = ""
     cluster: Text
     nodes: Nodes
 
@@ -129,13 +133,14 @@ def advise(
     metric: Metric,
     target: float,
     target_from: str = "",
+    early: str = "",
     not_tested: Iterable[str] = (),
     checks: Mapping[str, Check] | None = None,
     seed: int = 0,
 ) -> Advice:
     """The advice on `workload` on `nodes` nodes of `profile` to the level `target` of `metric`.
 
-    target_from: its origin, as in `Advice`.
+    target_from, early: as in `Advice`.
     not_tested: lines of the caller, after those that follow from the probes.
     checks: of replays by the user, by method.
 
@@ -144,12 +149,12 @@ def advise(
     """
     found = odds(candidates, profile, target, checks=checks, seed=seed)
     able = [_choice(one, profile, nodes) for one in found.ranked]
-    unable = [_without_odds(one) for one in found.without]
+    unable = [_without_odds(one, nodes) for one in found.without]
     best = able[0] if found.verdict != "none" else None
     faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
     return Advice(
         verdict="close" if faster else found.verdict,
-        odds=best.odds if best else 0.0,
+        odds=able[0].odds or 0.0 if best else 0.0,
         best=best,
         others=(*(able[1:] if best else able), *unable),
         flips=find_flips(found.ranked, profile, checks=checks),
@@ -160,6 +165,7 @@ def advise(
         workload=workload,
         target=target,
         target_from=target_from,
+        early=early,
         metric=metric.name,
         lower_is_better=metric.lower_is_better,
         unit=metric.unit,
@@ -169,13 +175,14 @@ def advise(
 
 
 def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> RankedChoice:
+    choice = _without_odds(found.candidate, nodes)
     seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
     paid = [
-        None if time is None or not profile.price_per_hour else dollars(profile, nodes, time)
+        None if time is None or not profile.price_per_hour else dollars(profile, choice.nodes, time)
         for time in (seconds, low, high)
     ]
     return msgspec.structs.replace(
-        _without_odds(found.candidate),
+        choice,
         seconds=seconds,
         low=low,
         high=high,
@@ -191,8 +198,9 @@ def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> Ranked
     )
 
 
-def _without_odds(candidate: Candidate) -> RankedChoice:
+def _without_odds(candidate: Candidate, nodes: int) -> RankedChoice:
     return RankedChoice(
+        nodes=candidate.nodes or nodes,
         method=candidate.method,
         options={name: _plain(value) for name, value in candidate.options.items()},
         command=list(candidate.command),

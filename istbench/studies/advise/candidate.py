@@ -13,7 +13,10 @@ from istbench.results.curves import Curve
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
 
-NO_TIME = "no time left to train it"
+ONE_NODE = "one node"
+"""The label of the candidate that trains on one node alone, as a plain loop does."""
+
+NO_TIME = "untested: no time"
 """The reason of a candidate that could be first and that no probe has trained."""
 
 NO_EVALUATION = "no evaluation of a probe"
@@ -51,6 +54,7 @@ class Candidate:
         failed: the reason in a few words if it cannot train there, does not fit, or its probes failed or tell
             nothing; else empty. It is never first.
         redealt: gives its trace on another number of nodes; None if nobody can.
+        nodes: that it trains on; None for those of the question.
     """
 
     method: str
@@ -65,6 +69,7 @@ class Candidate:
     stopped: str = ""
     failed: str = ""
     redealt: "Redealt | None" = None
+    nodes: int | None = None
 
     @property
     def seeds(self) -> int:

@@ -59,7 +59,11 @@ class StepEstimates:
 
     def all_variants(self, methods: Iterable[str]) -> list[EstimatedVariant]:
         """Every variant of `methods`, with a reason for each that cannot be first by its memory or speed."""
-        found = [variant for method in methods for variant in self._of_method(method)]
+        found = [
+            dataclasses.replace(one, usual_place=load_method(method, self._base.plugins).usual_place)
+            for method in methods
+            for one in self._of_method(method)
+        ]
         return mark_slow(found)
 
     def _of_method(self, method: str) -> Iterator[EstimatedVariant]:

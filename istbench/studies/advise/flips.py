@@ -148,7 +148,7 @@ def _latency(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Fli
 
 def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
     """The nearest number of nodes. Candidates that cannot be dealt to other nodes take no part."""
-    here = _world(rivals[0])
+    here = max(_world(rival) for rival in rivals)
     dealt, left_out = [], []
     for rival in rivals:
         try:
@@ -183,7 +183,7 @@ def _world(rival: _Rival) -> int:
 
 def _on(rival: _Rival, nodes: int) -> _Rival:
     candidate = rival.odds.candidate
-    if nodes == _world(rival):
+    if nodes == _world(rival) or candidate.nodes is not None:
         return rival
     if candidate.redealt is None:
         raise UserError(f"{candidate.label} cannot be dealt to other nodes")

@@ -25,10 +25,10 @@ MOST_EVALUATIONS, FEWEST_EVALUATIONS = 40, 4
 """Evaluations of a probe."""
 MOST_SEEDS = 5
 
-_LEAST_STEPS = 20  # of a probe
+LEAST_STEPS = 20  # of a probe
 _EVALUATING = 0.3  # of the seconds of a probe, at most
 
-_LONGER = 1.5  # a rung that is less than this many times as long as the one before tells little more
+LONGER = 1.5  # a rung that is less than this many times as long as the one before tells little more
 _WORTH = 2.0  # a probe trains at least this many times as long as it takes to start
 _BEYOND = 1.5  # steps of a run over those in which another seed reached the target
 _LAST_SEEDS = 2
@@ -87,7 +87,7 @@ def most_candidates(left_s: float, costs: Sequence[Cost], least: int = FINALISTS
 
 def _short(costs: Sequence[Cost]) -> float:
     """Seconds of the shortest probes that tell anything."""
-    return sum(cost.seconds(_LEAST_STEPS, FEWEST_EVALUATIONS) for cost in costs)
+    return sum(cost.seconds(LEAST_STEPS, FEWEST_EVALUATIONS) for cost in costs)
 
 
 def affordable(seconds: float, costs: Sequence[Cost]) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class Halving:
         most_seeds: seeds of a candidate, at most. least: candidates of the first rung, at least.
 
     Attributes:
-        stopped: by label, the local steps after which a candidate was stopped.
+        stopped: by label, the local steps after which a candidate was stopped; 0 before the end of its first probe.
     """
 
     def __init__(
@@ -301,9 +301,9 @@ class Halving:
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
         more, evaluations = affordable(rung_seconds(left, len(alive)), costs)
-        if not steps and more < _LEAST_STEPS and left > 0:
-            more, evaluations = _LEAST_STEPS, FEWEST_EVALUATIONS
-        if more < max(_LEAST_STEPS, math.ceil(_LONGER * steps)):
+        if not steps and more < LEAST_STEPS and left > 0:
+            more, evaluations = LEAST_STEPS, FEWEST_EVALUATIONS
+        if more < max(LEAST_STEPS, math.ceil(LONGER * steps)):
             return None
         every = -(-more // evaluations)
         return Rung(steps=more, every=every, seeds=(0,), labels=tuple(alive))
@@ -317,7 +317,7 @@ class Halving:
         costs = [self._trainer.cost(label) for label in alive]
         _, evaluations = affordable(self._trainer.left_s() / _LAST_SEEDS, costs)
         every = max(1, needed // evaluations)
-        steps = max(_LEAST_STEPS, needed)
+        steps = max(LEAST_STEPS, needed)
         if _FINER * every > last.every or steps >= last.steps or not self._affords(costs, steps, every):
             return None
         return Rung(steps=steps, every=every, seeds=(0,), labels=tuple(alive))
@@ -326,15 +326,22 @@ class Halving:
         return sum(cost.seconds(steps, -(-steps // every) + 1) for cost in costs) <= self._trainer.left_s()
 
     def _last(self, alive: Sequence[str]) -> Rung | None:
-        """The last rung of a favourite that was stopped before; else another seed of the first two."""
+        """The last rung of a favourite that was stopped, or of an untested candidate; else another seed."""
         last = self._full
         if last is None:
             return None
         favourites = self._trainer.favourites()
         whole = [label for label in favourites if last.steps in self._curves.get(label, {})]
         challenges = (self._challenge(label, last) for label in favourites if label not in whole)
+        if (challenge := next(filter(None, challenges), None)) is not None:
+            return challenge
+        for label in self._labels:
+            untested = label not in self._labels_done() and not self._trainer.failed(label)
+            if untested and (challenge := self._challenge(label, last)) is not None:
+                self.stopped[label] = 0
+                return challenge
         finalists = list(dict.fromkeys([*whole, *survivors(self._results(alive, last.steps))]))[:FINALISTS]
-        return next(filter(None, challenges), None) or self._another_seed(finalists, last)
+        return self._another_seed(finalists, last)
 
     def _challenge(self, label: str, last: Rung) -> Rung | None:
         """The rung `last` for a stopped candidate, or what there is time for; None if that tells little more."""
@@ -344,7 +351,7 @@ class Halving:
             steps, evaluations = affordable(_ALMOST * self._trainer.left_s(), [cost])
             every = max(1, -(-steps // evaluations))
         longest = max(self._curves.get(label, {}), default=0)
-        if not max(_LEAST_STEPS, math.ceil(_LONGER * longest)) <= steps <= last.steps:
+        if not max(LEAST_STEPS, math.ceil(LONGER * longest)) <= steps <= last.steps:
             return None
         return Rung(steps=steps, every=every, seeds=(0,), labels=(label,))
 

@@ -1,7 +1,6 @@
 """Step two of an advice: train the few methods that can be first, for real, within the minutes."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -27,11 +26,12 @@ from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
-from istbench.studies.advise.candidate import NO_TIME, Candidate, Redealt
+from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt
 from istbench.studies.advise.estimates import StepEstimates, planned_data
-from istbench.studies.advise.halving import FINALISTS, Cost, Halving, Rung
+from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
+from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.shortlist import longest_alike, shortlist
 from istbench.studies.advise.signed_curve import continued
@@ -45,7 +45,7 @@ _STOPPING_S = 10.0
 _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
 _UNPLANNED = 1.5  # seconds of a step of unknown speed over those of one process on as many cores
-_SHORT_OF_BEST = 0.05
+_ONE_NODE_SHARE = 0.2  # of the time
 _DRAWS = 1000  # of the odds between two rungs
 
 
@@ -108,6 +108,7 @@ class _Probing:
     ) -> None:
         self._question, self._backend, self._out, self._screen = question, backend, out, OncePerLine(screen)
         self._clock, self._journal = clock, journal
+        self._seconds, self._probes = seconds, journal
         self._stopping_s = min(_STOPPING_S, _STOPPING_SHARE * seconds)
         threads = question.base.threads or max(1, cores() // question.base.nodes)
         self._base = msgspec.structs.replace(question.base, threads=threads)
@@ -121,10 +122,17 @@ class _Probing:
         recorded = self._recorded(recording)
         self._data = recording.header.data_source.fingerprint
         self._profile = self._question.profile(recorded)
-        targets = recording.header.targets
-        self._target, target_from = self._base.target, ""
-        if self._target is None and targets:
-            self._target, target_from = targets[-1], f"the hardest of {recording.header.workload}"
+        self._one_node = self._train_one_node(cost) or recording
+        self._one_curve = self._one_node.curve
+        if self._one_node is not recording and had_constant_rate(recording.header.config):
+            self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
+        self._target, target_from, early = self._base.target, "", ""
+        if self._target is None and (found := level_of(self._one_curve)) is not None:
+            self._target, reached_s = found
+            target_from = f"which one node reached in {number(reached_s)} s here"
+            early = too_short(self._one_curve, self._seconds / 60)
+            # Probes end at the target, so those of another target are others.
+            self._probes = Journal.of(self._out, [self._question.as_json(), self._target])
         self._estimates = StepEstimates(self._base, recorded, self._profile, self._question.given)
         with replaying():
             estimated = self._estimates.all_variants(self._question.methods)
@@ -135,7 +143,7 @@ class _Probing:
         )
         self._few = few = shortlist(estimated)
         self._note_estimates(estimated, few)
-        earlier = [rung for rung in self._journal.earlier if labels_of([rung]) <= set(self._by_label)]
+        earlier = [rung for rung in self._probes.earlier if labels_of([rung]) <= set(self._by_label)]
         halving = Halving(
             [one.variant.label for one in few],
             self,
@@ -146,15 +154,15 @@ class _Probing:
             least=sum(one.variant.baseline for one in few) + FINALISTS,
         )
         halving.run()
-        if self._target is None:
-            self._target, target_from = self._near_best(), f"{_SHORT_OF_BEST:.0%} short of the best probe"
+        candidates = (self._candidate(one, halving.stopped) for one in estimated)
         return Probed(
             question=self._question,
-            candidates=tuple(self._candidate(one, halving.stopped) for one in estimated),
+            candidates=(self._alone(), *candidates),
             profile=self._profile,
             metric=recording.curve.metric,
             target=self._target,
             target_from=target_from,
+            early=early,
             data=recording.header.data_source.seen,
         )
 
@@ -207,6 +215,31 @@ class _Probing:
             cell = None
         return RecordedStep.of(load_trace(run.directory.trace), cell)
 
+    def _train_one_node(self, cost: Cost) -> Run | None:
+        """One node's run on its share of the time, which ends at a given target; None if there is no time for it.
+
+        An earlier command's run counts, unless this one has time for a longer one.
+        """
+        steps, evaluations = affordable(min(_ONE_NODE_SHARE * self._seconds, self.left_s()), [cost])
+        earlier = [place for place in self._journal.cells if place[0] == ONE_NODE]
+        longest = max(earlier, default=None)
+        before = self._done(self._journal.cells[longest]) if longest else None
+        if steps < LEAST_STEPS or (before and longest and steps < LONGER * longest[1]):
+            return before
+        request = self._recorded_variant().of(
+            self._base, nodes=1, steps=steps, eval_every=Interval(steps=-(-steps // evaluations)), seed=0
+        )
+        self._screen.note(f"one node alone: {steps:,} local steps; {self.left_s():.0f} s left")
+        try:
+            with at_most(self.left_s(), stopping_s=self._stopping_s):
+                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+                run = load_run(outcome.finished())
+        except TimeUp:
+            return before
+        self._journal.trained(ONE_NODE, steps, 0, outcome.cell)
+        self._journal.spent(self._clock.spent_s())
+        return run
+
     def _recorded_variant(self) -> Variant:
         """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
         given = self._question.given.get(BASELINE, {})
@@ -243,12 +276,12 @@ class _Probing:
         """The labels that are worth the longest probe, after those so far; see `ProbeTrainer.favourites`."""
         if self._target is None or self.left_s() <= 0:
             return []
-        candidates = [self._candidate(one, {}) for one in self._few]
+        candidates = [self._alone(), *(self._candidate(one, {}) for one in self._few)]
         checks, _ = own_checks(self._out)
         found = odds(candidates, self._profile, self._target, checks=checks, draws=_DRAWS)
         plain = [one.variant for one in self._few if one.variant.method == BASELINE and one.variant.joint_steps]
         labels = worth_probing(found, [one.label for one in plain if not self.failed(one.label)])
-        return [label for label in labels if not self._learned_as_another(label)]
+        return [label for label in labels if label != ONE_NODE and not self._learned_as_another(label)]
 
     def _learned_as_another(self, label: str) -> bool:
         """Whether a probe gave the seconds of `label`, and one of `ddp` how it learns: nothing is left to probe."""
@@ -256,7 +289,7 @@ class _Probing:
 
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """Train a probe, or read it if it is finished; see `ProbeTrainer.train`."""
-        run = self._done(self._journal.cells.get((label, rung.steps, seed)))
+        run = self._done(self._probes.cells.get((label, rung.steps, seed)))
         if run is None:
             run = self._train(label, rung, seed)
         elif label not in self._costs:
@@ -282,7 +315,7 @@ class _Probing:
     def _train(self, label: str, rung: Rung, seed: int) -> Run | None:
         began, known = time.monotonic(), bool(self._costs)
         if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
-            before = self._journal.failures.get((label, rung.steps, seed))
+            before = self._probes.failures.get((label, rung.steps, seed))
             if before is not None:  # with time, it is tried again
                 self._failed[label] = before
             return None
@@ -303,7 +336,7 @@ class _Probing:
         except (UserError, RunFailed) as error:
             self._failed[label] = str(error).splitlines()[0]
             self._screen.note(f"{label}: {self._failed[label]}")
-            self._journal.failed(label, rung.steps, seed, self._failed[label])
+            self._probes.failed(label, rung.steps, seed, self._failed[label])
             return None
         if outcome.fresh:
             self._costs[label] = found = cost_of(run, time.monotonic() - began)
@@ -314,7 +347,7 @@ class _Probing:
             raise UserError(
                 f"the data have changed since step one; delete {self._journal.path} to probe again, or restore them"
             )
-        self._journal.trained(label, rung.steps, seed, outcome.cell)
+        self._probes.trained(label, rung.steps, seed, outcome.cell)
         self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
         return run
 
@@ -324,7 +357,7 @@ class _Probing:
             f"{rung.steps:,} local steps each{seeds}: {', '.join(rung.labels)}; "
             f"{max(0.0, self.left_s()):.0f} s left"
         )
-        self._journal.planned(rung)
+        self._probes.planned(rung)
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
         if run.directory.trace.exists():
@@ -362,16 +395,20 @@ class _Probing:
         ]
         return longest_alike(one.variant, trained)
 
-    def _near_best(self) -> float | None:
-        found = [curve for label in self._runs for curve in self._own_curves(label).values()]
-        if not found:
-            return None
-        metric = found[0].metric
-        best = metric.best(curve.best() for curve in found)
-        return (
-            None
-            if best is None
-            else best * (1 + math.copysign(_SHORT_OF_BEST, -1 if metric.better(best, 0) else 1))
+    def _alone(self) -> Candidate:
+        """One node, which trains as a plain loop does."""
+        variant, run = self._recorded_variant(), self._one_node
+        planned = self._by_label.get(Variant(method=BASELINE, options=variant.options).label)
+        return Candidate(
+            method=BASELINE,
+            label=ONE_NODE,
+            options=dict(variant.options),
+            command=self._command(variant, [run], nodes=1),
+            curves={0: self._one_curve},
+            trace=self._load(run),
+            memory_bytes=planned.memory_bytes if planned else None,
+            baseline=True,
+            nodes=1,
         )
 
     def _candidate(self, one: EstimatedVariant, after: Mapping[str, int]) -> Candidate:
@@ -382,7 +419,7 @@ class _Probing:
         curves = self._own_curves(probed)
         learns_as = "" if label in self._runs or probed == label else probed
         stopped = ""
-        if label in after:
+        if after.get(label):
             stopped = f"behind after {after[label]:,} local steps"
         elif one not in self._few:
             stopped = one.why_not
@@ -393,7 +430,7 @@ class _Probing:
             method=one.variant.method,
             label=label,
             options=dict(one.variant.options),
-            command=self._command(one.variant, probed, curves),
+            command=self._command(one.variant, list(self._runs.get(probed, {}).values())),
             curves=curves,
             trace=trace,
             memory_bytes=one.memory_bytes,
@@ -435,15 +472,14 @@ class _Probing:
         longest_first = [runs[place] for place in sorted(runs, reverse=True)]
         return next((run for run in longest_first if run.directory.trace.exists()), None)
 
-    def _command(self, variant: Variant, probed: str, curves: Mapping[int, Curve]) -> tuple[str, ...]:
-        """The command that trains `variant` to the target: as the longest probe of `probed`, if that got there."""
+    def _command(self, variant: Variant, runs: Sequence[Run], **fields: Any) -> tuple[str, ...]:
+        """The command that trains `variant` to the target: as the last of `runs`, if all got there."""
         target = self._target
-        there = [target is not None and curve.metric.reached(curve.best(), target) for curve in curves.values()]
-        budget: dict[str, Any] = {}
+        there = [target is not None and run.reached(target) is not None for run in runs]
         if there and all(there):
-            config = list(self._runs[probed].values())[-1].header.config
-            budget = {"steps": config.steps, "eval_every": config.eval_every}
-        request = variant.of(self._question.base, target=target, seed=0, **budget)
+            config = runs[-1].header.config
+            fields = {"steps": config.steps, "eval_every": config.eval_every, **fields}
+        request = variant.of(self._question.base, target=target, seed=0, **fields)
         return ("istbench", *request.arguments())
 
 

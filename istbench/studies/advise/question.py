@@ -67,8 +67,7 @@ class Probed:
     """The candidates after both steps.
 
     Attributes:
-        target: level of the metric; None if the probes have none. target_from: its origin in a few words;
-            empty if the user gave it.
+        target: level of the metric; None if one node reached none. target_from, early: as in `Advice`.
         data: the data, in words.
     """
 
@@ -78,6 +77,7 @@ class Probed:
     metric: Metric
     target: float | None
     target_from: str
+    early: str
     data: str
 
     def request(self, choice: RankedChoice) -> RunRequest:
@@ -88,7 +88,12 @@ class Probed:
         (one,) = (one for one in self.candidates if one.label == choice.label)
         every = Interval(steps=max(1, -(-_rounded_up(_LEAST * _expected(choice)) // MOST_EVALUATIONS)))
         return Variant(method=one.method, options=one.options).of(
-            self.question.base, target=self.target, steps=enough_steps(choice), eval_every=every, seed=0
+            self.question.base,
+            nodes=choice.nodes,
+            target=self.target,
+            steps=enough_steps(choice),
+            eval_every=every,
+            seed=0,
         )
 
     @property

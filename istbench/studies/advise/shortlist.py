@@ -1,4 +1,4 @@
-"""The variants that step two trains: those whose speed can make them first, the most promising first."""
+"""The variants that step two trains: those whose speed can make them first, in the order people would try them."""
 
 import dataclasses
 import math
@@ -69,10 +69,10 @@ def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> s
 
 
 def shortlist(found: Iterable[EstimatedVariant]) -> list[EstimatedVariant]:
-    """The variants to train, in order: the fastest, baselines, one of each other method by speed, the others.
+    """The variants to train, in order: baselines, one of each other method as people would try them, the others.
 
-    Among equally fast ones, the one with shorter rounds stands first: it is closer to `ddp`. A variant of unknown
-    speed stands last.
+    Among methods that few try first, the faster stands first; among equally fast ones, the one with shorter rounds:
+    it is closer to `ddp`. A variant of unknown speed stands last.
     """
     open_ones = [one for one in found if not one.why_not]
     baselines = [one for one in open_ones if one.variant.baseline]
@@ -80,10 +80,10 @@ def shortlist(found: Iterable[EstimatedVariant]) -> list[EstimatedVariant]:
     seen: set[str] = set()
     first: list[EstimatedVariant] = []
     second: list[EstimatedVariant] = []
-    for one in rest:
+    for one in rest:  # of each method, its fastest variant
         (second if one.variant.method in seen else first).append(one)
         seen.add(one.variant.method)
-    return [*first[:1], *baselines, *first[1:], *second]
+    return [*baselines, *sorted(first, key=lambda one: one.usual_place), *second]
 
 
 def _speed_order(one: EstimatedVariant) -> tuple[float, int, str]:

@@ -74,6 +74,7 @@ class EstimatedVariant:
             nodes compute. here_s: seconds of a local step of all nodes on this machine. None if unknown.
         round_steps: local steps of a round. cell: its plan. trace: from sizes.
         why_not: the reason in a few words why it is not trained; empty if it may be.
+        usual_place: as in `Method`.
     """
 
     variant: Variant
@@ -86,6 +87,7 @@ class EstimatedVariant:
     cell: PlannedCell | None = None
     trace: Trace | None = None
     why_not: str = ""
+    usual_place: int = 9
 
 
 def had_constant_rate(config: RunConfig) -> bool:

@@ -12,7 +12,7 @@ from probes import ACCURACY, LINKS, candidate, curve, straight
 from istbench.base.decode import decode_json
 from istbench.studies.advise.advice_text import advice_section, advice_text, candidates_table
 from istbench.studies.advise.answer import Advice, Decide, RankedChoice, advise
-from istbench.studies.advise.candidate import NO_TIME
+from istbench.studies.advise.candidate import NO_TIME, ONE_NODE
 from istbench.studies.advise.flips import Flip, Flips
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
@@ -55,9 +55,9 @@ def test_the_json_has_the_fields_that_programs_read(clear):
 def test_the_text_has_the_order_of_a_decision(clear):
     text = advice_text(clear)
     order = [
-        "istbench run speech --method ist",
         "ist local_steps=10 takes ", " to accuracy 0.8 on 2 nodes of m5.2xlarge at 800 Mbit/s",
         "ddp takes ", "times as long", "ddp accumulate=4 is not expected to reach it",
+        "istbench run speech --method ist",
         "Clear: the odds that ist local_steps=10 is first are 0.99",
         "Why:", "s of computing", "s of exposed communication", "local steps",
         "Where the answer flips:", "Bandwidth: from ", "Latency: ", "Nodes: ",
@@ -66,7 +66,7 @@ def test_the_text_has_the_order_of_a_decision(clear):
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "$" in text
-    assert text.splitlines()[0] == "istbench run speech --method ist"
+    assert text.splitlines()[0].startswith("ist local_steps=10 takes ")
 
 
 AT_ZERO = {0: curve([(0, 0.9)])}
@@ -92,7 +92,8 @@ def test_without_an_answer_the_text_says_why(candidates, said):
 
 
 def test_the_text_says_where_a_target_comes_from():
-    assert "The target is the hardest of speech;" in advice_text(advice(DDP, target_from="the hardest of speech"))
+    first = advice_text(advice(DDP, target_from="which one node reached in 41 s")).splitlines()[0]
+    assert "accuracy 0.8 (which one node reached in 41 s; --target asks for another) on 2 nodes" in first
     assert "--target" not in advice_text(advice(DDP))
 
 
@@ -123,16 +124,36 @@ def test_a_close_answer_is_of_the_trained_candidates_if_another_may_be_faster():
     assert "The measurement that would decide among the trained candidates: more seeds" in text
 
 
+def test_one_node_is_a_row_and_if_it_is_first_the_answer_is_one_machine():
+    alone = candidate(ONE_NODE, method="ddp", steps=(60,), size=1, baseline=True, nodes=1)
+    found = advice(candidate("ddp", steps=(100,), size=10_000_000, baseline=True), alone)
+    assert (found.best.label, found.best.nodes, found.others[0].nodes) == (ONE_NODE, 1, 2)
+    assert advice_text(found).startswith("One machine is enough: one node takes ")
+    assert "on 1 node of m5.2xlarge" in advice_text(found)
+    assert found.best.dollars == pytest.approx(found.best.seconds * 3.6 / 3600)
+    later = advice(candidate("ddp", steps=(20,), size=1, baseline=True), alone)
+    assert later.best.label == "ddp"
+    assert "one node takes " in advice_text(later)
+
+
+def test_an_untested_candidate_has_no_odds():
+    found = advice(IST, candidate("p3", curves={}, trace=None, stopped=NO_TIME))
+    untested = found.others[-1]
+    assert (untested.label, untested.odds, untested.reaching, untested.why_not) == ("p3", None, None, NO_TIME)
+    assert json.loads(msgspec.json.encode(found))["others"][-1]["odds"] is None
+    row = candidates_table(found).rows[-1]
+    assert [entry.text for entry in row[:3]] == ["p3", "–", "untested: no time"]
+
+
 def test_odds_are_rounded_towards_doubt():
     found = advice(IST, DDP)
     for odds, words in ((0.799, "0.79"), (0.29, "0.29"), (1.0, "0.99")):
-        best = msgspec.structs.replace(found.best, odds=odds)
-        text = advice_text(msgspec.structs.replace(found, best=best))
+        text = advice_text(msgspec.structs.replace(found, odds=odds))
         assert f"is first are {words}; " in text
 
 
 def test_without_a_finished_probe_the_answer_claims_nothing():
-    found = advice(candidate("ddp", curves={}, trace=None, stopped="no time left to train it", baseline=True))
+    found = advice(candidate("ddp", curves={}, trace=None, stopped=NO_TIME, baseline=True))
     assert (found.verdict, found.best, found.nobody) == ("none", None, None)
     text = advice_text(found)
     assert "no probe finished in the time. Give more --minutes." in text
@@ -239,7 +260,7 @@ OPTIONS = st.dictionaries(TEXTS, st.booleans() | st.integers(-9, 9) | TEXTS, max
 CHOICES = st.builds(
     RankedChoice, method=TEXTS, label=TEXTS, command=st.lists(TEXTS, max_size=3), seconds=NUMBERS, low=NUMBERS,
     high=NUMBERS, options=OPTIONS, odds=st.floats(0, 1), steps=st.floats(1, 1e9), computing=st.floats(0, 1),
-    exposed=st.floats(0, 1),
+    exposed=st.floats(0, 1), nodes=st.integers(1, 99),
 )  # fmt: skip
 FLIPS = st.builds(Flip, value=NUMBERS, side=st.sampled_from(["", "below", "above"]), first=TEXTS, reason=TEXTS)
 

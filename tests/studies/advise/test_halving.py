@@ -220,6 +220,18 @@ def test_the_same_time_again_makes_nobody_train_longer():
     assert planned == []
 
 
+def test_the_minutes_left_go_to_the_untested_before_further_seeds():
+    reached = {"a": 300, "b": 400, "slow": 500}
+    trainer = FakeTrainer(90.0, reached)
+    trainer.costs_of["slow"] = Cost(start_s=30.0, evaluation_s=0.01, step_s=0.01)
+    halving, planned = halved(trainer)
+    assert "slow" not in planned[0].labels
+    order = [(label, seed) for label, _, seed in trainer.trained]
+    assert ("slow", 0) in order
+    assert all(order.index(("slow", 0)) < order.index(place) for place in order if place[1] > 0)
+    assert halving.stopped.get("slow") != 0
+
+
 def test_a_candidate_that_fails_stops_nobody_else():
     reached = {f"m{number}": 1000 + 100 * number for number in range(4)}
     trainer = FakeTrainer(200.0, reached, fails={"m0"})

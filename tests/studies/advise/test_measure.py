@@ -23,7 +23,8 @@ PROBED = Probed(
         base=RunRequest(workload="toy", method="ddp", nodes=2), methods=("ddp", "zero"), given={}, cluster=LINKS,
         bandwidth=None, latency_s=None, seeds=1,
     ),
-    candidates=CANDIDATES, profile=LINKS, metric=ACCURACY, target=0.8, target_from="given", data="synthetic",
+    candidates=CANDIDATES, profile=LINKS, metric=ACCURACY, target=0.8, target_from="given", early="",
+    data="synthetic",
 )  # fmt: skip
 
 

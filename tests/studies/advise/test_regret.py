@@ -15,7 +15,7 @@ NONE = none_since("not searched")
 
 
 def advice(odds, best="a"):
-    choice = None if best is None else RankedChoice(method=best, label=best, options={}, command=[])
+    choice = None if best is None else RankedChoice(method=best, label=best, options={}, command=[], nodes=2)
     return Advice(
         verdict="close", odds=odds, best=choice, others=(), flips=Flips(bandwidth=NONE, latency=NONE, nodes=NONE),
         not_tested=(), workload="speech", target=0.8, metric="accuracy", cluster="m5.2xlarge", nodes=2,

@@ -1,0 +1,81 @@
+"""One node alone: the target that it reaches, and whether its minutes are enough for one that means something."""
+
+import math
+
+from istbench.results.curves import Curve, time_to_target
+from istbench.results.metrics import Metric
+
+_DECIMALS, _FIGURES, _LARGE, _MOST_DECIMALS = 2, 3, 10.0, 15
+_STEEP = 0.15  # of its progress in the second half of its seconds
+_MOST_DOUBLINGS = 10
+
+
+def level_of(curve: Curve) -> tuple[float, float] | None:
+    """The best value of `curve`, rounded to the easier side, and the train seconds to it.
+
+    The level is still better than the value before training. None if no evaluation after that one is better.
+    """
+    values = [value for value in curve.values if value is not None]
+    best = curve.best()
+    if best is None or not values or not curve.metric.better(best, values[0]):
+        return None
+    level = _easier(best, values[0], curve.metric)
+    there = time_to_target(curve, level)
+    return None if there is None else (level, there.seconds)
+
+
+def _easier(best: float, start: float, metric: Metric) -> float:
+    towards = math.ceil if metric.lower_is_better else math.floor
+    size = math.floor(math.log10(abs(best))) if best else 0
+    for decimals in range(_FIGURES - 1 - size if abs(best) >= _LARGE else max(_DECIMALS, 1 - size), _MOST_DECIMALS):
+        level = round(towards(round(best * 10.0**decimals, 6)) / 10.0**decimals, max(0, decimals))
+        if metric.better(level, start):
+            return level
+    return best
+
+
+def progress_in_second_half(curve: Curve) -> tuple[float, float]:
+    """Shares of the progress of `curve` in the two halves of its seconds; (0, 0) without progress.
+
+    Progress is that of the best value so far.
+    """
+    best: list[tuple[float, float]] = []
+    for seconds, value in zip(curve.seconds, curve.values, strict=True):
+        if value is not None:
+            best.append((seconds, curve.metric.best([value, *(before for _, before in best[-1:])]) or value))
+    if len(best) < 2 or best[-1][1] == best[0][1]:
+        return 0.0, 0.0
+    half = (best[0][0] + best[-1][0]) / 2
+    after = next(place for place, (seconds, _) in enumerate(best) if seconds >= half)
+    (left_s, left), (right_s, right) = best[after - 1], best[after]
+    middle = left + (right - left) * (half - left_s) / (right_s - left_s) if right_s > left_s else right
+    whole = best[-1][1] - best[0][1]
+    return (middle - best[0][1]) / whole, (best[-1][1] - middle) / whole
+
+
+def too_short(curve: Curve, minutes: float) -> str:
+    """A sentence if one node was still climbing steeply at the end of `curve`; empty if not.
+
+    It names the minutes that would do: each doubling of the time makes the next gain smaller by the ratio of the
+    two halves.
+    """
+    first, second = progress_in_second_half(curve)
+    if not first and not second:
+        return "One node learned nothing in its share of the time: give more --minutes, or another --set lr."
+    if second < _STEEP:
+        return ""
+    told = (
+        f"One node made {second:.0%} of its progress in the second half of its time, so this target is an early one"
+    )
+    gain, whole = second, first + second
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        gain *= second / first if first > 0 else 1.0
+        whole += gain
+        if gain / whole < _STEEP:
+            return f"{told}: about --minutes {_two_figures(minutes * 2**doublings)} would do."
+    return f"{told}, and its curve does not say how many --minutes would do."
+
+
+def _two_figures(value: float) -> str:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / unit - 1e-9) * unit:g}"
