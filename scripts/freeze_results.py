@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from istbench.base.options.defaults import BASELINE
-from istbench.cluster.profile import parse_bandwidth, select_clusters
+from istbench.base.units import parse_bandwidth
+from istbench.cluster.profile import select_clusters
 from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.formats import table_json, table_markdown
 from istbench.report.output.pictures import draw_plots

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from istbench.base.units import parse_bandwidth
 from istbench.cluster.checked import checks_of, measurement_files
-from istbench.cluster.profile import parse_bandwidth
 from istbench.report.output.formats import table_markdown
 from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors

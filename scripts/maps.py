@@ -21,7 +21,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from istbench.cluster.profile import parse_bandwidth, select_clusters
+from istbench.base.units import parse_bandwidth
+from istbench.cluster.profile import select_clusters
 from istbench.report.map import build_maps
 from istbench.report.output.formats import table_markdown
 from istbench.report.output.map_picture import draw_maps

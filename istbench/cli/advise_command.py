@@ -16,19 +16,19 @@ from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
+from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     PathType,
     out_option,
     own_options,
-    parse_time,
     place_options,
     plugin_option,
     run_options,
     split_list,
     take_backend,
 )
-from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
+from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.node.registry import check_name, registered
 
 if TYPE_CHECKING:

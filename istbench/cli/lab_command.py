@@ -5,9 +5,10 @@ import os
 import click
 
 from istbench.base.errors import UserError
+from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import lab_nodes_option, latency_option, parse_time, racks_options, typed_options
-from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.cli.options import lab_nodes_option, latency_option, racks_options, typed_options
+from istbench.cluster.profile import bandwidth_text
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.network import ShapedNetwork, check
 

@@ -10,17 +10,10 @@ from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level
-from istbench.cli.options import (
-    PathType,
-    explain_option,
-    node_counts,
-    parse_time,
-    plugin_option,
-    split_list,
-    typed_options,
-)
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cli.options import PathType, explain_option, node_counts, plugin_option, split_list, typed_options
 from istbench.cli.replaying import named_code, redealing, replaying
-from istbench.cluster.profile import load_profile, parse_bandwidth, select_clusters
+from istbench.cluster.profile import load_profile, select_clusters
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
 _LATENCIES = "0.1ms,1ms,10ms,100ms"

@@ -1,8 +1,6 @@
 """Options that several commands share."""
 
 import dataclasses
-import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import click
 
 from istbench.base.decode import convert, literal_choices, type_at, utf8_path
-from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Levels
 from istbench.base.options.options import parse_pairs
@@ -24,9 +22,6 @@ from istbench.node.registry import check_name, load_method
 from istbench.report.output import Format
 
 _Command = Callable[..., Any]
-
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_LONGEST_S = 3600.0
 
 
 class PathType(click.ParamType):
@@ -210,22 +205,6 @@ def report_options(command: _Command) -> _Command:
     for option in reversed(_REPORT_OPTIONS):
         command = option(command)
     return command
-
-
-def parse_time(text: str, flag: str) -> float:
-    """The seconds of a time such as `5ms`.
-
-    Raises:
-        UserError: if it does not parse, or is over an hour.
-    """
-    found = re.fullmatch(r"\s*\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|ms|s)\s*", text.lower())
-    seconds = float(found[1]) * _TIMES[found[2]] if found else math.inf
-    if seconds > _LONGEST_S:
-        raise UserError(
-            f"{flag}: {printable(repr(text))} is not a time of at most an hour; "
-            f"write a number and one of {', '.join(_TIMES)}: 5ms, 0.5s"
-        )
-    return seconds
 
 
 def split_list(text: str, flag: str, way_out: str) -> list[str]:

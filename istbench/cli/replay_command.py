@@ -9,17 +9,10 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
-from istbench.cli.options import (
-    PathType,
-    node_counts,
-    parse_time,
-    plugin_option,
-    report_options,
-    split_list,
-    typed_options,
-)
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cli.options import PathType, node_counts, plugin_option, report_options, split_list, typed_options
 from istbench.cli.replaying import named_code, redealing, replaying
-from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
+from istbench.cluster.profile import ClusterProfile, select_clusters
 
 if TYPE_CHECKING:
     from istbench.report.output import Format

@@ -10,8 +10,9 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
+from istbench.base.units import parse_bandwidth
 from istbench.cli.options import PathType
-from istbench.cluster.profile import load_profile, names, parse_bandwidth
+from istbench.cluster.profile import load_profile, names
 
 if TYPE_CHECKING:
     from istbench.cluster.profile import ClusterProfile

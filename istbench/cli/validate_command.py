@@ -15,8 +15,8 @@ from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
-from istbench.cli.options import latency_option, out_option, parse_time, plugin_option, racks_options, split_list
-from istbench.cluster.profile import parse_bandwidth
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cli.options import latency_option, out_option, plugin_option, racks_options, split_list
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload

@@ -15,7 +15,7 @@ from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Nodes
 from istbench.base.options.texts import Short, Text
-from istbench.cluster.profile import parse_bandwidth
+from istbench.base.units import parse_bandwidth
 
 UNFINISHED = "-unfinished"
 _MOST_BYTES = 2**26

@@ -144,9 +144,9 @@ def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bo
     return found, np.append(0.0, of_nodes.max(axis=0))
 
 
-def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float:
-    """Price of the hosts of `nodes` nodes of `profile` for this many seconds, USD."""
-    return profile.price_per_hour * -(-nodes // profile.host_nodes) * seconds / 3600
+def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float | None:
+    """Price of the hosts of `nodes` nodes of `profile` for this many seconds, USD; None without a price."""
+    return None if not profile.priced else profile.price_per_hour * -(-nodes // profile.host_nodes) * seconds / 3600
 
 
 def drain_seconds(found: "Replay") -> float:

@@ -3,13 +3,11 @@
 import dataclasses
 import datetime
 import functools
-import math
 import operator
-import re
+import sys
 import types
 import typing
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,16 +17,19 @@ import msgspec
 from msgspec import Meta
 
 from istbench.base.decode import convert, parse_toml, read_text, toml_lines
-from istbench.base.errors import UserError, shown, unknown_name
+from istbench.base.errors import UserError, unknown_name
+from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import MOST_NODES
+from istbench.base.units import FASTEST, LONGEST_S, parse_bandwidth, parse_time
 from istbench.cluster.collective import Backend
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
 
-_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _READABLE = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
-_FASTEST = 1e15
+
+THIS = "this"
+"""The cluster of a recorded script: machines like the one that recorded it."""
 
 TCP_PAYLOAD = 1448 / 1514
 """Bytes of a TCP segment over those of the full Ethernet frame that carries it."""
@@ -37,7 +38,8 @@ Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Cores = Annotated[float, Meta(ge=0.01, le=1e6)]
 CpuSeconds = Annotated[float, Meta(ge=0, le=10)]
-BitsPerSecond = Annotated[float, Meta(gt=0, le=_FASTEST)]
+BitsPerSecond = Annotated[float, Meta(gt=0, le=FASTEST)]
+Latency = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 Speeds = Annotated[tuple[Annotated[float, Meta(ge=1e-3, le=1e3)], ...], Meta(max_length=MOST_NODES)]
 
 
@@ -52,7 +54,7 @@ class Host:
 
     nodes: Annotated[int, Meta(ge=2, le=MOST_NODES)]
     bandwidth: BitsPerSecond
-    latency_s: NotNegative
+    latency_s: Latency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,8 @@ class ClusterProfile:
             GPU computes, or where this time does not count.
         cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
         backend: the library of its collectives; by default nccl if a GPU computes (no `cores`), else gloo.
-        price_per_hour: of a host, USD. price_date: its date. price_source: its origin.
+        price_per_hour: of a host, USD. price_date: its date. price_source: its origin, empty without a
+            price.
         speeds: computing speed of each node, relative to `gflops`, in order of rank. More nodes repeat the list.
         backplane: bandwidth that all messages between hosts share, bits/s; None if it is no bottleneck.
         host: several nodes on one machine. rack: several hosts on one switch with an uplink.
@@ -105,8 +108,8 @@ class ClusterProfile:
     memory_gib: Positive
     bandwidth_out: BitsPerSecond
     bandwidth_in: BitsPerSecond
-    latency_s: NotNegative
-    overhead_s: NotNegative
+    latency_s: Latency
+    overhead_s: Latency
     full_duplex: bool
     price_per_hour: NotNegative
     price_date: str
@@ -123,6 +126,11 @@ class ClusterProfile:
     backplane: BitsPerSecond | None = None
     host: Host | None = None
     rack: Rack | None = None
+
+    @property
+    def priced(self) -> bool:
+        """Whether its price is known; it may be nothing."""
+        return bool(self.price_source)
 
     @property
     def collectives(self) -> Backend:
@@ -190,11 +198,31 @@ class _Bandwidth(float):
 
     @classmethod
     def decode(cls, value: Any) -> "_Bandwidth":
-        with suppress(UserError):
-            value = parse_bandwidth(value) if isinstance(value, str) else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
-            raise ValueError(f"must be bits/s above 0 and at most {_FASTEST:g}, or text such as '100mbit'")
-        return cls(value)
+        return cls(_number(value, parse_bandwidth, sys.float_info.min, FASTEST, "bits/s above 0", "'100mbit'"))
+
+
+class _Time(float):
+    """A time in a file: a number of seconds, or text such as `20ms`."""
+
+    @classmethod
+    def decode(cls, value: Any) -> "_Time":
+        return cls(_number(value, parse_time, 0.0, LONGEST_S, "seconds of at least 0", "'20ms'"))
+
+
+def _number(value: Any, parse: Callable[[str], float], least: float, most: float, kind: str, example: str) -> float:
+    """`value` of a file as a number.
+
+    Raises:
+        ValueError: if it is none, or out of bounds.
+    """
+    if isinstance(value, str):
+        try:
+            return parse(value)
+        except UserError as error:
+            raise ValueError(f"must be {kind}: {error}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"must be {kind} and at most {most:g}, or text such as {example}")
+    return value
 
 
 class _Date(str):
@@ -209,14 +237,20 @@ class _Date(str):
         return cls(value)
 
 
-def _table(name: str, described: type) -> type:
-    """A table of a file with the fields of the dataclass `described`."""
+def _table(name: str, described: type, shorter: Mapping[str, Any] | None = None) -> type:
+    """A table of a file with the fields of the dataclass `described`.
+
+    shorter: more fields, for a table in which no field has to be.
+    """
     kinds = typing.get_type_hints(described, include_extras=True)
     fields = [
         (field.name, _in_a_file(field.name, kinds[field.name]), _default(field))
         for field in dataclasses.fields(described)
         if field.name != "name"
     ]
+    if shorter is not None:
+        fields = [(key, kind | msgspec.UnsetType, msgspec.UNSET) for key, kind, _ in fields]
+        fields += [(key, kind | msgspec.UnsetType, msgspec.UNSET) for key, kind in shorter.items()]
     return msgspec.defstruct(name, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
 
 
@@ -232,25 +266,9 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
     return msgspec.NODEFAULT if field.default is dataclasses.MISSING else field.default
 
 
-_IN_A_FILE: dict[Any, Any] = {BitsPerSecond: _Bandwidth}
+_IN_A_FILE: dict[Any, Any] = {BitsPerSecond: _Bandwidth, Latency: _Time}
 _IN_A_FILE.update({kind: _table(kind.__name__.lower(), kind) for kind in (Host, Rack)})
-_ProfileTable = _table("profile", ClusterProfile)
-
-
-def parse_bandwidth(text: str, where: str = "") -> float:
-    """Bits/s of a bandwidth such as `100mbit`, `2.5gbit` or `800kbit`. where: names its place in errors.
-
-    Raises:
-        UserError: if it does not parse, is not above zero, or is faster than any link.
-    """
-    found = re.fullmatch(r"\s*\+?(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*([a-z]+)\s*", text.lower(), re.ASCII)
-    value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
-    if not 0 < value <= _FASTEST:
-        raise UserError(
-            f"{where}{': ' if where else ''}{shown(text)} is not a bandwidth; write a number above 0 and one of "
-            f"{', '.join(_UNITS)}: 100mbit, 2.5gbit; at most {_FASTEST / 1e12:g}tbit"
-        )
-    return value
+_ProfileTable = _table("profile", ClusterProfile, {"base": str, "bandwidth": _Bandwidth, "latency": _Time})
 
 
 def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
@@ -290,17 +308,26 @@ def summaries() -> dict[str, str]:
     return {name: _one_line(load_profile(name)) for name in names()}
 
 
-def load_profile(name: str) -> ClusterProfile:
+def load_profile(name: str, this: ClusterProfile | None = None) -> ClusterProfile:
     """The built-in profile `name`, or the profile in a file if `name` ends in `.toml`.
 
+    this: the profile called `this`, which is also the base of a short file; None where there is none.
+
     Raises:
-        UserError: for an unknown name, with the nearest known one; for a file that is missing, not TOML, or has a
-            missing, unknown or impossible field, with file and line.
+        UserError: for an unknown name, with the nearest known one; for a file that is missing, not TOML, or has an
+            unknown or impossible field, with file and line; for `this` where there is none.
     """
+    if name == THIS:
+        if this is None:
+            raise UserError(
+                f"the cluster `{THIS}` is for a file of `istbench record`: machines like the one that recorded; "
+                f"name another, such as {DEFAULT_CLUSTER}"
+            )
+        return this
     if name.endswith(".toml"):
         path = Path(name)
         text = read_text(path, f"a cluster profile; built in are {', '.join(names())}")
-        return parse_profile(text, name=path.stem, where=str(path))
+        return parse_profile(text, name=path.stem, where=str(path), this=this)
     builtin = _builtin()
     if name not in builtin:
         raise unknown_name("cluster", name, builtin)
@@ -308,7 +335,10 @@ def load_profile(name: str) -> ClusterProfile:
 
 
 def select_clusters(
-    names: Sequence[str], bandwidths: Sequence[float] = (), latencies: Sequence[float] = ()
+    names: Sequence[str],
+    bandwidths: Sequence[float] = (),
+    latencies: Sequence[float] = (),
+    this: ClusterProfile | None = None,
 ) -> dict[str, list[ClusterProfile]]:
     """The profiles of the clusters `names` (built in, or FILE.toml), by name, in order of bandwidth.
 
@@ -316,11 +346,12 @@ def select_clusters(
     bandwidths, a cluster has one profile with its own links.
     latencies: from one host to another, seconds one way. Each gives a cluster named after it (`m5.2xlarge with 30
     ms`).
+    this: as in `load_profile`.
 
     Raises:
         UserError: as `load_profile` does, and for two files with the same name.
     """
-    loaded = [load_profile(name) for name in dict.fromkeys(names)]
+    loaded = [load_profile(name, this) for name in dict.fromkeys(names)]
     for profile in loaded:
         if sum(other.name == profile.name for other in loaded) > 1:
             raise UserError(f"two clusters are called {profile.name!r}; give one of the files another name")
@@ -339,22 +370,65 @@ def at_bandwidth(profile: ClusterProfile, bits_per_second: float) -> ClusterProf
     return dataclasses.replace(profile.with_bandwidth(bits_per_second), name=name)
 
 
-def parse_profile(text: str, *, name: str, where: str) -> ClusterProfile:
+def parse_profile(text: str, *, name: str, where: str, this: ClusterProfile | None = None) -> ClusterProfile:
     """The profile in TOML `text`; `where` names its file in errors.
+
+    A file with a `base`, or without a field that every profile needs, takes the rest from the base, but no price:
+    from `this`, or from the default cluster without it.
 
     Raises:
         UserError: as `load_profile` does.
     """
     table: Any = convert(parse_toml(text, where), _ProfileTable, toml_lines(text, where))
     values = _plain(table)
+    if not values:
+        raise UserError(f"{where} has no field; three lines are enough, such as {_SHORTEST}")
     for key, kind in (("host", Host), ("rack", Rack)):
-        values[key] = None if values[key] is None else kind(**_plain(values[key]))
-    return ClusterProfile(name=name, **{**values, "price_date": str(values["price_date"])})
+        if values.get(key) is not None:
+            values[key] = kind(**_plain(values[key]))
+    base = values.pop("base", None)
+    link = {key: values.pop(key) for key in ("bandwidth", "latency") if key in values}
+    if "bandwidth" in link:
+        values = {"bandwidth_out": link["bandwidth"], "bandwidth_in": link["bandwidth"], **values}
+    if "latency" in link:
+        values = {"latency_s": link["latency"], **values}
+    values = {**_UNKNOWN, **values, "price_date": str(values.get("price_date", ""))}
+    if base is not None or not values.keys() >= _NEEDED:
+        values = {**_rest(base, where, this, values), **values}
+    return ClusterProfile(**{**values, "name": name})
+
+
+_SHORTEST = "bandwidth = '1gbit', latency = '1ms', gflops = 100"
+_UNKNOWN: dict[str, Any] = {
+    "summary": "a cluster of yours", "source": "not given", "price_per_hour": 0.0, "price_source": ""
+}  # fmt: skip
+_NEEDED = {field.name for field in dataclasses.fields(ClusterProfile) if field.default is dataclasses.MISSING} - {
+    "name"
+}
+
+
+def _rest(base: str | None, where: str, this: ClusterProfile | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the base of a file with the fields `given`.
+
+    Raises:
+        UserError: naming the file, if there is no such base; a base is no file.
+    """
+    if base is not None and base != THIS and base not in _builtin():
+        raise UserError(f"{where}: {unknown_name('base', base, [THIS, *names()])}")
+    chosen = base or (DEFAULT_CLUSTER if this is None else THIS)
+    found = vars(load_profile(chosen, this)).copy()
+    if "bandwidth_out" in given:
+        del found["burst_bandwidth"]
+    return found
 
 
 def _plain(table: Any) -> dict[str, Any]:
     values = msgspec.structs.asdict(table)
-    return {key: float(value) if isinstance(value, _Bandwidth) else value for key, value in values.items()}
+    return {
+        key: float(value) if isinstance(value, _Bandwidth | _Time) else value
+        for key, value in values.items()
+        if value is not msgspec.UNSET
+    }
 
 
 def _builtin() -> dict[str, str]:

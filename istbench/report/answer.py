@@ -139,7 +139,8 @@ def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[st
     for row in rows:
         parts = [f"{number(row.contender.bytes_sent(target.level) / _MEGA)} MB sent per node"]
         if group.profile is not None:
-            parts.append(f"${number(dollars(group.profile, row.contender.nodes, row.seconds.median))}")
+            spent = dollars(group.profile, row.contender.nodes, row.seconds.median)
+            parts += [] if spent is None else [f"${number(spent)}"]
         costs.append(f"{row.name} {' and '.join(parts)}")
     yield f"Cost to the target: {'; '.join(costs)}."
 

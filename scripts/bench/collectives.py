@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text, parse_bandwidth
+from istbench.base.units import parse_bandwidth
+from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text
 from istbench.fabric import Fabric
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher

@@ -15,7 +15,7 @@ from typing import Any
 from collectives import TCP_PAYLOAD, Gloo
 
 from istbench.base.options.options import parse_pairs
-from istbench.cluster.profile import parse_bandwidth
+from istbench.base.units import parse_bandwidth
 from istbench.fabric import Fabric
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher

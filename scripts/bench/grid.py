@@ -24,8 +24,8 @@ from cells import cautions_of, counted_runs
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
-from istbench.cli.options import parse_time
-from istbench.cluster.profile import bandwidth_text, parse_bandwidth, select_clusters
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cluster.profile import bandwidth_text, select_clusters
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles

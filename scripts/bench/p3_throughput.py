@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from istbench.cluster.profile import parse_bandwidth
+from istbench.base.units import parse_bandwidth
 from istbench.fabric import Fabric, connect
 from istbench.fabric.connect import RUN_KEY
 from istbench.studies.conformance.training import set_up

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.base.machine import cores
+from istbench.base.units import parse_bandwidth
 from istbench.cli import main as istbench
-from istbench.cluster.profile import parse_bandwidth
 from istbench.cluster.script_record import ScriptRecord, load_script
 from istbench.cluster.speed import Speed
 from istbench.fabric import Fabric

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from cells import run_cell
 
+from istbench.base.units import parse_bandwidth
 from istbench.cluster.clock import cluster_time
-from istbench.cluster.profile import ClusterProfile, parse_bandwidth, select_clusters
+from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.results.store import RunDirectory

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from over_messages import OverMessages
 
-from istbench.cluster.profile import bandwidth_text, parse_bandwidth
+from istbench.base.units import parse_bandwidth
+from istbench.cluster.profile import bandwidth_text
 from istbench.fabric import Fabric
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from istbench.cluster.profile import MessageCosts, parse_bandwidth
+from istbench.base.units import parse_bandwidth
+from istbench.cluster.profile import MessageCosts
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.fabric.fabric import Fabric

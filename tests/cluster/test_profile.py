@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.cluster.profile import Host, Rack, load_profile, names, parse_bandwidth, parse_profile, summaries
+from istbench.cluster.clock import dollars
+from istbench.cluster.profile import Host, Rack, load_profile, names, parse_profile, summaries
 
 SOUND = """\
 # a cluster
@@ -66,22 +67,6 @@ def test_the_library_of_collectives_follows_from_what_computes():
 
 
 @pytest.mark.parametrize(
-    ("text", "bits"),
-    [("100mbit", 1e8), (" 2.5 Gbit ", 2.5e9), ("800kbit", 8e5), (".5tbit", 5e11), ("9600bit", 9600.0)],
-)
-def test_bandwidths(text, bits):
-    assert parse_bandwidth(text) == bits
-
-
-@pytest.mark.parametrize(
-    "text", ["", "100", "mbit", "0gbit", "-1gbit", "1gb", "1e3mbit", "nan gbit", "9" * 400 + "bit"]
-)
-def test_what_is_no_bandwidth(text):
-    with pytest.raises(UserError, match="is not a bandwidth; write a number above 0 and one of bit, kbit"):
-        parse_bandwidth(text)
-
-
-@pytest.mark.parametrize(
     ("before", "after", "line", "found"),
     [
         ("gflops = 100", "gflops = 0", 3, "gflops must be a number above 0, not 0"),
@@ -90,16 +75,20 @@ def test_what_is_no_bandwidth(text):
         ("gflops = 100", "gflops = nan", 3, "gflops must be a number above 0, not nan"),
         ("gflops = 100", 'gflops = "fast"', 3, "gflops must be a number, not 'fast'"),
         ("gflops = 100", "glops = 100", 3, "glops: unknown name; did you mean 'gflops'?"),
-        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: backend, backplane, bandwidth_in"),
+        ("gflops = 100", "[zzz]\nqq = 1", 3, "zzz: unknown name. Known: backend, backplane, bandwidth, "),
         ("gflops = 100", "gflops = ", 3, "not TOML"),
         ("gflops = 100", "summary = 1", 3, "not TOML"),
-        ("gflops = 100\n", "", 1, "gflops is missing"),
-        ("latency_s = 0", "latency_s = -1e-3", 8, "latency_s must be a number of at least 0, not -0.001"),
+        (
+            "latency_s = 0",
+            "latency_s = -1e-3",
+            8,
+            "latency_s must be seconds of at least 0 and at most 3600, or text",
+        ),
         (
             '"1gbit"',
             '"1 furlong"',
             6,
-            "bandwidth_out must be bits/s above 0 and at most 1e+15, or text such as '100mbit'",
+            "bandwidth_out must be bits/s above 0: '1 furlong' is not a bandwidth; write",
         ),
         ('"1gbit"', "0", 6, "bandwidth_out must be bits/s above 0"),
         ("true", "1", 10, "full_duplex must be true or false, not 1"),
@@ -175,8 +164,45 @@ def test_equal_nodes_on_a_switch_that_is_no_bottleneck_are_uniform(changes, unif
     assert dataclasses.replace(parse(SOUND), **changes).uniform == uniform
 
 
-def test_an_empty_file_lacks_everything():
-    assert "mine.toml, line 1: summary is missing" in complaint("")
+SHORT = 'bandwidth = "1 Gbit/s"\nlatency = "20 ms"\ngflops = 100\n'
+
+
+def test_three_lines_are_a_profile_and_the_rest_is_that_of_the_default_cluster_without_a_price():
+    profile, base = parse(SHORT), load_profile("m5.2xlarge")
+    assert (profile.bandwidth_out, profile.bandwidth_in, profile.latency_s, profile.gflops) == (
+        1e9,
+        1e9,
+        0.02,
+        100.0,
+    )
+    assert (profile.cores, profile.memory_gib, profile.overhead_s) == (base.cores, base.memory_gib, base.overhead_s)
+    assert (profile.name, profile.burst_bandwidth, profile.source) == ("mine", None, "not given")
+    assert not profile.priced
+    assert dollars(profile, 4, 3600.0) is None
+
+
+def test_a_base_gives_the_rest():
+    assert parse(f'base = "p3.2xlarge"\n{SHORT}').collectives == "nccl"
+    this = dataclasses.replace(load_profile("office-1gbit"), memory_gib=3.0)
+    assert parse_profile(SHORT, name="mine", where="mine.toml", this=this).memory_gib == 3.0
+    assert parse(f"{SHORT}price_per_hour = 2\nprice_source = 'a friend'\n").priced
+    assert "unknown base 'p3.2xlarg'; did you mean 'p3.2xlarge'?" in complaint('base = "p3.2xlarg"')
+    assert "the cluster `this` is for a file of `istbench record`" in complaint('base = "this"')
+
+
+def test_a_file_names_its_times_and_links_as_people_type_them():
+    profile = parse(SOUND.replace("latency_s = 0", 'latency_s = "5 ms"').replace('"1gbit"', '"1Gbps"'))
+    assert (profile.latency_s, profile.bandwidth_out) == (0.005, 1e9)
+    assert "mine.toml, line 1: bandwidth must be bits/s above 0: '1GB/s' is not a bandwidth in bits/s" in complaint(
+        "bandwidth = '1GB/s'"
+    )
+    assert "line 2: latency must be seconds of at least 0: '20' is not a time" in complaint(
+        'gflops = 1\nlatency = "20"'
+    )
+
+
+def test_an_empty_file_has_no_field():
+    assert "mine.toml has no field; three lines are enough" in complaint("")
 
 
 def test_names_and_files_that_are_not_there(tmp_path):

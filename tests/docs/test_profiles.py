@@ -9,8 +9,9 @@ from istbench.cluster.profile import ClusterProfile, parse_profile
 PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
 
 
-def test_the_example_loads():
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+def test_the_examples_load():
+    short, text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert parse_profile(short, name="mine", where="docs/profiles.md").bandwidth_out == 1e9
     profile = parse_profile(text, name="mine", where="docs/profiles.md")
     assert (profile.host.nodes, profile.rack.hosts, profile.uniform) == (4, 8, False)
 

@@ -61,7 +61,7 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
                 title=f"speed-up over {baseline}",
                 entry=partial(_speed_up, group, baseline, [target]),
             ),
-            *([] if group.profile is None else [money]),
+            *([money] if group.profile is not None and group.profile.priced else []),
             *_cost(group),
         ],
         group.contenders,
@@ -128,7 +128,8 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     if target.share is not None:
         value["level"] = target.level
     if group.profile is not None:
-        value["dollars"] = finite(dollars(group.profile, contender.nodes, found.median))
+        spent = dollars(group.profile, contender.nodes, found.median)
+        value["dollars"] = None if spent is None else finite(spent)
     if found.reached == 0:
         return Entry(text=f"not reached in {number(contender.trained())}", value=value)
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
@@ -155,7 +156,8 @@ def _reached(target: Target, contender: Contender) -> Entry:
 def _dollars(group: Group, target: Target, contender: Contender) -> Entry:
     assert group.profile is not None
     seconds = estimate(list(contender.seconds(target.level).values())).median
-    return NOTHING if math.isinf(seconds) else rounded(dollars(group.profile, contender.nodes, seconds))
+    spent = dollars(group.profile, contender.nodes, seconds)
+    return NOTHING if spent is None or math.isinf(seconds) else rounded(spent)
 
 
 def _range(contender: Contender) -> Entry:

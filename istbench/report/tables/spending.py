@@ -9,7 +9,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.group_columns import NAMING, group_context, shared_line
-from istbench.report.tables.numbers import rounded
+from istbench.report.tables.numbers import NOTHING, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 from istbench.results.stats import median
 
@@ -45,7 +45,8 @@ _MUCH_CARRYING = 0.15
 
 def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
     def cost(seconds: float, contender: Contender) -> Entry:
-        return rounded(dollars(profile, contender.nodes, seconds))
+        spent = dollars(profile, contender.nodes, seconds)
+        return NOTHING if spent is None else rounded(spent)
 
     return [
         *NAMING,
@@ -55,9 +56,9 @@ def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
         _share("idle", "idle %", lambda time: time.idle),
         _share("link_use", "busiest link in use %", lambda time: time.link_use),
         _share("carrying", "cores busy with messages %", lambda time: time.carrying),
-        ColumnOf(key="dollars_per_hour", title="$ per hour", entry=partial(cost, 3600)),
+        ColumnOf(key="dollars_per_hour", title="$ per hour", entry=partial(cost, 3600), optional=True),
         ColumnOf(key="cluster_s", title="seconds to the end", entry=lambda c: rounded(c.trained())),
-        ColumnOf(key="dollars", title="$ to the end", entry=lambda c: cost(c.trained(), c)),
+        ColumnOf(key="dollars", title="$ to the end", entry=lambda c: cost(c.trained(), c), optional=True),
     ]
 
 
@@ -75,6 +76,8 @@ def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> Colu
 
 
 def _price_line(profile: ClusterProfile) -> str:
+    if not profile.priced:
+        return "Its price is unknown."
     machine = "A node" if profile.host is None else f"A host of {profile.host.nodes} nodes"
     return f"{machine} costs ${profile.price_per_hour:g} per hour ({profile.price_date}; {profile.price_source})."
 

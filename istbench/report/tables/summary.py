@@ -136,7 +136,7 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     return [
         (f"{profile.name} seconds", number(seconds) + _range(time, seconds), seconds),
         *(_to_target(replayed, level, profile.name) for level in replayed.targets),
-        (f"{profile.name} dollars", number(cost), cost),
+        *([] if cost is None else [(f"{profile.name} dollars", number(cost), cost)]),
     ]
 
 
@@ -151,7 +151,8 @@ def _replay_line(replayed: Run | None) -> list[str]:
     if replayed is None or replayed.cluster is None:
         return []
     time = replayed.cluster
-    lines: list[str] = [Lead(f"Seconds and dollars on {time.profile.name}: replayed, not measured.")]
+    paid = " and dollars" if time.profile.priced else ""
+    lines: list[str] = [Lead(f"Seconds{paid} on {time.profile.name}: replayed, not measured.")]
     lines += sustained_line(time.profile)
     lines += scaling_lines([time], time.profile)
     lines += lower_bound_line(replayed.header.config.device, time.profile)

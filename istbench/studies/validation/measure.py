@@ -11,8 +11,9 @@ import msgspec
 from istbench.base.machine import cores
 from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
+from istbench.base.units import parse_bandwidth
 from istbench.cluster.message_ways import MessageWays
-from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, parse_bandwidth
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace, segment
 from istbench.cluster.trace_file import load_trace

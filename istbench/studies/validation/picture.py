@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.base.errors import printable
-from istbench.cluster.profile import parse_bandwidth
+from istbench.base.units import parse_bandwidth
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import method_styles
 from istbench.studies.validation.measurement import ReplayError

@@ -1,0 +1,73 @@
+"""Bandwidths and times as people type them: `100mbit`, `1 Gbit/s`, `20ms`, `0.02`."""
+
+import math
+import re
+
+from istbench.base.errors import UserError, shown
+
+FASTEST = 1e15
+"""Bits/s of the fastest link."""
+LONGEST_S = 3600.0
+
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_TIMES = {"us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+_NUMBER = r"(\+?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:e[+-]?\d{1,3})?)"
+_BITS = re.compile(rf"{_NUMBER}\s*([kmgt]?)(?:bits?(?:/s)?|bps|bit/sec)", re.ASCII | re.IGNORECASE)
+_SHORT_BITS = re.compile(rf"{_NUMBER}\s*([kMGT])b/s", re.ASCII)  # Mb/s are bits; of mb/s nobody knows
+_BYTES = re.compile(rf"{_NUMBER}\s*([kmgt]?)i?b(?:ytes?)?(?:/s|ps)?", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(rf"{_NUMBER}\s*({'|'.join(_TIMES)})", re.IGNORECASE)
+_BARE = re.compile(_NUMBER, re.ASCII | re.IGNORECASE)
+_LEAST_BARE, _MOST_BARE_S = 1e5, 1.0
+"""Beyond these, a number without a unit is more likely one of another unit."""
+
+
+def parse_bandwidth(text: str, where: str = "") -> float:
+    """Bits/s of a bandwidth such as `100mbit`, `1Gbps`, `2.5 Gbit/s` or `1e9`. where: names its place in errors.
+
+    Raises:
+        UserError: if it does not parse, is not above zero, or is faster than any link; for bytes, and for a small
+            number without a unit.
+    """
+    stripped = text.strip()
+    # `bps` in any case but that of Bps, which are bytes.
+    found = None if re.search(r"Bps$", stripped) else _BITS.fullmatch(stripped) or _SHORT_BITS.fullmatch(stripped)
+    if found is not None:
+        value = float(found[1]) * _PREFIXES[found[2].lower()]
+    else:
+        bare = _BARE.fullmatch(stripped)
+        value = float(bare[1]) if bare is not None and float(bare[1]) >= _LEAST_BARE else math.nan
+    if 0 < value <= FASTEST:
+        return value
+    place = f"{where}{': ' if where else ''}{shown(text)}"
+    bytes_ = None if found is not None else _BYTES.fullmatch(stripped)
+    if bytes_ is not None:
+        number, prefix = float(bytes_[1]), bytes_[2].lower()
+        raise UserError(
+            f"{place} is not a bandwidth in bits/s: a B means bytes; write {8 * number:g}{prefix}bit for bytes, or "
+            f"{number:g}{prefix}bit"
+        )
+    raise UserError(
+        f"{place} is not a bandwidth; write a number above 0 with its unit, as in 100mbit, 1Gbps, 2.5 Gbit/s, or "
+        f"1e9 for bits/s; at most {FASTEST / 1e12:g}tbit"
+    )
+
+
+def parse_time(text: str, where: str = "") -> float:
+    """The seconds of a time such as `20ms`, `0.02s` or `0.02`. where: names its place in errors.
+
+    Raises:
+        UserError: if it does not parse, or is over an hour; for a number of 1 or more without a unit.
+    """
+    stripped = text.strip()
+    found = _TIME.fullmatch(stripped)
+    if found is not None:
+        seconds = float(found[1]) * _TIMES[found[2].lower()]
+    else:
+        bare = _BARE.fullmatch(stripped)
+        seconds = float(bare[1]) if bare is not None and float(bare[1]) < _MOST_BARE_S else math.inf
+    if seconds > LONGEST_S:
+        raise UserError(
+            f"{where}{': ' if where else ''}{shown(text)} is not a time of at most an hour; write a number with "
+            "its unit, as in 60us, 20ms, 0.5s, or 0.02 for seconds"
+        )
+    return seconds

@@ -1,0 +1,56 @@
+"""Bandwidths and times as people type them."""
+
+import pytest
+
+from istbench.base.errors import UserError
+from istbench.base.units import parse_bandwidth, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("100mbit", 1e8), (" 2.5 Gbit ", 2.5e9), ("800kbit", 8e5), (".5tbit", 5e11), ("9600bit", 9600.0),
+        ("1Gbps", 1e9), ("100 Mbps", 1e8), ("1gbps", 1e9), ("1 Gbit/s", 1e9), ("1GBIT/S", 1e9), ("10 Gb/s", 1e10),
+        ("1e9", 1e9), ("1E9", 1e9), ("+100000000", 1e8), ("1e3mbit", 1e9), ("3 bits/s", 3.0),
+    ],
+)  # fmt: skip
+def test_bandwidths(text, bits):
+    assert parse_bandwidth(text) == bits
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "100", "mbit", "0gbit", "-1gbit", "1 gbit 2", "nan gbit", "inf", "1e99", "9" * 400 + "bit", "1gbit/h"],
+)
+def test_what_is_no_bandwidth_is_told_with_examples(text):
+    with pytest.raises(UserError, match="^--at: .* is not a bandwidth; .* 100mbit, 1Gbps, 2.5 Gbit/s, or 1e9"):
+        parse_bandwidth(text, "--at")
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("1GB/s", "8gbit for bytes, or 1gbit"), ("1gb", "8gbit for bytes"), ("12.5 MBps", "100mbit for bytes"),
+        ("1gb/s", "8gbit for bytes"), ("3 GiB/s", "24gbit"), ("1gbyte", "8gbit"),
+    ],
+)  # fmt: skip
+def test_bytes_are_not_guessed(text, bits):
+    with pytest.raises(UserError, match=f"is not a bandwidth in bits/s: a B means bytes; write {bits}"):
+        parse_bandwidth(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("20ms", 0.02), ("20 ms", 0.02), ("0.02", 0.02), ("0.02s", 0.02), ("60us", 60e-6), ("60 µs", 60e-6),
+        ("1e-3", 1e-3), ("0", 0.0), ("3 S", 3.0),
+    ],
+)  # fmt: skip
+def test_times(text, seconds):
+    assert parse_time(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "20", "ms", "-1ms", "2h", "3601s", "nan", "1e9ms", "1s 2"])
+def test_what_is_no_time_is_told_with_examples(text):
+    with pytest.raises(UserError, match="^--latency: .* is not a time .* 60us, 20ms, 0.5s, or 0.02"):
+        parse_time(text, "--latency")
