@@ -1,6 +1,7 @@
 """Shared set-up of the tests."""
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker("processes")
     order = {here / f"{name}.py": place for place, name in enumerate(SLOW_FILES)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector torch and thousands of tests, which stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 _HARMLESS = ("git", "fc-list", "/sbin/ldconfig")

@@ -22,7 +22,7 @@ from istbench.results.load import stalls_of
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
-STEPS, HELD_UP_S, LATE_S = 12, 3.0, 1.2
+STEPS, EVERY, HELD_UP_S, LATE_S = 12, 6, 2.0, 1.2
 INSIDE, EXCHANGE = 1, 3  # kinds of steps
 
 
@@ -135,8 +135,9 @@ class Disturbing(Destinations):
         if done == self._step and self._how == "sleep" and self._fabric.rank == 1:
             time.sleep(HELD_UP_S)
         late_s = HELD_UP_S if done == self._step and self._how == "late" else 0.0
-        # An all-reduce of two ranks has two messages.
-        self._fabric._latency_s = (LATE_S if self._how == "always late" else late_s) / 2
+        if self._how == "always late" and done % EVERY:  # those of an evaluation need not be late too
+            late_s = LATE_S
+        self._fabric._latency_s = late_s / 2  # an all-reduce of two ranks has two messages
 
 
 def node_events(fabric, configs, folder, step, how, stops):
@@ -161,7 +162,7 @@ def events_of(folder, methods, *, step=0, how="", stops=(), **changed):
     for name, options in methods.items():
         (folder / name).mkdir()
         request = RunRequest(
-            workload="toy", method=name, nodes=2, steps=STEPS, eval_every=6, method_options=options, **changed
+            workload="toy", method=name, nodes=2, steps=STEPS, eval_every=EVERY, method_options=options, **changed
         )
         configs[name] = prepare_cell(request, lambda *_: None).config
     found = {}
