@@ -2,11 +2,11 @@
 
     python scripts/gpu/day.py --cifar10 DIR --out gpu-day
     python scripts/gpu/day.py --device cpu --parts compare,plans --out gpu-day --minutes 60
-    python scripts/gpu/day.py --device cpu --parts machine,identities,compare --methods ddp --jobs 2    # to try it
+    python scripts/gpu/day.py --device cpu --parts identities,compare --methods dslide --most-nodes 1    # to try it
 
 Each part has a share of the minutes, and leaves out the rest of its list when they are over:
 
-- machine: versions, `istbench doctor`, nvidia-smi.
+- doctor: `istbench doctor` and nvidia-smi.
 - first: a run that fills the caches of compiled code.
 - records: `istbench record` of networks of torchvision and of GPT-2 small.
 - identities: each method trains on the GPU: one process with NCCL, two and four on the same GPU with gloo.
@@ -92,6 +92,7 @@ class Day:
 
     device: str
     methods: list[str]
+    most_nodes: int
     jobs: int
     out: Path
     scratch: Path
@@ -203,24 +204,32 @@ class Cell:
         ]
 
 
-def machine(day: Day) -> None:
-    """Versions, what `doctor` finds, and the GPU's own words."""
+def describe_machine(day: Day) -> None:
+    """Write the versions and the GPU, unless an earlier command did."""
+    file = day.out / "machine.json"
+    if file.exists():
+        return
     import torch
 
+    gpu = torch.cuda.is_available()
     found = {
+        "device": day.device,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": day.device,
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(0) if gpu else None,
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
     }
-    (day.out / "machine.json").write_text(json.dumps(found, indent=2) + "\n")
-    doctor = day.istbench("doctor").said
+    file.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def doctor(day: Day) -> None:
+    """What `doctor` finds, and the GPU's own words."""
+    found = day.istbench("doctor").said
     if shutil.which("nvidia-smi"):
-        doctor += subprocess.run(["nvidia-smi"], capture_output=True, text=True).stdout
-    (day.out / "doctor.txt").write_text(doctor)
+        found += subprocess.run(["nvidia-smi"], capture_output=True, text=True).stdout
+    (day.out / "doctor.txt").write_text(found)
 
 
 def first(day: Day) -> None:
@@ -241,6 +250,7 @@ def _cells(day: Day) -> list[Cell]:
         Cell(workload=workload, method=method, nodes=nodes, device=day.device)
         for method in day.methods
         for workload, nodes in (_OF_SPLIT if method in _SPLIT else _OF_OTHERS)
+        if nodes <= day.most_nodes
     ]
     paired = dict.fromkeys(method for pair in _pairs(day) for method in pair)
     return list(dict.fromkeys([*cells, *(_paired(method, day.device) for method in paired)]))
@@ -450,7 +460,7 @@ def curves(day: Day) -> None:
 
 
 PARTS: dict[str, tuple[Callable[[Day], None], float]] = {
-    "machine": (machine, 0.08),
+    "doctor": (doctor, 0.08),
     "first": (first, 0.05),
     "records": (records, 0.34),
     "identities": (identities, 0.23),
@@ -497,6 +507,7 @@ def _arguments(words: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8.5)
     parser.add_argument("--parts", default=",".join(part for part in PARTS if part not in _AFTERWARDS))
     parser.add_argument("--methods", help="default: all")
+    parser.add_argument("--most-nodes", type=int, default=4, help="of the cells of identities")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) * 3 // 4), help="runs at a time")
     parser.add_argument("--cifar10", type=Path, help="folder of the data, in a layout of docs/images.md")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install first")
@@ -527,12 +538,14 @@ def main() -> None:
         day = Day(
             device=asked.device,
             methods=methods,
+            most_nodes=asked.most_nodes,
             jobs=asked.jobs,
             out=out,
             scratch=Path(scratch),
             cifar10=asked.cifar10,
             ends=ends,
         )
+        describe_machine(day)
         minutes = []
         for part in asked.parts.split(","):
             if day.left_s < 20:
