@@ -28,7 +28,7 @@ from istbench.cli.options import (
     split_list,
     take_backend,
 )
-from istbench.cluster.profile import ClusterProfile, select_clusters
+from istbench.cluster.profile import THIS, ClusterProfile, select_clusters
 from istbench.node.registry import check_name, registered
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _question(
     """The question as typed. Everything that is wrong without data is refused here."""
     bits = None if bandwidth is None else parse_bandwidth(bandwidth, "--bandwidth")
     seconds = None if latency is None else parse_time(latency, "--latency")
+    cluster = None if cluster == THIS else cluster
     if bits is None and cluster is None:
         raise UserError("advise needs the network: give --bandwidth 1gbit, or --cluster NAME|FILE.toml")
     profile = None

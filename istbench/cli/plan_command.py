@@ -2,19 +2,26 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from istbench.base.errors import UserError
+from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
-from istbench.cli.options import PathType, cluster_option, parse_pairs, plugin_option, run_options, typed_options
-from istbench.cluster.profile import ClusterProfile
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cli.options import PathType, parse_pairs, plugin_option, run_options, typed_options
+from istbench.cli.record_clusters import CLUSTER_HELP, clusters_of
+from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.node.registry import check_name
 
 if TYPE_CHECKING:
     from istbench.cluster.estimate import CellPlan
+
+_Links = tuple[Sequence[float], Sequence[float]]
+"""Bandwidths and latencies."""
 
 _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins")
 
@@ -27,7 +34,21 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 @click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
 @click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
 @plugin_option
-@cluster_option
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE.toml",
+    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
+)
+@click.option(
+    "--bandwidth",
+    metavar="BANDWIDTH",
+    help="Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.",
+)
+@click.option(
+    "--latency",
+    metavar="TIME",
+    help="Latency from one host to another, one way, such as 5ms. Default: the cluster's.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 @click.pass_context
 def command(
@@ -36,7 +57,9 @@ def command(
     method_options: tuple[str, ...],
     workload_options: tuple[str, ...],
     plugins: tuple[str, ...],
-    cluster: ClusterProfile,
+    cluster: str | None,
+    bandwidth: str | None,
+    latency: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -46,10 +69,15 @@ def command(
     whether the cell fits, and the largest width and the fewest nodes that would. RECORD is a file of
     `istbench record`, in place of --workload.
     """
+    links: _Links = (
+        [] if bandwidth is None else [parse_bandwidth(bandwidth, "--bandwidth")],
+        [] if latency is None else [parse_time(latency, "--latency")],
+    )
     if script is None:
-        plan = _plan_cell(cluster, given, method_options, workload_options, plugins)
+        ((there,),) = select_clusters([cluster or DEFAULT_CLUSTER], *links).values()
+        plan = _plan_cell(there, given, method_options, workload_options, plugins)
     else:
-        plan = _plan_script(context, script, cluster, given, method_options)
+        plan = _plan_script(context, script, cluster, links, given, method_options)
     if as_json:
         click.echo(json.dumps(plan.as_json(), allow_nan=False))
     else:
@@ -89,7 +117,8 @@ def _plan_cell(
 def _plan_script(
     context: click.Context,
     script: Path,
-    cluster: ClusterProfile,
+    cluster: str | None,
+    links: "_Links",
     given: dict[str, Any],
     method_options: tuple[str, ...],
 ) -> "CellPlan":
@@ -108,8 +137,11 @@ def _plan_script(
     from istbench.cluster.script_record import load_script
 
     record = load_script(script)
+    selected, assumed = clusters_of(record, [cluster] if cluster else [], *links)
+    ((there,),) = selected.values()
     from istbench.plan.script_plan import plan_script
     from istbench.plan.script_trace import ChosenMethod
 
     with replaying():
-        return plan_script(record, ChosenMethod(name=given["method"], options=options), given["nodes"], cluster)
+        chosen = ChosenMethod(name=given["method"], options=options)
+        return plan_script(record, chosen, given["nodes"], there, assumed)

@@ -11,8 +11,9 @@ from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import PathType, node_counts, plugin_option, report_options, split_list, typed_options
+from istbench.cli.record_clusters import CLUSTER_HELP, clusters_of
 from istbench.cli.replaying import named_code, redealing, replaying
-from istbench.cluster.profile import ClusterProfile, select_clusters
+from istbench.cluster.profile import select_clusters
 
 if TYPE_CHECKING:
     from istbench.report.output import Format
@@ -27,10 +28,8 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
 @click.option(
     "--cluster",
     "clusters",
-    default=DEFAULT_CLUSTER,
-    show_default=True,
     metavar="NAME|FILE.toml,...",
-    help="Clusters, separated by commas; see `istbench list clusters`.",
+    help=f"Clusters, separated by commas; see `istbench list clusters`. {CLUSTER_HELP}",
 )
 @click.option(
     "--bandwidth",
@@ -63,7 +62,7 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
 def command(
     context: click.Context,
     results: Path,
-    clusters: str,
+    clusters: str | None,
     bandwidths: str | None,
     latencies: str | None,
     nodes: str | None,
@@ -87,20 +86,19 @@ def command(
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
     is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
     """
-    names = split_list(clusters, "--cluster", "see `istbench list clusters`")
+    names = split_list(clusters, "--cluster", "see `istbench list clusters`") if clusters is not None else []
     listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
     apart = split_list(latencies, "--latency", "1ms,30ms are two") if latencies is not None else []
     counts = node_counts(nodes)
-    selected = select_clusters(
-        names,
+    links = (
         [parse_bandwidth(text, "--bandwidth") for text in listed],
         [parse_time(text, "--latency") for text in apart],
     )
     if is_file(results):
         _refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        profiles = [profile for family in selected.values() for profile in family]
-        _replay_script(results, profiles, counts, methods, output_format, explain)
+        _replay_script(results, names, links, counts, methods, output_format, explain)
         return
+    selected = select_clusters(names or [DEFAULT_CLUSTER], *links)
     _refuse_typed(context, ("methods",), "is for a file of `istbench record`")
     workload, plugins = named_code(workload, plugins, needed=bool(counts))
     from istbench.cli.show import page_beside, show_report
@@ -131,7 +129,8 @@ def _refuse_typed(context: click.Context, names: Iterable[str], why: str) -> Non
 
 def _replay_script(
     file: Path,
-    profiles: Sequence[ClusterProfile],
+    names: Sequence[str],
+    links: tuple[Sequence[float], Sequence[float]],
     counts: Sequence[int],
     chosen: Sequence[str],
     output_format: "Format",
@@ -141,9 +140,11 @@ def _replay_script(
     from istbench.cluster.script_record import load_script
 
     record = load_script(file)
+    selected, assumed = clusters_of(record, names, *links)
+    profiles = [profile for family in selected.values() for profile in family]
     from istbench.cli.script_report import script_report
     from istbench.cli.show import show_report
 
     with replaying():
-        report = script_report(record, profiles, counts or _SCRIPT_NODES, chosen)
+        report = script_report(record, profiles, counts or _SCRIPT_NODES, chosen, assumed)
     show_report(report, file.parent, output_format=output_format, pictures=False, explain=explain)

@@ -6,15 +6,20 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
 from istbench.plan.script_plan import assumptions
-from istbench.plan.script_trace import chosen_methods, methods_by_sizes, script_time, script_trace
+from istbench.plan.script_trace import chosen_methods, methods_for, script_time, script_trace
 from istbench.report.report import Report
 from istbench.report.tables.script import steps_table
 
 
 def script_report(
-    record: ScriptRecord, profiles: Sequence[ClusterProfile], nodes: Sequence[int], methods: Sequence[str] = ()
+    record: ScriptRecord,
+    profiles: Sequence[ClusterProfile],
+    nodes: Sequence[int],
+    methods: Sequence[str] = (),
+    assumed: Sequence[str] = (),
 ) -> Report:
-    """A table for each of `profiles`. methods: as typed; by default all whose messages follow from sizes.
+    """A table for each of `profiles`. methods: as typed; by default all whose messages follow from sizes, without
+    those that cannot train such a script. assumed: phrases about the clusters.
 
     A method that cannot train the recorded model, or has too many messages, is a problem of the report.
 
@@ -24,7 +29,7 @@ def script_report(
     chosen = chosen_methods(methods)
     traces = []
     problems: dict[str, None] = {}
-    for method in chosen or methods_by_sizes():
+    for method in chosen or methods_for(record):
         for count in nodes:
             try:
                 traces.append((method, script_trace(record, method, count)))
@@ -37,7 +42,7 @@ def script_report(
     tables = [
         steps_table(
             record, profile, [script_time(record, method, trace, profile) for method, trace in traces],
-            assumptions(record),
+            (*assumptions(record), *assumed),
         )
         for profile in profiles
     ]  # fmt: skip

@@ -97,7 +97,8 @@ class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
         optimizers: their classes. state_tensors: tensors of its own shape that they keep for a parameter.
         state_bytes: of all that they keep.
         resident_bytes: peak growth of the process's memory during the steps. allocated_bytes: of a GPU's
-            allocator. None if unknown.
+            allocator. memory_bytes: of the machine, or of its GPU. None if unknown.
+        clips: whether the script scales all gradients by their norm, after the last of them.
         machine: figures of the recording machine, and the work of a step, as in a trace of one node.
         environment: versions and names. notes: what a reader should know, a sentence each.
     """
@@ -118,6 +119,8 @@ class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: Natural = 0
     resident_bytes: Natural | None = None
     allocated_bytes: Natural | None = None
+    memory_bytes: Natural | None = None
+    clips: bool = False
     machine: TraceMeta
     environment: Annotated[dict[_Name, _Text], Meta(max_length=100)] = {}
     notes: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()

@@ -1,5 +1,7 @@
 """The plan of a recorded script: its memory, bytes and seconds by a method on a cluster."""
 
+from collections.abc import Sequence
+
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.estimate import CellPlan, NodeMemory, fewest, fits
@@ -12,8 +14,10 @@ from istbench.plan.script_trace import ChosenMethod, PlannedScript, script_time
 TIMING_ONLY = "timing only: a script's loss and accuracy by these methods are unknown"
 
 
-def plan_script(record: ScriptRecord, method: ChosenMethod, nodes: int, cluster: ClusterProfile) -> CellPlan:
-    """The plan of `record` by `method`.
+def plan_script(
+    record: ScriptRecord, method: ChosenMethod, nodes: int, cluster: ClusterProfile, assumed: Sequence[str] = ()
+) -> CellPlan:
+    """The plan of `record` by `method`. assumed: phrases about the cluster.
 
     Raises:
         UserError: if the method cannot train such a model on these nodes, or its rounds do not replay.
@@ -43,14 +47,18 @@ def plan_script(record: ScriptRecord, method: ChosenMethod, nodes: int, cluster:
         compute_seconds=time.alone_s * speeds[0] / min(speeds) * steps,  # node 0 alone, then the slowest node
         round_steps=steps,
         fewest_nodes=fewest(suits, MOST_NODES),
-        assumed=(*assumptions(record), *planned.footprint.notes),
+        assumed=(*assumptions(record), *assumed, *planned.footprint.notes),
     )
 
 
 def assumptions(record: ScriptRecord) -> tuple[str, ...]:
     """The assumptions behind figures of a recorded script, a phrase each."""
     machine = record.machine
-    device = "a GPU" if machine.device == "cuda" else f"{machine.threads or 'some'} threads of processors"
+    device = (
+        "a GPU"
+        if machine.device == "cuda"
+        else f"{machine.threads or 'some'} thread{'' if machine.threads == 1 else 's'} of processors"
+    )
     lines = [
         TIMING_ONLY,
         f"every node computes each step in the recorded {record.step_s:.3g} s, scaled from {device} to the cluster",

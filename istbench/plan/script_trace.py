@@ -7,6 +7,7 @@ start when the recorded gradients were ready.
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,10 @@ from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
+from istbench.methods.base import Method, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, load_method, registered
-from istbench.plan.script_workload import ScriptWorkload, check_sizes_suffice
+from istbench.plan.script_workload import ScriptWorkload, check_record
 from istbench.plan.traced_node import TracedNode, check_events, trace_like
 from istbench.workloads.contract import blank_model
 
@@ -53,12 +54,14 @@ class ScriptTime:
 
     Attributes:
         method: with its options. step_s: seconds of a local step, exchanges included, in the steady state.
+        local_steps: in a round, between two exchanges.
         alone_s: of a step of one node alone there. sent: bytes that the busiest node sends in a local step.
         time: how the nodes spend the seconds.
     """
 
     method: str
     nodes: int
+    local_steps: int
     step_s: float
     alone_s: float
     sent: float
@@ -80,12 +83,12 @@ def chosen_methods(texts: Iterable[str]) -> list[ChosenMethod]:
     return chosen
 
 
-def methods_by_sizes() -> list[ChosenMethod]:
-    """The installed methods whose exchange follows from the sizes of a model."""
+def methods_for(record: ScriptRecord) -> list[ChosenMethod]:
+    """The installed methods that can train such a script, and whose exchange follows from the sizes of a model."""
     found = []
     for entry in registered("methods"):
-        method = load_method(entry.name)
-        if not issubclass(method, CutsUnits | OwnKernels):
+        with suppress(UserError):
+            check_record(load_method(entry.name), record)
             found.append(ChosenMethod(name=entry.name, options={}))
     return found
 
@@ -109,7 +112,7 @@ class PlannedScript:
             UserError: if the method cannot train such a model, or does not plan its memory and messages.
         """
         workload = ScriptWorkload(record)
-        check_sizes_suffice(load_method(chosen.name))
+        check_record(load_method(chosen.name), record)
         method = build_method(chosen.name, chosen.options, workload=workload)
         model = blank_model(workload, data_known=True)
         method.check(method.options, model, workload, nodes)
@@ -170,6 +173,7 @@ def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profil
     return ScriptTime(
         method=method.label,
         nodes=trace.world_size,
+        local_steps=trace.round_steps,
         step_s=(whole - half) / steps,
         alone_s=alone,
         sent=sent,

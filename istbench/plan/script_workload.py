@@ -13,7 +13,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.footprint import StepCost, trained
-from istbench.methods.optimizer import RULES
+from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.plan.traced_node import UpdateCost
 from istbench.workloads.base import Batch, Progress, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
@@ -140,8 +140,8 @@ class ScriptWorkload(Workload):
         return []
 
 
-def check_sizes_suffice(method: type[Method]) -> None:
-    """Refuse a method whose exchange does not follow from the sizes of a model.
+def check_record(method: type[Method], record: ScriptRecord) -> None:
+    """Refuse a method that cannot train `record`, or whose exchange does not follow from the sizes of its model.
 
     Raises:
         UserError: naming the reason and the way out.
@@ -156,6 +156,11 @@ def check_sizes_suffice(method: type[Method]) -> None:
     if reason:
         raise UserError(
             f"{method.name} {reason}, and a recorded script tells sizes and times alone; train it as a workload"
+        )
+    if record.clips and not issubclass(method.Options, ClippedOptions):
+        raise UserError(
+            f"{method.name} updates a parameter before the last gradient is known, and {record.script} clips by "
+            "the norm of all gradients; choose another method"
         )
 
 

@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
 from istbench import __version__
 from istbench.base.errors import UserError
-from istbench.base.machine import cores
+from istbench.base.machine import cores, memory_bytes
 from istbench.cluster.script_record import (
     FLOATS,
     ITEM_BYTES,
@@ -119,8 +120,9 @@ class StepRecorder:
         self._timed: list[_Step] = []
         self._seen: list[_Step] = []
         self._model: FoundModel | None = None
-        self._counter: OperationCounter | None = None
+        self._counter: _ClippingSeen | None = None
         self._counted: CountedStep | None = None
+        self._clips = False
         self._speeds: list[list[float]] = []
         self._resident = PeakMemory(torch.device("cpu"))
         self._allocated: PeakMemory | None = None
@@ -360,13 +362,13 @@ class StepRecorder:
     def _begin_counting(self) -> None:
         assert self._model is not None
         if not self._model.compiled:  # torch's compiled kernels are no operations that it could count
-            self._counter = OperationCounter()
+            self._counter = _ClippingSeen(self._parameters, lambda: bool(self._stepping))
             self._counter.__enter__()
 
     def _end_counting(self) -> None:
         if self._counter is not None:
             self._counter.__exit__(None, None, None)
-            self._counted = self._counter.counted()
+            self._counted, self._clips = self._counter.counted(), self._counter.clips
             self._counter = None
 
     def _calibrate(self) -> None:
@@ -450,6 +452,8 @@ class StepRecorder:
             state_bytes=sum(map(_state_bytes, self._optimizers.values())),
             resident_bytes=None if resident is None else max(0, resident) + self._held,
             allocated_bytes=allocated,
+            memory_bytes=_memory(self._device),
+            clips=self._clips,
             machine=TraceMeta(
                 nodes=1,
                 work=self._counted.work if self._counted else None,
@@ -515,6 +519,40 @@ class StepRecorder:
         if self._model.outside:
             notes.append(f"{self._model.outside} parameters belong to no module, so their groups are unknown")
         return notes
+
+
+class _ClippingSeen(OperationCounter):
+    """Also notes whether the script multiplies gradients of `parameters` in place after it took their norm.
+
+    stepping: whether an optimizer steps now, which may do the same for each of them.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], stepping: Callable[[], bool]) -> None:
+        super().__init__()
+        self._parameters = parameters
+        self._stepping = stepping
+        self._normed = False
+        self.clips = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func`, count it, and look at what it does to gradients."""
+        name = func._overloadpacket.__name__
+        if "norm" in name and self._takes_gradients(args):
+            self._normed = True
+        elif name in ("mul_", "_foreach_mul_") and self._normed and self._takes_gradients(args[:1]):
+            self.clips = True
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _takes_gradients(self, args: Any) -> bool:
+        if self._stepping():
+            return False
+        own = {id(parameter.grad) for parameter in self._parameters if parameter.grad is not None}
+        return any(id(value) in own for value in tree_leaves(args))
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes of memory of `device`."""
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else memory_bytes()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class StepTime(Protocol):
     @property
     def nodes(self) -> int: ...
     @property
+    def local_steps(self) -> int: ...
+    @property
     def step_s(self) -> float: ...
     @property
     def alone_s(self) -> float: ...
@@ -73,10 +75,12 @@ def record_table(record: ScriptRecord, file: Path) -> Table:
 def steps_table(
     record: ScriptRecord, profile: ClusterProfile, times: Sequence[StepTime], assumed: Iterable[str]
 ) -> Table:
-    """The steps of `record` by each method and number of nodes on `profile`."""
+    """The steps of `record` by each method and number of nodes on `profile`, the fastest first."""
+    times = sorted(times, key=lambda time: (time.nodes, time.step_s))
     columns: tuple[ColumnOf[StepTime], ...] = (
         ColumnOf(key="method", title="method", entry=lambda time: plain(time.method), align="left"),
         ColumnOf(key="nodes", title="nodes", entry=lambda time: plain(time.nodes)),
+        ColumnOf(key="local_steps", title="local steps", entry=lambda time: plain(time.local_steps)),
         ColumnOf(key="step_s", title="s per step", entry=lambda time: rounded(time.step_s)),
         ColumnOf(key="step_range_s", title="range", entry=_range, optional=True),
         ColumnOf(key="samples_over_one_node", title="samples/s over one node", entry=_over_one),

@@ -205,6 +205,26 @@ def test_updates_that_a_grad_scaler_leaves_out_are_no_steps(tmp_path):
     assert any("left out the update of 7 steps" in note for note in recorder.record.notes)
 
 
+@pytest.mark.parametrize(("limit", "clips"), [(1.0, True), (None, False)])
+def test_clipping_by_the_norm_of_all_gradients_is_seen(recorded, limit, clips):
+    """A norm that is only logged is none."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(_step):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        if limit is None:
+            torch.nn.utils.get_total_norm([own.grad for own in model.parameters()])
+        else:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+        optimizer.step()
+
+    record = recorded(optimizer, body)
+    assert record.clips == clips
+    assert record.memory_bytes
+
+
 def test_an_evaluation_between_steps_is_left_out(recorded):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

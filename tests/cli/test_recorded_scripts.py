@@ -1,0 +1,98 @@
+"""A recorded script on the command line: its clusters, links and methods."""
+
+import json
+
+import pytest
+from script_records import script_record
+
+from istbench.cluster.script_record import save_script
+
+HERE = "machines like the one that recorded"
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Saves a record; returns its file."""
+
+    def save(**changed):
+        file = tmp_path / "train.record.json"
+        save_script(script_record(memory_bytes=2**33, **changed), file)
+        return file
+
+    return save
+
+
+def replayed(istbench, *arguments):
+    status, out, err = istbench("replay", *arguments, "--nodes", "2", "--format", "json")
+    assert status == 0, err
+    (table,) = json.loads(out)["tables"]
+    return [{**table["context"], **row} for row in table["rows"]]
+
+
+def test_a_record_is_replayed_on_machines_like_the_one_that_recorded(istbench, record):
+    """At a link that costs nothing a node takes the recorded seconds, here and not on m5.2xlarge."""
+    file = record()
+    (here,) = replayed(istbench, file, "--method", "ddp", "--bandwidth", "10 Tbit/s", "--latency", "0")
+    assert here["cluster"] == f"{HERE} with 0 ms at 10 Tbit/s"
+    assert here["step_s"] == pytest.approx(0.1, rel=0.05)
+    (named,) = replayed(
+        istbench, file, "--method", "ddp", "--cluster", "this", "--bandwidth", "10tbit", "--latency", "0s"
+    )
+    assert named["step_s"] == here["step_s"]
+    (there,) = replayed(istbench, file, "--method", "ddp", "--cluster", "m5.2xlarge", "--bandwidth", "10tbit")
+    assert there["step_s"] < 0.5 * here["step_s"]
+
+
+def test_the_table_names_the_machines_first_and_links_that_nobody_named(istbench, record):
+    file = record()
+    status, out, _ = istbench("replay", file, "--method", "ddp", "--nodes", "2")
+    assert status == 0
+    assert HERE in out.splitlines()[0]
+    assert "links are those of m5.2xlarge: --bandwidth and --latency name yours" in " ".join(out.split())
+    _, out, _ = istbench("replay", file, "--method", "ddp", "--nodes", "2", "--bandwidth", "1Gbps")
+    assert "links are those of" not in " ".join(out.split())
+
+
+def test_a_profile_of_two_lines_takes_the_rest_from_the_machine_that_recorded(istbench, record, tmp_path):
+    (tmp_path / "office.toml").write_text('bandwidth = "1 Gbps"\nlatency = "20 ms"\n')
+    file = record()
+    (short,) = replayed(istbench, file, "--method", "ddp", "--cluster", tmp_path / "office.toml")
+    assert short["cluster"] == "office"
+    assert short["step_s"] > 0.1
+
+
+def test_rows_have_their_local_steps_and_the_fastest_is_first(istbench, record):
+    rows = replayed(istbench, record(), "--method", "ddp,local_sgd local_steps=7", "--bandwidth", "10mbit")
+    assert [(row["method"], row["local_steps"]) for row in rows] == [("local_sgd local_steps=7", 7), ("ddp", 1)]
+    assert rows[0]["step_s"] < rows[1]["step_s"]
+
+
+def test_methods_that_cannot_train_a_clipping_script_are_not_offered(istbench, record):
+    file = record(clips=True)
+    rows = replayed(istbench, file, "--bandwidth", "1gbit")
+    assert {"ddp", "fsdp", "local_sgd"} <= {row["method"] for row in rows}
+    assert not {"p3", "parameter_server"} & {row["method"] for row in rows}
+    for command in ("replay", "plan"):
+        status, out, err = istbench(command, file, "--method", "p3")
+        assert (status, out) == (2, "")
+        assert "p3 updates a parameter before the last gradient is known, and train.py clips by the norm" in err
+
+
+def test_a_plan_takes_links_and_machines_as_a_replay_does(istbench, record):
+    file = record()
+    plans = []
+    for links in (("--bandwidth", "100 Mbps", "--latency", "20ms"), ("--bandwidth", "1e9"), ()):
+        status, out, _ = istbench("plan", file, "--method", "ddp", "--nodes", "2", "--json", *links)
+        assert status == 0
+        plans.append(json.loads(out))
+    slow, fast, unnamed = plans
+    assert slow["cluster"] == f"{HERE} with 20 ms at 100 Mbit/s"
+    assert slow["seconds_per_round"] > fast["seconds_per_round"]
+    assert any("the links are those of m5.2xlarge" in phrase for phrase in unnamed["assumed"])
+
+
+def test_this_cluster_is_for_records(istbench, tmp_path):
+    for command in (["replay", tmp_path], ["map", tmp_path], ["plan", "--workload", "toy", "--method", "ddp"]):
+        status, _, err = istbench(*command, "--cluster", "this")
+        assert status == 2
+        assert "the cluster `this` is for a file of `istbench record`" in err
