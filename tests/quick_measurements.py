@@ -5,9 +5,9 @@ fill in each worker. The costs of messages are measured a few times only.
 """
 
 from istbench.launch.processes import message_costs
-from istbench.node import measure
+from istbench.node import machine_speed
 
-measure._ARRAY, measure._GATHERED = 1 << 18, 1 << 10
+machine_speed._ARRAY, machine_speed._GATHERED = 1 << 18, 1 << 10
 message_costs._IN_A_ROW, message_costs._AFTER_COMPUTING = 10, 3
 message_costs._BESIDE_COMPUTING, message_costs._REPEATS = 2, 1
 message_costs._WIDTH = 256

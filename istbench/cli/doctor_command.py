@@ -102,7 +102,7 @@ def _speed() -> Iterator[Finding]:
     """The speed of computing on this machine, for `gflops` and `..._gb_per_s` of a cluster profile."""
     import torch
 
-    from istbench.node.measure import speed_here
+    from istbench.node.machine_speed import speed_here
 
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device in devices:

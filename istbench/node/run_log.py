@@ -7,7 +7,7 @@ from istbench.base.machine import host_name
 from istbench.fabric import Fabric
 from istbench.node.destinations import Destinations
 from istbench.node.full_model import Evaluated
-from istbench.node.measure import node_seconds
+from istbench.node.train_clock import node_seconds
 from istbench.node.training_state import RunTotals
 from istbench.results.events import Evaluation, Note, Resume, RunPart, digest_with
 from istbench.results.header import Result

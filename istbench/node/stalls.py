@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from istbench.base.activity import current
 from istbench.fabric import Fabric
 from istbench.node.destinations import Destinations
-from istbench.node.measure import TrainClock
+from istbench.node.train_clock import TrainClock
 from istbench.results.events import Stall
 
 TIMES = 20

@@ -17,7 +17,7 @@ from istbench.cluster.trace import EVENT, MOST_EVENTS, speed_of_all
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
-from istbench.node.measure import MemoryArrays, matmul_gflops
+from istbench.node.machine_speed import MemoryArrays, matmul_gflops
 from istbench.node.step_work import USUAL_SHAPE, CountedStep, Shape
 
 _SHAPES = 2  # smaller products of a step hardly count

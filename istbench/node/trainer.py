@@ -11,12 +11,13 @@ from istbench.node.checkpoint_steps import Totals
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
-from istbench.node.measure import PeakMemory, TrainClock
+from istbench.node.peak_memory import PeakMemory
 from istbench.node.prefetch import PrefetchedBatches
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
 from istbench.node.trace_sample import TraceSample
+from istbench.node.train_clock import TrainClock
 from istbench.node.training_state import OpenSegment
 
 # Before any step was timed: enough steps to tell how long one takes.

@@ -19,7 +19,7 @@ from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, destinations_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluator
-from istbench.node.measure import PeakMemory
+from istbench.node.peak_memory import PeakMemory
 from istbench.node.registry import build_workload, code_of_cell, load_method
 from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog

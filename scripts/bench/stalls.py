@@ -202,8 +202,8 @@ def named(stalls: Sequence[dict[str, object]]) -> str:
 
 def print_cost(repeats: int, steps: int = 200_000) -> None:
     """Print the CPU time of the record of a step, and of a wait, which it times."""
-    from istbench.node.measure import TrainClock
     from istbench.node.stalls import Stalls
+    from istbench.node.train_clock import TrainClock
 
     fabric: Any = SimpleNamespace(device=torch.device("cpu"), recorder=Recorder(torch.device("cpu")))
     stalls = Stalls(TrainClock(fabric), fabric, Destinations([]))

@@ -17,7 +17,7 @@ OWN_FOLDERS = {
     "launch/processes/worker.py": "the scratch directory of a run",
     "launch/processes/on_nodes.py": "a temporary directory",
     "launch/processes/recorded_script.py": "a temporary directory",
-    "node/measure.py": "/proc",
+    "node/peak_memory.py": "/proc",
     "launch/lab/namespaces.py": "/proc and a lock",
     "launch/lab/control_groups.py": "control groups",
     "launch/torchrun/secret.py": "its own file, of this user alone",

@@ -12,7 +12,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
-from istbench.node.measure import node_seconds
+from istbench.node.train_clock import node_seconds
 from istbench.node.worker import train_rank
 from istbench.results.header import Result
 from istbench.results.slow_node import straggler

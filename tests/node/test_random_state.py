@@ -8,7 +8,7 @@ import torch
 
 from istbench.base.errors import UserError
 from istbench.node.checkpoint import random_state, set_random_state
-from istbench.node.measure import matmul_gflops
+from istbench.node.machine_speed import matmul_gflops
 from istbench.studies.conformance.training import through_disk
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)

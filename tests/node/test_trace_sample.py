@@ -5,7 +5,7 @@ import pytest
 from istbench.cluster.speed import StepWork
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node import measure, trace_sample
+from istbench.node import machine_speed, trace_sample
 from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
 
@@ -86,8 +86,8 @@ def test_a_sample_that_is_too_large_for_a_trace_keeps_its_first_rounds(tmp_path,
 
 def node_array(fabric):
     """Values of an array with which it measures the speed of memory."""
-    return measure._ARRAY
+    return machine_speed._ARRAY
 
 
 def test_workers_of_tests_measure_memory_on_small_arrays():
-    assert on_nodes(node_array, 1)[0] <= 1 << 20 < measure._ARRAY
+    assert on_nodes(node_array, 1)[0] <= 1 << 20 < machine_speed._ARRAY

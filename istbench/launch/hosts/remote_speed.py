@@ -39,7 +39,7 @@ def _main() -> None:
     import torch
 
     from istbench.base.machine import memory_bytes
-    from istbench.node.measure import speed_here
+    from istbench.node.machine_speed import speed_here
 
     torch.set_num_threads(int(sys.argv[1]))
     gpu = torch.cuda.is_available()

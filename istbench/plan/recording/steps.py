@@ -32,7 +32,8 @@ from istbench.cluster.script_record import (
     ScriptRecord,
 )
 from istbench.cluster.trace import TraceMeta
-from istbench.node.measure import MemoryArrays, PeakMemory
+from istbench.node.machine_speed import MemoryArrays
+from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
 from istbench.plan.recording.background_load import BackgroundLoad

@@ -1,0 +1,81 @@
+"""The speed of a machine, measured: its matrix products and its memory."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from istbench.cluster.speed import Speed
+from istbench.node.step_work import USUAL_SHAPE
+
+_CALIBRATION_S = 0.02
+_ARRAY = 1 << 23  # float32 values: 32 MiB
+_ROW, _GATHERED = 128, 1 << 14
+_TIMES = 5
+
+
+class MemoryArrays:
+    """Arrays beyond the caches, to measure the speed of memory. They take 96 MiB until they are deleted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        own = torch.Generator(device).manual_seed(0)  # leaves the random numbers of training alone
+        self._all = torch.ones(3, _ARRAY, device=device)
+        self._rows = self._all.view(-1, _ROW)
+        self._numbers = torch.randint(len(self._rows), (_GATHERED,), device=device, generator=own)
+        self._found = torch.ones(_GATHERED, _ROW, device=device)
+
+    def stream_gb_per_s(self) -> float:
+        """GB/s of adding two arrays into a third, read and written in order."""
+        one, other, total = self._all
+        return _rate(lambda: torch.add(one, other, out=total), 1e-9 * 4 * 3 * _ARRAY, self._device)
+
+    def gather_gb_per_s(self) -> float:
+        """GB/s of copying rows of 512 bytes in random order, read and written."""
+        size = 1e-9 * 4 * 2 * _ROW * _GATHERED
+        return _rate(lambda: torch.index_select(self._rows, 0, self._numbers, out=self._found), size, self._device)
+
+
+def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> float:
+    """GFLOP/s of a float32 product [rows, inner] x [inner, columns] on `device`."""
+    own = torch.Generator(device).manual_seed(0)
+    left = torch.randn(rows, inner, device=device, generator=own)
+    right = torch.randn(inner, columns, device=device, generator=own)
+    return _rate(lambda: torch.mm(left, right), 2e-9 * rows * inner * columns, device)
+
+
+def speed_here(device: torch.device) -> Speed:
+    """The speed of a node on `device` with this process's threads: medians of measurements in turn.
+
+    Matrix products are those of a layer of a thousand units.
+    """
+    arrays = MemoryArrays(device)
+    measures = (lambda: matmul_gflops(*USUAL_SHAPE, device), arrays.stream_gb_per_s, arrays.gather_gb_per_s)
+    taken = [[measure() for measure in measures] for _ in range(_TIMES)]
+    gflops, stream, gather = (statistics.median(figures) for figures in zip(*taken, strict=True))
+    return Speed(gflops=gflops, memory_gb_per_s=stream, gather_gb_per_s=gather if device.type == "cpu" else None)
+
+
+def _rate(kernel: Callable[[], object], amount: float, device: torch.device) -> float:
+    """`amount` over the seconds of a `kernel`, the median of 3 to 20 calls.
+
+    They are timed by this thread's CPU time, as compute in traces is; on a GPU, by the wall clock around a
+    synchronised call.
+    """
+    clock = time.perf_counter if device.type == "cuda" else time.thread_time
+    kernel()
+    seconds: list[float] = []
+    while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < _CALIBRATION_S):
+        finish_kernels(device)
+        started = clock()
+        kernel()
+        finish_kernels(device)
+        seconds.append(clock() - started)
+    return amount / max(1e-9, statistics.median(seconds))
+
+
+def finish_kernels(device: torch.device) -> None:
+    """Wait until the kernels of `device` have finished, if it is a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
