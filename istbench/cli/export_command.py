@@ -24,9 +24,9 @@ _CHAKRA = "chakra"
     "--format",
     "name",
     required=True,
-    metavar="tensorboard|mlflow|wandb|mllog|chakra",
-    help="tensorboard, mlflow and wandb (offline) as with `run --sink`; mllog: MLPerf's log lines; chakra: the "
-    "trace as MLCommons Chakra execution traces, a file for each rank.",
+    metavar="SINK|chakra",
+    help="A sink, as with `run --sink` (see `istbench list sinks`); or chakra: the trace as MLCommons Chakra execution "
+    "traces, a file for each rank.",
 )
 @click.option(
     "--out",

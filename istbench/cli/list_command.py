@@ -1,4 +1,4 @@
-"""`istbench list`: the methods, workloads and clusters, and the neuron groups of a workload."""
+"""`istbench list`: the methods, workloads, sinks and clusters, and the neuron groups of a workload."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _Listed = PluginKind | Literal["clusters", "groups"]
 
 
 @click.command("list")
-@click.argument("kind", type=click.Choice(["methods", "workloads", "clusters", "groups"]))
+@click.argument("kind", type=click.Choice(["methods", "workloads", "sinks", "clusters", "groups"]))
 @click.argument("workload", required=False)
 @click.option(
     "--options", "with_options", is_flag=True, help="Also list their options (for clusters: their figures)."
@@ -45,7 +45,7 @@ def command(
     workload_options: tuple[str, ...],
     plugins: tuple[str, ...],
 ) -> None:
-    """List methods, workloads or clusters, or the groups of hidden units of a WORKLOAD that `ist` can deal."""
+    """List methods, workloads, sinks or clusters, or the groups of hidden units of a WORKLOAD that `ist` can deal."""
     if kind == "groups":
         if workload is None:
             raise UserError("name a workload: istbench list groups WORKLOAD")
@@ -57,6 +57,9 @@ def command(
     if kind == "clusters":
         _print_clusters(with_options)
         return
+    if kind == "sinks" and (with_options or plugins):
+        given = "--options" if with_options else "--plugin"
+        raise UserError(f"leave out {given}: a sink has no options, and comes from an installed package")
     known = registered(kind)
     local = [name for path in plugins for name in plugin_names(Path(path), kind)]
     width = max(len(name) for name in [*(entry.name for entry in known), *local])

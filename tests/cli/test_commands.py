@@ -121,12 +121,14 @@ def test_list_names_what_there_is(istbench, tmp_path):
     status, listed, _ = istbench("list", "methods", "--options")
     assert status == 0
     assert "local_steps=20" in listed
+    status, listed, _ = istbench("list", "sinks")
+    assert (status, "MLPerf's log lines in DIR/CELL.log" in listed) == (0, True)
     status, _, said = istbench("list", "clusers")
     assert status == 2
     assert "methods" in said
     status, _, said = istbench("list")
     assert status == 2
-    assert "Choose from: methods, workloads, clusters, groups (see istbench list --help)" in one_line(said)
+    assert "Choose from: methods, workloads, sinks, clusters, groups (see istbench list --help)" in one_line(said)
     status, listed, _ = istbench("list", "groups", "imagenet", "--workload-set", "model=vgg12")
     assert status == 0
     words = [line.split()[5:] for line in listed.splitlines()]
@@ -136,6 +138,8 @@ def test_list_names_what_there_is(istbench, tmp_path):
     for words, way_out in (
         (["groups"], "istbench list groups WORKLOAD"),
         (["methods", "toy"], "leave out toy: only istbench list groups"),
+        (["sinks", "--options"], "leave out --options: a sink has no options"),
+        (["sinks", "--plugin", "mine.py"], "leave out --plugin: a sink has no options, and comes from an installed"),
         (["groups", "translation"], "declares no neuron groups"),
     ):
         status, _, said = istbench("list", *words)
