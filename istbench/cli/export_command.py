@@ -25,8 +25,8 @@ _CHAKRA = "chakra"
     "name",
     required=True,
     metavar="SINK|chakra",
-    help="A sink, as with `run --sink` (see `istbench list sinks`); or chakra: the trace as MLCommons Chakra execution "
-    "traces, a file for each rank.",
+    help="A sink, as with `run --sink` (see `istbench list sinks`); or chakra: the trace as MLCommons Chakra "
+    "execution traces, a file for each rank.",
 )
 @click.option(
     "--out",

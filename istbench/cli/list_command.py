@@ -45,7 +45,7 @@ def command(
     workload_options: tuple[str, ...],
     plugins: tuple[str, ...],
 ) -> None:
-    """List methods, workloads, sinks or clusters, or the groups of hidden units of a WORKLOAD that `ist` can deal."""
+    """List methods, workloads, sinks or clusters, or the groups of hidden units of a WORKLOAD for `ist`."""
     if kind == "groups":
         if workload is None:
             raise UserError("name a workload: istbench list groups WORKLOAD")

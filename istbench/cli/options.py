@@ -96,8 +96,8 @@ def sink_option(command: _Command) -> _Command:
         multiple=True,
         metavar="NAME[=WHERE]",
         callback=_known_sinks,
-        help="Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of that "
-        "name in the results directory. May be repeated.",
+        help="Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of "
+        "its name in the results directory. May be repeated.",
     )(command)
 
 

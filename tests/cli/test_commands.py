@@ -139,7 +139,7 @@ def test_list_names_what_there_is(istbench, tmp_path):
         (["groups"], "istbench list groups WORKLOAD"),
         (["methods", "toy"], "leave out toy: only istbench list groups"),
         (["sinks", "--options"], "leave out --options: a sink has no options"),
-        (["sinks", "--plugin", "mine.py"], "leave out --plugin: a sink has no options, and comes from an installed"),
+        (["sinks", "--plugin", "mine.py"], "leave out --plugin: a sink has no options, and comes from"),
         (["groups", "translation"], "declares no neuron groups"),
     ):
         status, _, said = istbench("list", *words)
