@@ -330,12 +330,11 @@ def _kind(value: Any) -> Any:
 
 def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
     """Whether `slots` can be the state of `parameter` in an optimizer of class `rule`."""
-    names = next((known.kept(parameter.dim()) for known in RULES.values() if known.made_by is rule), ())
-    if not names or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
+    known = next((known for known in RULES.values() if known.made_by is rule), None)
+    names = () if known is None else known.kept(parameter.dim())
+    if known is None or not names or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True
-    return set(names) <= slots.keys() and all(_slot_fits(name, slots[name], parameter) for name in names)
-
-
-def _slot_fits(name: str, value: Any, parameter: Tensor) -> bool:
-    shape = torch.Size() if name == "step" else parameter.shape
-    return isinstance(value, Tensor) and value.shape == shape
+    shapes = {name: torch.Size() if name in known.numbers else parameter.shape for name in names}
+    return shapes.keys() <= slots.keys() and all(
+        isinstance(slots[name], Tensor) and slots[name].shape == shape for name, shape in shapes.items()
+    )

@@ -19,6 +19,7 @@ class UpdateRule:
         options: names of the options that not every rule has, such as `momentum`.
         slots: names of the tensors of its own shape that the rule keeps for a parameter with this many dimensions.
         kept: all names in the state of such a parameter after its first step; empty if unknown.
+        numbers: those of `kept` that are one number each; all others have the shape of the parameter.
         whole_matrices: whether a step of a part of a matrix differs from that part of the whole step.
         made_by: the class of optimizers with this rule, which a checkpoint names and a recorded script may have.
     """
@@ -29,4 +30,5 @@ class UpdateRule:
     options: frozenset[str] = frozenset()
     slots: Callable[[Any, int], tuple[str, ...]] = lambda options, dimensions: ()
     kept: Callable[[int], tuple[str, ...]] = lambda dimensions: ()
+    numbers: frozenset[str] = frozenset({"step"})
     whole_matrices: bool = False

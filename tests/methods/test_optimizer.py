@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from istbench.base.errors import UserError
 from istbench.base.options.options import build_options
 from istbench.methods.optimizer import (
+    RULES,
     ClippedOptions,
     OptimizerOptions,
     load_optimizer_state,
@@ -19,6 +20,7 @@ from istbench.methods.optimizer import (
     set_rate,
     started,
 )
+from istbench.methods.update_rule import UpdateRule
 from istbench.node.registry import build_method, load_method, registered
 
 SCHEDULES = (
@@ -164,7 +166,7 @@ def test_clipping_bounds_the_joint_norm_of_the_gradients():
     ("options", "says"),
     [
         ({"cosine_end": 0.1}, "cosine_end is an option of schedule=cosine"),
-        ({"beta2": 0.99}, "beta2 is an option of adam, adamw, muon, not of sgd"),
+        ({"beta2": 0.99}, "beta2 is an option of adam, adamw, muon.*, not of sgd"),
         ({"weight_decay_of": "matrices"}, "weight_decay_of needs weight_decay, which is 0"),
     ],
 )
@@ -211,6 +213,27 @@ def test_muon_is_that_of_torch_for_matrices_and_adamw_for_the_rest():
     assert all(torch.equal(parameter, other) for parameter, other in zip(mine, resumed, strict=True))
     kept = [value for slots in own.state.values() for name, value in slots.items() if name != "step"]
     assert options.state_bytes(mine) == sum(value.nbytes for value in kept)
+
+
+def test_a_rule_names_the_numbers_of_its_state(monkeypatch):
+    names = ("exp_avg", "exp_avg_sq", "step", "mu_product")
+    rule = UpdateRule(
+        name="nadam",
+        build=lambda groups, options: torch.optim.NAdam(groups, lr=options.lr),
+        made_by=torch.optim.NAdam,
+        kept=lambda dimensions: names,
+        numbers=frozenset({"step", "mu_product"}),
+    )
+    monkeypatch.setitem(RULES, rule.name, rule)
+    parameters = [torch.nn.Parameter(torch.ones(3, 2))]
+    own, again = (rule.build([{"params": parameters}], OptimizerOptions()) for _ in range(2))
+    step_all([own], parameters, 0, 2)
+    load_optimizer_state(again, copy.deepcopy(optimizer_state(own)))
+    assert torch.equal(again.state[parameters[0]]["mu_product"], own.state[parameters[0]]["mu_product"])
+    damaged = copy.deepcopy(optimizer_state(own))
+    damaged["state"]["0"]["mu_product"] = torch.ones(3, 2)
+    with pytest.raises(ValueError, match="over other parameters"):
+        load_optimizer_state(again, damaged)
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in registered("methods")])
