@@ -1,11 +1,13 @@
 """The command line. Each command is a file of its own, imported only when it is called."""
 
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from istbench import __version__
 from istbench.base.error_lines import error_line, show_traceback
@@ -37,6 +39,11 @@ _COMMANDS = {
     "tune": "Tune the options of several methods by equally many trials.",
 }
 
+_COMPLETE = "_ISTBENCH_COMPLETE"
+"""The shell's variable: `eval "$(_ISTBENCH_COMPLETE=bash_source istbench)"`."""
+# Their lists have commas. Of a list with spaces, the second part would be RESULTS or SUITE.
+_WITH_LISTS = ("compare", "map", "replay", "validate")
+
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED = 1, 2, 3
 
 
@@ -54,11 +61,16 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from istbench.base.errors import unknown_name
 
             raise unknown_name("command", args[0], _COMMANDS)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin with `incomplete`; it imports no command."""
+        named = [CompletionItem(name, help=what) for name, what in _COMMANDS.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -73,6 +85,8 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
+    if _COMPLETE in os.environ:
+        cli.main(arguments, prog_name="istbench")  # click writes bytes for the shell, and exits
     with Streams() as streams:
         run_folder.speak_apart()
         status = _run(arguments, streams)
@@ -87,14 +101,19 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     """Run the command; returns the exit status, after a message if the status is not 0."""
     try:
         status = cli.main(arguments, prog_name="istbench", standalone_mode=False, obj=streams)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return _end("", 0)
     except (UserError, RunFailed) as error:
         show_traceback(error)
-        return _end(_lines(error), EXIT_WRONG_USE if isinstance(error, UserError) else EXIT_FAILED)
+        if isinstance(error, UserError):
+            return _end(_lines(error) + _spaced_list(arguments), EXIT_WRONG_USE)
+        return _end(_lines(error), EXIT_FAILED)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         message = " ".join(error.format_message().split())  # click puts choices on separate lines
-        return _end(printable(f"{message.rstrip('.')}{hint}"), EXIT_WRONG_USE)
+        return _end(printable(f"{message.rstrip('.')}{hint}") + _spaced_list(arguments), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
             say(_lines(interrupt.__cause__))
@@ -105,6 +124,17 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
             raise
         return _end(line, EXIT_WRONG_USE)
     return _end("", status if isinstance(status, int) else 0)
+
+
+def _spaced_list(arguments: Sequence[str] | None) -> str:
+    """The end of a message, if a list in `arguments` has spaces in place of commas; empty if none has."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if any(word in _WITH_LISTS for word in words):
+        for place, flag in enumerate(words[:-2]):
+            listed = list(itertools.takewhile(lambda word: word[:1].isdecimal(), words[place + 1 :]))
+            if flag.startswith("--") and len(listed) > 1:
+                return printable(f"; a list has commas: {flag} {','.join(listed)}")
+    return ""
 
 
 def _lines(error: UserError | RunFailed) -> str:

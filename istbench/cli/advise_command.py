@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from istbench.base.errors import UserError, printable_lines
-from istbench.base.files import is_directory
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import parse_pairs
@@ -19,7 +18,7 @@ from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
-    PathType,
+    PageType,
     out_option,
     own_options,
     place_options,
@@ -75,7 +74,7 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
     help="Afterwards train the first two to the target in a lab (Linux, root), on --hosts or under torchrun, and "
     "print the regret.",
 )
-@click.option("--html", "page", type=PathType(), metavar="FILE", help="Also write the page of `istbench report`.")
+@click.option("--html", "page", type=PageType(), metavar="FILE", help="Also write the page of `istbench report`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(
     workload: str,
@@ -104,8 +103,6 @@ def command(
     given["nodes"] = nodes
     backend = take_backend(given)
     question = _question(workload, bandwidth, latency, cluster, methods, seeds, plugins, given)
-    if page is not None and is_directory(page):
-        raise UserError(f"--html {page} is a directory; name a file in it")
     truth_backend = _truth_backend(backend, question, measures)
     if truth_backend is not None:
         truth_backend.begin([question.base], out)

@@ -29,7 +29,7 @@ _MACHINES = [name for name in names() if "." in name]
 _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 
 
-@click.command("engine")
+@click.command("engine", no_args_is_help=True)
 @click.argument("engine", metavar="ENGINE")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--nodes", required=True, metavar="N", help="Number of machines; each is a node.")

@@ -11,7 +11,14 @@ from istbench.base.errors import UserError
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level
 from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import PathType, explain_option, node_counts, plugin_option, split_list, typed_options
+from istbench.cli.options import (
+    ResultsType,
+    explain_option,
+    node_counts,
+    plugin_option,
+    split_list,
+    typed_options,
+)
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
@@ -20,7 +27,7 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
 
 
 @click.command("map")
-@click.argument("results", default="results", type=PathType())
+@click.argument("results", default="results", type=ResultsType())
 @click.option(
     "--cluster",
     default=DEFAULT_CLUSTER,

@@ -9,6 +9,7 @@ import click
 
 from istbench.base.decode import convert, literal_choices, type_at, utf8_path
 from istbench.base.errors import UserError, unknown_name
+from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Levels
 from istbench.base.options.options import parse_pairs
@@ -37,6 +38,36 @@ class PathType(click.ParamType):
         """
         flag = param.opts[0] if param and param.opts[0].startswith("-") else param.name if param else ""
         return value if isinstance(value, Path) else utf8_path(value, flag or "path")
+
+
+class ResultsType(PathType):
+    """A results directory. Its `runs` stands for the directory itself."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path.
+
+        Raises:
+            UserError: as `PathType` does.
+        """
+        path = super().convert(value, param, ctx)
+        return path.parent if path.name == "runs" and is_directory(path) and not is_there(path / "runs") else path
+
+
+class PageType(PathType):
+    """The file of a page, which is written after the work."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path.
+
+        Raises:
+            UserError: if it cannot be written because of its directory, or is one.
+        """
+        path = super().convert(value, param, ctx)
+        if is_directory(path):
+            raise UserError(f"--html {path} is a directory; name a file in it")
+        if not is_directory(path.parent):
+            raise UserError(f"--html {path}: there is no directory {path.parent}; make it, or name another file")
+        return path
 
 
 def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Path, ...]) -> tuple[str, ...]:

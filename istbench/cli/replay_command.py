@@ -10,7 +10,14 @@ from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import PathType, node_counts, plugin_option, report_options, split_list, typed_options
+from istbench.cli.options import (
+    ResultsType,
+    node_counts,
+    plugin_option,
+    report_options,
+    split_list,
+    typed_options,
+)
 from istbench.cli.record_clusters import CLUSTER_HELP, clusters_of
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import select_clusters
@@ -24,7 +31,7 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
 
 
 @click.command("replay")
-@click.argument("results", default="results", type=PathType())
+@click.argument("results", default="results", type=ResultsType())
 @click.option(
     "--cluster",
     "clusters",

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.base.errors import UserError
-from istbench.base.files import is_directory
-from istbench.cli.options import PathType, cluster_option, report_options
+from istbench.cli.options import PageType, PathType, ResultsType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 
 if TYPE_CHECKING:
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("results", default="results", type=PathType())
+@click.argument("results", default="results", type=ResultsType())
 @report_options
 @cluster_option
 @click.option(
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--html",
     "page",
-    type=PathType(),
+    type=PageType(),
     metavar="FILE",
     help="Also write one self-contained page with answers, tables, charts and settings.",
 )
@@ -54,8 +52,6 @@ def command(
     from istbench.report.published import read_figures
     from istbench.report.report import build_report
 
-    if page is not None and is_directory(page):
-        raise UserError(f"--html {page} is a directory; name a file in it")
     figures = read_figures(published) if published else []
     with replaying() as tell:
         report = build_report(

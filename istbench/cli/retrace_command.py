@@ -10,7 +10,7 @@ import click
 
 from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import PathType, plugin_option, run_options
+from istbench.cli.options import ResultsType, plugin_option, run_options
 from istbench.cli.replaying import named_code
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("retrace")
-@click.argument("results", default="results", type=PathType())
+@click.argument("results", default="results", type=ResultsType())
 @click.option(
     "--all", "every", is_flag=True, help="All runs. Default: those whose trace was recorded on a busy machine."
 )

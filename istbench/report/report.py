@@ -72,7 +72,7 @@ def build_report(
     runs = [run.on_data((sources or {}).get(run.header.cell)) for run in runs]
     runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     check_baseline(baseline, runs, results, cluster)
-    groups = group_runs(runs, baseline)
+    groups = sorted(group_runs(runs, baseline), key=lambda group: not group.contenders)  # unfinished runs last
     tables, sweeps = [], list[Sweep]()
     for group in groups:
         tables += [comparison(group, baseline), *filter(None, [node_seconds_table(group, baseline)])]

@@ -1,6 +1,7 @@
 """Select the runs of a report by workload and metric, and check the baseline."""
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.report.baseline import is_named
 from istbench.report.groups import group_runs, row_settings
 from istbench.results.load import Run
-from istbench.results.metrics import Metric, agreement, metric_named
+from istbench.results.metrics import Metric, agreement, check_share, metric_named
 from istbench.results.stats import median
 
 
@@ -25,9 +26,12 @@ def select_runs(
     levels: levels of the metric to report times to; none for those of the run.
 
     Raises:
-        UserError: if no run has the workload or metric.
+        UserError: if no run has the workload or metric; for a level in percent of a metric of shares.
     """
     runs = _by_metric(_of_workload(runs, workload, results), metric, results)
+    for level, run in itertools.product(levels, runs):
+        if run.curve.metric.name == run.header.metric:
+            check_share(level, run.header.metric, run.header.targets, run.header.workload, "level ")
     return [dataclasses.replace(run, levels=levels) for run in runs]
 
 

@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import combinations
 from typing import Literal
 
+from istbench.base.errors import UserError
+
 Source = Literal["recorded", "name", "curves", "assumed"]
 """The way in which a direction is known: recorded by the run, told by the metric's name, seen in the curves of the
 runs, or assumed to be upward."""
@@ -151,6 +153,24 @@ def value_text(value: float, decimals: int = 3) -> str:
         return f"{value:.{decimals}g}"
     whole = len(str(int(size)))
     return f"{value + 0.0:.{max(0, decimals + 1 - whole)}f}"
+
+
+def check_share(level: float, metric: str, targets: Sequence[float], workload: str, flag: str = "") -> None:
+    """Refuse a `level` in percent of a `metric` whose own `targets` are shares.
+
+    Only for a name such as accuracy: a metric of another name may well have levels above 1.
+
+    Raises:
+        UserError: with the share.
+    """
+    shares = falls_by_name(metric) is False and targets and all(0 < own <= 1 for own in targets)
+    if shares and level > 1:
+        given = level_text(level)
+        way_out = f"write {given} % as {level / 100:g}" if level <= 100 else "use one of at most 1"
+        raise UserError(
+            f"{flag}{given}: the targets of {workload} are shares, {metric} "
+            f"{', '.join(map(level_text, targets))}; {way_out}"
+        )
 
 
 def level_text(level: float) -> str:

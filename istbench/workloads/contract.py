@@ -16,7 +16,7 @@ from istbench.base.errors import UserError, shown
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, CountOrNone, Epochs, Levels
 from istbench.results.header import Unit
-from istbench.results.metrics import Metric, falls_by_name, level_text
+from istbench.results.metrics import Metric, check_share, falls_by_name
 from istbench.workloads.base import Batch, Workload
 
 _ATTRIBUTES: tuple[tuple[str, Any], ...] = (
@@ -125,15 +125,7 @@ def check_target(workload: Workload, target: float) -> None:
     Raises:
         UserError: with the share.
     """
-    own = checked_targets(workload)
-    shares = falls_by_name(workload.metric) is False and own and all(0 < level <= 1 for level in own)
-    if shares and target > 1:
-        given = level_text(target)
-        way_out = f"write {given} % as {target / 100:g}" if target <= 100 else "use one of at most 1"
-        raise UserError(
-            f"--target {given}: the targets of {workload.name} are shares, {workload.metric} "
-            f"{', '.join(map(level_text, own))}; {way_out}"
-        )
+    check_share(target, workload.metric, checked_targets(workload), workload.name, "--target ")
 
 
 def checked_metrics(workload: Workload, found: Any) -> dict[str, float]:
