@@ -5,7 +5,8 @@
 RESULTS/validation holds the measurements. The script adds them to results/validation, where they replace older ones
 of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
 the paragraph of README.md between its two marks, and istbench/cluster/checked.json, which tells replayed tables how
-far the replays of each method are off. Without RESULTS it writes these again from results/validation.
+far the replays of each method are off, and those at long latencies (results/grid/lab.md). Without RESULTS it writes
+these again from results/validation.
 
     python scripts/freeze_validation.py --into TARGET    # to try it
 """
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.base.units import parse_bandwidth
-from istbench.cluster.checked import checks_of, measurement_files
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cluster.checked import Checks, LatencyCheck, checks_of, measurement_files
 from istbench.report.output.formats import table_markdown
 from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
@@ -27,6 +28,7 @@ from istbench.studies.validation.table import scaling_table, summary_table
 
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"
+LAB = ROOT / "results" / "grid" / "lab.md"
 CHECKED = ROOT / "istbench" / "cluster" / "checked.json"
 BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
 _DIGITS = 4
@@ -71,7 +73,27 @@ def checked(folder: Path) -> bytes:
         )
         for _, check in sorted(found.items())
     ]
-    return msgspec.json.format(msgspec.json.encode(rounded), indent=1) + b"\n"
+    checks = Checks(methods=tuple(rounded), latency=latency_check(LAB.read_text()))
+    return msgspec.json.format(msgspec.json.encode(checks), indent=1) + b"\n"
+
+
+def latency_check(table: str) -> LatencyCheck:
+    """The check at the latencies of `table`, which `scripts/bench/grid_lab.py` wrote."""
+    rows = [[word.strip() for word in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    points = [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+    latencies = [parse_time(point["latency"]) for point in points]
+    steps = [float(point["measured s"]) / float(point["local steps"]) for point in points]
+    errors = sorted((float(point["error"].removesuffix("%")) / 100 for point in points), key=abs)
+    assert min(errors) * max(errors) > 0, "the errors have both signs"
+    return LatencyCheck(
+        least_s=min(latencies),
+        most_s=max(latencies),
+        shortest_step_s=round(min(steps), _DIGITS),
+        longest_step_s=round(max(steps), _DIGITS),
+        measurements=len(points),
+        closest=round(errors[0], _DIGITS),
+        furthest=round(errors[-1], _DIGITS),
+    )
 
 
 def errors_in(folder: Path) -> list[ReplayError]:

@@ -70,6 +70,30 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     where: str
 
 
+class LatencyCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of several methods on links with a latency.
+
+    Attributes:
+        least_s, most_s: the latencies, one way. shortest_step_s, longest_step_s: measured local steps.
+        closest, furthest: of the errors, which all have the sign of the latter.
+    """
+
+    least_s: _Seconds
+    most_s: _Seconds
+    shortest_step_s: _Seconds
+    longest_step_s: _Seconds
+    measurements: Count
+    closest: _Error
+    furthest: _Error
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that come with istbench. methods: by bandwidth, of each method. latency: on slow links."""
+
+    methods: tuple[Check, ...]
+    latency: LatencyCheck
+
+
 class ReplayCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The check of one method's replays; None if nobody has checked them."""
 
@@ -110,11 +134,16 @@ def _check(method: str, own: list[Measurement]) -> Check:
 
 
 @functools.cache
-def known_checks() -> Mapping[str, Check]:
-    """The checks that come with istbench, by method."""
+def packaged_checks() -> Checks:
+    """The checks that come with istbench."""
     content = (files("istbench.cluster") / "checked.json").read_bytes()
-    checks = decode_json(content, list[Check], "istbench/cluster/checked.json", "install istbench again")
-    return {check.method: check for check in checks}
+    return decode_json(content, Checks, "istbench/cluster/checked.json", "install istbench again")
+
+
+@functools.cache
+def known_checks() -> Mapping[str, Check]:
+    """The checks of methods that come with istbench, by method."""
+    return {check.method: check for check in packaged_checks().methods}
 
 
 def checks_in(folder: Path) -> dict[str, Check]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.data_source import DataSource
+from istbench.cluster.checked import packaged_checks
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.scale import on_gpus
@@ -120,7 +121,11 @@ def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:
 
 
 def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
-    """A warning for a footer if replays of some methods were never checked in a lab, or were over 5 % off there."""
+    """A warning for a footer if replays of some methods were never checked in a lab, or were over 5 % off there.
+
+    Another line tells the error at a long latency.
+    """
+    times = list(times)
     checks = {time.check.method: time.check for time in times if time is not None and time.check is not None}
     said = [
         f"replays of {method} were off by up to {abs(check.check.largest):.1%} in a lab ({check.check.where})"
@@ -135,6 +140,21 @@ def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
         )
     if said:
         yield Caution(f"Careful: {'; '.join(said)}.")
+    yield from latency_line(max((time.profile.latency_s for time in times if time is not None), default=0.0))
+
+
+def latency_line(latency_s: float) -> Iterable[str]:
+    """A warning for a footer if the longest latency of its replays is one at which replays were off in a lab."""
+    check = packaged_checks().latency
+    if latency_s >= check.least_s:
+        errors = f"{abs(check.closest):.1%} to {abs(check.furthest):.1%}"
+        latencies = f"{check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms"
+        steps = f"{check.shortest_step_s * 1e3:.0f} to {check.longest_step_s * 1e3:.0f} ms"
+        yield Caution(
+            f"Careful: at latencies of {latencies}, replays were {errors} too "
+            f"{'short' if check.furthest < 0 else 'long'} in a lab ({check.measurements} runs, steps of {steps}). "
+            "Ratios of methods are safer."
+        )
 
 
 def off_words(times: Iterable[ClusterTime | None]) -> str:

@@ -14,9 +14,11 @@ from istbench.cluster.checked import (
     checks_in,
     checks_of,
     known_checks,
+    packaged_checks,
     read_measurements,
     replay_check,
 )
+from istbench.report.phrases import latency_line
 
 
 def measured(method="mine", error=0.0, *, bandwidth="1gbit", nodes=2, **changed):
@@ -48,6 +50,15 @@ def test_a_replay_over_five_percent_off_is_told(error, off):
     assert replay_check("mine", checks_of([measured(error=error)])).is_off == off
     assert not replay_check("mine", {}).is_off
     assert replay_check("mine", {}).check is None
+
+
+def test_replays_at_long_latencies_are_known_to_be_too_short():
+    check = packaged_checks().latency
+    assert (check.least_s, check.most_s, check.measurements) == (0.001, 0.03, 6)
+    assert (check.closest, check.furthest) == (-0.045, -0.179)
+    (line,) = latency_line(0.001)
+    assert "at latencies of 1 to 30 ms, replays were 4.5% to 17.9% too short in a lab (6 runs" in line
+    assert not list(latency_line(0.0009))
 
 
 def test_the_users_own_check_replaces_that_of_istbench():

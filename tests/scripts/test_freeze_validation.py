@@ -8,7 +8,7 @@ sys.path.append(str(SCRIPTS))
 
 import freeze_validation as freeze  # noqa: E402
 
-from istbench.cluster.checked import checks_of, known_checks  # noqa: E402
+from istbench.cluster.checked import checks_of, known_checks, packaged_checks  # noqa: E402
 from istbench.cluster.profile import MessageCosts  # noqa: E402
 from istbench.studies.validation.measurement import ReplayError  # noqa: E402
 from istbench.studies.validation.record import ValidationFiles, read_errors  # noqa: E402
@@ -29,6 +29,7 @@ def test_the_repositorys_texts_and_checks_are_those_of_its_measurements():
     readme = (freeze.ROOT / "README.md").read_text()
     assert freeze.BEGIN in readme
     assert readme == freeze.with_paragraph(readme, freeze.FROZEN)
+    assert freeze.latency_check(freeze.LAB.read_text()) == packaged_checks().latency
     assert set(known_checks()) == set(checks_of(freeze.errors_in(freeze.FROZEN)))
 
 

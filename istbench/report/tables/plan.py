@@ -2,7 +2,7 @@
 
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import network_words
-from istbench.report.phrases import count_nodes, sustained_line
+from istbench.report.phrases import count_nodes, latency_line, sustained_line
 from istbench.report.tables.numbers import number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 
@@ -70,7 +70,11 @@ def _mb(size: int) -> str:
 
 def _network(plan: CellPlan) -> list[str]:
     words = network_words(plan.cluster)
-    return [*([f"{plan.cluster.name}: {'; '.join(words)}."] if words else []), *sustained_line(plan.cluster)]
+    return [
+        *([f"{plan.cluster.name}: {'; '.join(words)}."] if words else []),
+        *sustained_line(plan.cluster),
+        *latency_line(plan.cluster.latency_s),
+    ]
 
 
 def _turns(plan: CellPlan) -> list[str]:

@@ -10,6 +10,7 @@ from istbench.report.phrases import (
     checks_line,
     close_targets_line,
     guide_line,
+    latency_line,
     lower_bound_line,
     metric_line,
     scaling_lines,
@@ -60,6 +61,8 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     if found.extrapolated:
         yield Caution(f"{NEVER_RUN}: extrapolated, a method of the cell was never run on so many nodes.")
     yield from checks_line(times)
+    if found.by == "latency":
+        yield from latency_line(max(float(tile.row) for tile in tiles))
     yield from unlike_lines(times)
     yield from doubted_lines(group)
     yield from lower_bound_line(group.device, profile)
