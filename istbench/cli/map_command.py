@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from istbench.base.decode import convert
 from istbench.base.errors import UserError
+from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level
 from istbench.base.units import parse_bandwidth, parse_time
@@ -16,13 +18,17 @@ from istbench.cli.options import (
     explain_option,
     node_counts,
     plugin_option,
+    refuse_typed,
+    script_methods_option,
     split_list,
     typed_options,
 )
+from istbench.cli.record_clusters import CLUSTER_HELP, SCRIPT_NODES, clusters_of
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
+_OF_RUNS = ("target", "plugins", "workload", "metric", "pictures")
 _LATENCIES = "0.1ms,1ms,10ms,100ms"
 
 
@@ -30,10 +36,8 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
 @click.argument("results", default="results", type=ResultsType())
 @click.option(
     "--cluster",
-    default=DEFAULT_CLUSTER,
-    show_default=True,
     metavar="NAME|FILE.toml",
-    help="Cluster of the nodes; see `istbench list clusters`.",
+    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
 )
 @click.option(
     "--bandwidth",
@@ -67,6 +71,7 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
     metavar="LEVEL",
     help="Level of the metric, such as 0.77. Default: the hardest target of the workload that a method reached.",
 )
+@script_methods_option
 @plugin_option
 @click.option("--workload", help="Only this workload.")
 @click.option("--metric", help="Another metric of the evaluations, such as top10.")
@@ -77,12 +82,13 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
 def command(
     context: click.Context,
     results: Path,
-    cluster: str,
+    cluster: str | None,
     bandwidths: str,
     by: str,
     nodes: str | None,
     latencies: str | None,
     target: str | None,
+    methods: tuple[str, ...],
     plugins: tuple[str, ...],
     workload: str | None,
     metric: str | None,
@@ -98,6 +104,8 @@ def command(
 
     For a number of nodes that was never run, --nodes needs the code of runs by a plug-in or a task file: --plugin
     FILE.py. No path in RESULTS is imported.
+
+    Of a file of `istbench record`, a cell has the method with the most samples per second (see docs/record.md).
     """
     typed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two")
     listed = [parse_bandwidth(text, "--bandwidth") for text in typed]
@@ -107,8 +115,13 @@ def command(
         apart = [parse_time(text, "--latency") for text in times]
     elif "latencies" in typed_options(context):
         raise UserError("--latency is for --by latency; add it, or leave --latency out")
-    families = select_clusters([cluster], listed, apart)
     counts = node_counts(nodes)
+    if is_file(results):
+        refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
+        _map_script(results, cluster, (listed, apart), by, counts, methods, explain, as_json)
+        return
+    refuse_typed(context, ("methods",), "is for a file of `istbench record`")
+    families = select_clusters([cluster or DEFAULT_CLUSTER], listed, apart)
     workload, plugins = named_code(workload, plugins, needed=bool(counts))
     if by != "nodes" and len(counts) > 1:
         raise UserError(f"--nodes {nodes}: a map by {by} has one number of nodes; name one")
@@ -125,7 +138,7 @@ def command(
             results,
             families,
             by=by,
-            cluster=load_profile(cluster).name,
+            cluster=load_profile(cluster or DEFAULT_CLUSTER).name,
             target=level,
             workload=workload,
             metric=metric,
@@ -143,3 +156,35 @@ def command(
             drawn = draw_maps(maps, report_folder(results))
     finally:  # a full disk must not lose the tables
         print_report(report, sys.stdout, pictures=drawn, explain=explain)
+
+
+def _map_script(
+    file: Path,
+    cluster: str | None,
+    links: tuple[Sequence[float], Sequence[float]],
+    by: str,
+    counts: Sequence[int],
+    methods: Sequence[str],
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """Print the fastest method for the recorded script in `file` at each bandwidth."""
+    if by not in ("nodes", "latency"):
+        raise UserError(f"--by {by} is for recorded runs; a map of a recorded script is by nodes or latency")
+    nodes = counts or (SCRIPT_NODES if by == "nodes" else SCRIPT_NODES[1:2])
+    if by == "latency" and len(nodes) > 1:
+        raise UserError("--nodes: a map by latency has one number of nodes; name one")
+    from istbench.cluster.script_record import load_script
+
+    record = load_script(file)
+    families, assumed = clusters_of(record, [cluster] if cluster else [], *links)
+    from istbench.cli.script_report import script_map
+    from istbench.report.output.formats import print_report
+    from istbench.report.report import Report
+
+    with replaying():
+        found, problems = script_map(record, families, nodes, methods, assumed, by)
+    if as_json:
+        click.echo(json.dumps(found.records(), indent=1, allow_nan=False))
+    tables = () if as_json else (found.table(),)
+    print_report(Report(tables=tables, plots=(), problems=problems), sys.stdout, explain=explain)

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +322,30 @@ def cell_options(command: _Command, *, without: Sequence[str] = ()) -> _Command:
         command = option(command)
     names = [option.name for option in RUN_OPTIONS if option.in_suites and option.name not in without]
     return run_options(*names)(command)
+
+
+def script_methods_option(command: _Command) -> _Command:
+    """`--method`, which may be repeated: the methods for a recorded script."""
+    return click.option(
+        "--method",
+        "methods",
+        multiple=True,
+        metavar="METHOD,...",
+        help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
+        "Default: all whose messages follow from sizes.",
+    )(command)
+
+
+def refuse_typed(context: click.Context, names: Iterable[str], why: str) -> None:
+    """Refuse the options `names`.
+
+    Raises:
+        UserError: if one is typed; with the reason `why`.
+    """
+    typed = typed_options(context)
+    for name in names:
+        if name in typed:
+            raise UserError(f"{typed[name]} {why}; leave it out")
 
 
 def typed_options(context: click.Context) -> dict[str, str]:

@@ -7,6 +7,8 @@ from istbench.cluster.profile import THIS, ClusterProfile, select_clusters
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.this_machine import machines_of
 
+SCRIPT_NODES = (2, 4, 8)
+"""Numbers of nodes, unless the user names others."""
 CLUSTER_HELP = (
     f"Default: {DEFAULT_CLUSTER}; for a recorded script `{THIS}`, machines like the one that recorded it."
 )

@@ -1,12 +1,11 @@
 """`istbench replay`: the time of recorded runs on other clusters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_time
@@ -14,11 +13,12 @@ from istbench.cli.options import (
     ResultsType,
     node_counts,
     plugin_option,
+    refuse_typed,
     report_options,
+    script_methods_option,
     split_list,
-    typed_options,
 )
-from istbench.cli.record_clusters import CLUSTER_HELP, clusters_of
+from istbench.cli.record_clusters import CLUSTER_HELP, SCRIPT_NODES, clusters_of
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import select_clusters
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from istbench.report.output import Format
 
 
-_SCRIPT_NODES = (2, 4, 8)
 _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
 
 
@@ -55,14 +54,7 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
     metavar="N,...",
     help="Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
 )
-@click.option(
-    "--method",
-    "methods",
-    multiple=True,
-    metavar="METHOD,...",
-    help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. Default: "
-    "all whose messages follow from sizes.",
-)
+@script_methods_option
 @plugin_option
 @report_options
 @click.pass_context
@@ -102,11 +94,11 @@ def command(
         [parse_time(text, "--latency") for text in apart],
     )
     if is_file(results):
-        _refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
+        refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
         _replay_script(results, names, links, counts, methods, output_format, explain)
         return
     selected = select_clusters(names or [DEFAULT_CLUSTER], *links)
-    _refuse_typed(context, ("methods",), "is for a file of `istbench record`")
+    refuse_typed(context, ("methods",), "is for a file of `istbench record`")
     workload, plugins = named_code(workload, plugins, needed=bool(counts))
     from istbench.cli.show import page_beside, show_report
     from istbench.report.on_clusters import build_report_on_clusters
@@ -125,13 +117,6 @@ def command(
         )
     page = page_beside(results) if pictures else None
     show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)
-
-
-def _refuse_typed(context: click.Context, names: Iterable[str], why: str) -> None:
-    typed = typed_options(context)
-    for name in names:
-        if name in typed:
-            raise UserError(f"{typed[name]} {why}; leave it out")
 
 
 def _replay_script(
@@ -153,5 +138,5 @@ def _replay_script(
     from istbench.cli.show import show_report
 
     with replaying():
-        report = script_report(record, profiles, counts or _SCRIPT_NODES, chosen, assumed)
+        report = script_report(record, profiles, counts or SCRIPT_NODES, chosen, assumed)
     show_report(report, file.parent, output_format=output_format, pictures=False, explain=explain)

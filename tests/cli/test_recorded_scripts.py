@@ -104,3 +104,55 @@ def test_this_cluster_is_for_records(istbench, tmp_path):
         status, _, err = istbench(*command, "--cluster", "this")
         assert status == 2
         assert "the cluster `this` is for a file of `istbench record`" in err
+
+
+def test_a_map_of_a_record_has_the_fastest_method_of_each_cell(istbench, record):
+    asked = [
+        "map",
+        record(),
+        "--method",
+        "ddp,local_sgd local_steps=50",
+        "--nodes",
+        "2,4",
+        "--bandwidth",
+        "1mbit,10tbit",
+    ]
+    status, out, _ = istbench(*asked, "--json")
+    cells = json.loads(out)
+    assert status == 0
+    assert [(cell["nodes"], cell["bandwidth"]) for cell in cells] == [
+        (2, 1e6), (2, 1e13), (4, 1e6), (4, 1e13)
+    ]  # fmt: skip
+    assert {cell["winner"] for cell in cells[::2]} == {"local_sgd local_steps=50"}
+    for cell in cells:
+        assert cell["over_next"] >= 1
+        assert cell["samples_over_one_node"] == pytest.approx(cell["nodes"] * 0.1 / cell["step_s"])
+        assert cell["cluster"].startswith(HERE)
+    status, table, _ = istbench(*asked)
+    assert table.splitlines()[0].startswith(f"train.py on {HERE}: the most samples per second, replayed")
+    assert "Timing only" in table
+
+
+def test_a_map_of_a_record_by_latency_is_on_one_number_of_nodes(istbench, record):
+    asked = [
+        "map",
+        record(),
+        "--method",
+        "ddp",
+        "--bandwidth",
+        "1gbit",
+        "--by",
+        "latency",
+        "--latency",
+        "1ms,20 ms",
+    ]
+    status, out, _ = istbench(*asked, "--json")
+    cells = json.loads(out)
+    assert (status, [(cell["latency_s"], cell["nodes"]) for cell in cells]) == (0, [(0.001, 4), (0.02, 4)])
+    assert cells[0]["step_s"] < cells[1]["step_s"]
+    for wrong, said in (
+        (["--nodes", "2,4"], "a map by latency has one number of nodes"),
+        (["--target", "0.7"], "--target is for recorded runs, not for a recorded script"),
+    ):
+        status, _, err = istbench(*asked, *wrong)
+        assert (status, said in err) == (2, True)
