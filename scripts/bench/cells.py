@@ -15,19 +15,26 @@ from istbench.results.load import Run, load_runs
 
 
 def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
-    """The result of `istbench run` with these arguments. `out` keeps its results directory.
+    """The result of `istbench run` with these arguments. `out` keeps its results directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed = run_command("run", "--json", "--out", out or folder, *arguments)
+    result: dict[str, Any] = json.loads(printed)
+    return result
+
+
+def run_command(*words: object) -> str:
+    """The output of `istbench` with these words.
 
     The command runs in this process, and its workers in others, as always. So they share one fork server.
     """
     printed, said = io.StringIO(), io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed), redirect_stderr(said):
+    with redirect_stdout(printed), redirect_stderr(said):
         try:
-            main(["run", "--json", "--out", str(out or folder), *map(str, arguments)])
+            main(list(map(str, words)))
         except SystemExit as ended:
             if ended.code:
                 raise SystemExit(said.getvalue()) from None
-    result: dict[str, Any] = json.loads(printed.getvalue())
-    return result
+    return printed.getvalue()
 
 
 def cautions_of(on_clusters: Sequence[Sequence[Run]]) -> list[str]:

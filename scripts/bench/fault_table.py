@@ -6,7 +6,7 @@ processes that still run on the hosts. It repairs the fault, or names a spare ho
 the same command again. The weights must equal those of a run on this machine without a fault. The script prints
 Markdown, each row as soon as it is known, and a summary. It needs Linux and root.
 
-    python scripts/bench/fault_table.py --nodes 2 --only "kill -9, training, rank 1"    # to try it, as root
+    python scripts/bench/fault_table.py --nodes 1 --only "kill -9, training, rank 0"    # to try it, as root
 """
 
 import argparse

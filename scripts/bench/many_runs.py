@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from cells import run_command
 
 from istbench.base.options.suite import read_suite
 from istbench.cluster.trace_file import load_trace, save_trace
@@ -175,8 +176,7 @@ def main() -> None:
         suite.write_text(suite_text(methods, arguments.rates, nodes, arguments.seeds, arguments.steps))
         if not results.exists():
             few.write_text(suite_text(methods, 1, nodes, 1, arguments.steps))
-            words = [sys.executable, "-m", "istbench", "compare", str(few), "--out", str(folder / "trained")]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            run_command("compare", few, "--out", folder / "trained")
             write_runs(resolved(suite), load_runs(folder / "trained")[0], results)
         count = sum(1 for _ in (results / "runs").iterdir())
         print(f"{count:,} runs\n\n| command | seconds | peak memory, MB | lines on stderr | page, MB |")

@@ -38,7 +38,7 @@ QUOTES = [
     *ROOT.glob("configs/**/*.toml"),
 ]
 FAULT_TABLE = (
-    "| kill -9 | training | 1 |",
+    "| kill -9 | training | 0 |",
     "- noticed in time: 1 of 1",
     "- ended with the digest of a run without a fault: 1 of 1",
     "- nothing left running: 1 of 1",

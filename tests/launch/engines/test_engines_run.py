@@ -1,6 +1,7 @@
 """The sections of engine files as they stand, on namespaces that play the nodes: the same weights as a run here."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import ssh_hosts
 from small_task import write_task
 
+from istbench.cli import main
 from istbench.cluster.profile import load_profile
 from istbench.launch.engines import kubeflow, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
@@ -112,9 +114,11 @@ def here(tmp_path_factory):
     """The cell that `istbench run` trains on this machine alone, and its weights."""
     folder = tmp_path_factory.mktemp("here")
     words = [*job(folder, "istbench").words, "--nodes", str(NODES), "--json", "--out", str(folder / "results")]
-    done = subprocess.run([sys.executable, "-m", "istbench", *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    found = json.loads(printed.getvalue())
     return found["cell"], found["weights_sha256"]
 
 
