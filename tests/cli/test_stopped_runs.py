@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from said import one_line
+from warm import Python
 
 from istbench.node.checkpoint_steps import newest_whole
 from istbench.results.events import Resume
@@ -71,21 +71,13 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, istbench):
 
 def start(tmp_path, *words, until, **environment):
     """Start `istbench ...` with its results in `tmp_path`, in a process group of its own; waits for a file."""
-    command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path)]
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **environment},
-    )
+    process = Python(["istbench", *words, "--out", tmp_path], session=True, **environment)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for path in tmp_path.glob("runs/*"):
             if until(path):
                 return process, path
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.kill()
     raise AssertionError("the run did not start within two minutes")
@@ -357,8 +349,9 @@ def test_what_a_run_leaves_follows_the_umask(tmp_path, resumed, mask, folders, f
             process.communicate()
             assert modes(run) == {"folders": {folders}, "files": {files}}
             assert group_is_gone(process.pid)
-        command = [sys.executable, "-m", "istbench", *map(str, words), "--out", str(tmp_path / "out")]
-        subprocess.run(command, check=True, capture_output=True)
+        process = Python(["istbench", *words, "--out", tmp_path / "out"])
+        said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
     finally:
         os.umask(before)
     (run,) = (tmp_path / "out" / "runs").iterdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from free_port import free_port
+from warm import Python
 
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
@@ -79,27 +80,11 @@ def test_a_stranger_runs_nothing_ends_nothing_and_learns_no_secret(tmp_path):
 def test_hosts_whose_secrets_differ_are_told_so(tmp_path):
     both, port = [], free_port()
     for host, secret in enumerate((SECRET, SECRET + "!")):
-        torchrun = [
-            "--nnodes",
-            2,
-            "--node-rank",
-            host,
-            "--nproc-per-node",
-            1,
-            "--rdzv-endpoint",
-            f"127.0.0.1:{port}",
-        ]
+        torchrun = ["--nnodes", 2, "--node-rank", host, "--nproc-per-node", 1]
+        torchrun += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
         own = ["run", "--workload", "toy", "--method", "ddp", "--steps", 20, "--out", tmp_path / str(host)]
-        command = [sys.executable, "-m", "torch.distributed.run", *torchrun, "-m", "istbench", *own]
-        both.append(
-            subprocess.Popen(
-                list(map(str, command)),
-                text=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "ISTBENCH_SECRET": secret},
-            )
-        )
+        words = ["torch.distributed.run", *torchrun, "-m", "istbench", *own]
+        both.append(Python(words, ISTBENCH_SECRET=secret))
     (_, first), (_, second) = (process.communicate(timeout=240) for process in both)
     (line,) = [line for line in first.splitlines() if line.startswith("istbench: ")]
     assert line.startswith(

@@ -1,0 +1,113 @@
+"""The server of `warm`: it forks programs, which fork their ranks or fork server. So torch is imported once.
+
+They differ from new Pythons in how they begin alone: torchrun's agent is torch's own, for example.
+"""
+
+import atexit
+import contextlib
+import gc
+import multiprocessing.util
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from itertools import pairwise
+
+import torch._dynamo
+import torch.distributed.launcher.api
+import torch.nn.parallel  # noqa: F401
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+import istbench.launch.cells.resolve  # noqa: F401  (as in every rank)
+from istbench.launch.processes.orphans import die_with_parent
+
+DEFAULTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+
+
+def become(words, environment, run, kept=()):
+    """End this fork as a Python with these words, environment and open files, which calls `run`."""
+    gc.enable()  # subprocess disables it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in DEFAULTS:
+        signal.signal(number, signal.SIG_DFL)
+    for first, last in pairwise([2, *sorted(kept), 4096]):
+        os.closerange(first + 1, last)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = words
+    code = 1
+    try:
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            threading._shutdown()
+            if not kept:  # a helper has the exit functions of the process that it helps
+                atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def run_module(words, environment):
+    """Become `python -m` with these words."""
+    atexit._clear()
+    become(words, environment, lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True))
+
+
+def start_rank(_, words, environment):
+    """In place of `SubprocessHandler._popen`: the process that it starts, which `preexec_fn` never leaves."""
+    own = list(words[words.index("-m") + 1 :])
+    return subprocess.Popen(words, start_new_session=True, preexec_fn=lambda: run_module(own, environment))
+
+
+def start_helper(_, words, kept):
+    """In place of `spawnv_passfds`, by which multiprocessing starts a fork server: a fork that runs its text."""
+    process = os.fork()
+    if not process:
+        become(["-c"], dict(os.environ), lambda: exec(words[-1], {"__name__": "__main__"}), kept)
+    return process
+
+
+def serve(asked):
+    """Fork a program for one connection; tell its process, and how it ended."""
+    content, (out, error), *_ = socket.recv_fds(asked, 1 << 20, 2)
+    folder, words, environment, session, mask = eval(content)
+    process = os.fork()
+    if not process:
+        if session:
+            os.setsid()
+        os.umask(mask)
+        os.chdir(folder)
+        os.dup2(out, 1)
+        os.dup2(error, 2)
+        sys.path[0] = folder
+        if words[0] == "istbench":  # the fork server of a rank would inherit its connections to other ranks
+            multiprocessing.util.spawnv_passfds = start_helper
+        run_module(words, environment)
+    os.close(out)
+    os.close(error)
+    asked.sendall(b"%d\n" % process)
+
+    def wait():
+        with asked, contextlib.suppress(BrokenPipeError):
+            asked.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    subprocess_handler.SubprocessHandler._popen = start_rank
+    listening = socket.socket(fileno=0)
+    while True:
+        serve(listening.accept()[0])
