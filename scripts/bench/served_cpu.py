@@ -2,7 +2,7 @@
 
 One node with Adam; the methods take turns.
 
-    python scripts/bench/served_cpu.py --repeats 1 --hidden 16 --steps 20 --clips 12 --methods ddp p3    # to try it
+    python scripts/bench/served_cpu.py --repeats 1 --hidden 16 --steps 8 --clips 12 --methods ddp p3    # to try it
 """
 
 import argparse

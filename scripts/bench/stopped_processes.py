@@ -6,7 +6,7 @@ the command, or for a line that names SIGSTOP. A launcher cannot notice that it 
 after twice the time-out, and measures from there. The script prints Markdown, each row as soon as it is known. It
 needs Linux.
 
-    python scripts/bench/stopped_processes.py --only "fork server, training"    # to try it
+    python scripts/bench/stopped_processes.py --only "fork server, training" --timeout 3    # to try it
 """
 
 import argparse
