@@ -25,7 +25,7 @@ _COMMANDS = {
     "engine": "Write the file with which SkyPilot, Kubeflow or Slurm runs a command.",
     "export": "Write finished runs for TensorBoard, MLflow, MLPerf's or Chakra's tools.",
     "lab": "Run a command on a shaped network inside this machine, or check replays against one.",
-    "list": "List methods, workloads or clusters.",
+    "list": "List methods, workloads, sinks or clusters.",
     "map": "Show which method is first at each bandwidth and on each number of nodes.",
     "new": "Write a task file: your own model, data and loss as functions.",
     "plan": "Compute memory, bytes and seconds of a cell without running it.",
