@@ -39,18 +39,8 @@ def test_replay_prints_every_format_and_draws(results, istbench):
 
 
 def test_each_latency_has_its_own_tables(results, istbench):
-    asked = [
-        "replay",
-        results,
-        "--cluster",
-        "m5.2xlarge",
-        "--bandwidth",
-        "100mbit,1gbit",
-        "--latency",
-        "30ms,1ms",
-        "--no-pictures",
-    ]
-    status, text, _ = istbench(*asked, "--format", "json")
+    asked = ["--cluster", "m5.2xlarge", "--bandwidth", "100mbit,1gbit", "--latency", "30ms,1ms", "--no-pictures"]
+    status, text, _ = istbench("replay", results, *asked, "--format", "json")
     tables = json.loads(text)["tables"]
     assert status == 0
     assert list(dict.fromkeys(table["context"]["host"] for table in tables)) == [
