@@ -65,6 +65,11 @@ class Method(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from `state_dict` of the same rank; called after `setup`."""
 
+    @classmethod
+    def minibatches(cls, nodes: int) -> int:
+        """The number of different minibatches in a step of `nodes` nodes."""
+        return 1 if cls.batches == "replicated" else nodes
+
     # Before a run.
 
     exact_on_one_node: ClassVar[bool] = True

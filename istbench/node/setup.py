@@ -26,14 +26,9 @@ _ALIKE = 1e-5  # of the sum of all values: hosts round differently
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A method that is ready to train, and its training batches.
-
-    Attributes:
-        shards: ranks that train on different samples; 1 where all ranks train on the same batch.
-    """
+    """A method that is ready to train, and its training batches."""
 
     method: Method
-    shards: int
     workload: Workload
     batches: ShardedBatches
 
@@ -46,13 +41,11 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     """Build the method and give it the model, which it initialises from the seed."""
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     method.total_steps = config.steps
-    replicated = method.batches == "replicated"
-    shards = 1 if replicated else config.nodes
-    rank = 0 if replicated else fabric.rank
+    shards = method.minibatches(fabric.world_size)
     batches = ShardedBatches(
         workload.train_size,
         config.batch_size,
-        rank=rank,
+        rank=fabric.rank % shards,
         world_size=shards,
         seed=config.seed,
         in_turn=workload.in_turn,
@@ -64,7 +57,7 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
         model = computing.build_model()
     method.setup(model, computing, fabric)
     _check_same_start(workload, fabric)
-    return Setup(method=method, shards=shards, workload=workload, batches=batches)
+    return Setup(method=method, workload=workload, batches=batches)
 
 
 def _check_same_start(workload: Workload, fabric: Fabric) -> None:

@@ -147,7 +147,8 @@ class RankTraining:
         # A served model sets one thread for threads that start later.
         torch.set_num_threads(threads)
         self._progress = RunTotals.none(fabric) if restored is None else restored.progress
-        self._log = RunLog(destinations, self._progress, fabric, config.batch_size * setup.shards)
+        samples_per_step = config.batch_size * setup.method.minibatches(fabric.world_size)
+        self._log = RunLog(destinations, self._progress, fabric, samples_per_step)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.

@@ -109,12 +109,11 @@ def _dealt(run: Run, method: Method, trace: Trace, sent_per_step: float) -> Run:
     """`run` with the header of the nodes of `trace`, without measurements that do not follow from the plan."""
     header, result, nodes = run.header, run.header.result, trace.world_size
     if result is not None:
-        of_all = 1 if method.batches == "replicated" else nodes
         exchanges = int(trace.warmup_exchanges(result.steps)) * trace.round_steps
         sent = round(sent_per_step * (result.steps + exchanges))
         result = msgspec.structs.replace(
             result,
-            samples=result.steps * header.batch_size * of_all,
+            samples=result.steps * header.batch_size * method.minibatches(nodes),
             bytes_sent_per_node=sent,
             bytes_received_per_node=sent,
             peak_memory_bytes_per_node=None,

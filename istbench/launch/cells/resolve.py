@@ -202,8 +202,8 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
     notes = [source.note]
     if isinstance(whole(workload), Task):
         size = unchecked.batch_size
-        shards = 1 if method.batches == "replicated" else nodes
-        notes.append(f"{size} samples in a minibatch of a node, {size * shards:,} in a step of {nodes} nodes")
+        together = size * method.minibatches(nodes)
+        notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {nodes} nodes")
     if isinstance(method, Remarks):
         notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
@@ -219,7 +219,7 @@ def _budget(
     request: RunRequest, workload: Workload, method: Method, source: DataSource, batch_size: int
 ) -> tuple[int, Interval]:
     """Local steps of a node, and local steps between evaluations; by default one pass over the data."""
-    shards = 1 if method.batches == "replicated" else request.nodes
+    shards = method.minibatches(request.nodes)
     steps_per_epoch = source.train // (batch_size * shards)
     if steps_per_epoch == 0:
         most = source.train // shards

@@ -48,12 +48,12 @@ def set_up(
 
 def batches_of(fabric: Fabric, workload: Workload, method: Method, *, seed: int = 0) -> ShardedBatches:
     """The minibatches of this node, as in a run."""
-    alike = method.batches == "replicated"
+    shards = method.minibatches(fabric.world_size)
     return ShardedBatches(
         workload.train_size,
         workload.batch_size,
-        rank=0 if alike else fabric.rank,
-        world_size=1 if alike else fabric.world_size,
+        rank=fabric.rank % shards,
+        world_size=shards,
         seed=seed,
         in_turn=workload.in_turn,
     )
