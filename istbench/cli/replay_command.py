@@ -101,7 +101,7 @@ def command(
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
     workload, plugins = named_code(workload, plugins, needed=bool(counts))
     from istbench.cli.show import page_beside, show_report
-    from istbench.report.on_clusters import build_report_on_clusters
+    from istbench.report.replayed import build_report_on_clusters
 
     with replaying() as tell:
         report = build_report_on_clusters(

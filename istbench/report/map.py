@@ -13,9 +13,9 @@ from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Contender, Group, Sweep
-from istbench.report.on_clusters import replay_runs
 from istbench.report.plots.plot import contender_styles
 from istbench.report.plots.winner_map import Tile, WinnerMap
+from istbench.report.replayed import replay_runs
 from istbench.report.row_time import RowTime, row_time
 from istbench.report.targets import Target
 from istbench.results.on_cluster import Redeal

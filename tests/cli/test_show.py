@@ -8,7 +8,7 @@ from fake_runs import write_plausible
 from istbench.base.errors import UserError
 from istbench.cli.show import page_beside, show_report
 from istbench.cluster.profile import select_clusters
-from istbench.report.on_clusters import build_report_on_clusters
+from istbench.report.replayed import build_report_on_clusters
 from istbench.report.report import build_report
 
 

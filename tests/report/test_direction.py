@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from istbench.base.decode import decode_own, encode_own
 from istbench.report.baseline import pair
 from istbench.report.groups import group_runs
-from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.formats import table_json
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.over_time import metric_over
+from istbench.report.replayed import build_report_on_clusters
 from istbench.report.report import build_report
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.summary import run_summary

@@ -8,8 +8,8 @@ from fake_clusters import BARE, write_pair
 from fake_runs import header, ramp, write_run
 from read_tables import printed
 
-from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.output.formats import tables_csv
+from istbench.report.replayed import build_report_on_clusters
 from istbench.report.report import build_report
 
 

@@ -9,9 +9,9 @@ from fake_clusters import BARE
 from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import column, footer, printed, table_of
 
-from istbench.report.on_clusters import build_report_on_clusters
 from istbench.report.page import build_page
 from istbench.report.phrases import Caution
+from istbench.report.replayed import build_report_on_clusters
 from istbench.report.report import build_report
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Resume, Stall
