@@ -16,11 +16,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from istbench.report.on_clusters import build_report_on_clusters
 
 from istbench.base.options.defaults import BASELINE
 from istbench.base.units import parse_bandwidth
-from istbench.cluster.profile import parse_bandwidth, select_clusters
+from istbench.cluster.profile import select_clusters
 from istbench.report.output.formats import table_json, table_markdown
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.over_time import metric_over

@@ -4,7 +4,7 @@
 
 RESULTS/validation holds the measurements. The script adds them to results/validation, where they replace older ones
 of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
-the paragraph of README.md between its two marks, and istbench/cluster/checked.json, which tells replayed tables how
+the paragraph of README.md between its two marks, and istbench/cluster/replay_checks.json, which tells replayed tables how
 far the replays of each method are off, and those at long latencies (results/grid/lab.md). Without RESULTS it writes
 these again from results/validation.
 
@@ -21,6 +21,8 @@ import msgspec
 
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster.checked import Checks, LatencyCheck, checks_of, measurement_files
+from istbench.cluster.profile import parse_bandwidth
+from istbench.cluster.replay_checks import checks_of, measurement_files
 from istbench.report.output.formats import table_markdown
 from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
@@ -29,7 +31,7 @@ from istbench.studies.validation.table import scaling_table, summary_table
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"
 LAB = ROOT / "results" / "grid" / "lab.md"
-CHECKED = ROOT / "istbench" / "cluster" / "checked.json"
+CHECKED = ROOT / "istbench" / "cluster" / "replay_checks.json"
 BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
 _DIGITS = 4
 _PLAIN = re.compile(rf"-n\d+({SCALED})?$")

@@ -7,8 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from istbench.base.errors import UserError
-from istbench.cluster.checked import ReplayCheck
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import ReplayCheck
 from istbench.cluster.scale import scale
 
 if TYPE_CHECKING:

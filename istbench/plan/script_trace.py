@@ -16,11 +16,11 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text, parse_pairs
-from istbench.cluster.checked import replay_check
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import one_stands_for_all
+from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_builder import TraceBuilder

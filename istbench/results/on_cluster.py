@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from istbench.base.errors import UserError
-from istbench.cluster.checked import Check, checks_in, replay_check
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import Check, checks_in, replay_check
 from istbench.results.load import Run
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from fake_clusters import sweep_of, write_pair
 from fake_runs import header, ramp, write_run
 from read_tables import group_of
 
-from istbench.cluster.checked import known_checks
+from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
 
 

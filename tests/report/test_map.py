@@ -10,7 +10,7 @@ from fake_clusters import BARE, sweep_of, write_pair
 from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.base.errors import UserError
-from istbench.cluster.checked import known_checks
+from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
 from istbench.report.map import build_maps, winner_map
 from istbench.report.output.map_picture import draw_maps

@@ -10,9 +10,9 @@ from msgspec import Meta
 from istbench.base.options.numbers import Nodes
 from istbench.base.options.options import OptionValues, option_text
 from istbench.base.options.texts import Message, Short, Text, Texts
-from istbench.cluster.checked import Check
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import Check
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import NO_TIME, Candidate
 from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS

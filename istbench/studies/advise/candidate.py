@@ -37,7 +37,7 @@ class Candidate:
     """A method with its options: its probe on the nodes and the minibatches of the question.
 
     Attributes:
-        method: the name under which replays of it are checked (`cluster.checked`).
+        method: the name under which replays of it are checked (`cluster.replay_checks`).
         label: as a row of a table shows it, with its options. No two candidates share a label.
         options: of the method and of computing, the values that differ from defaults.
         command: the words of the command line that trains it to the target.

@@ -12,8 +12,8 @@ from statistics import NormalDist
 import numpy as np
 
 from istbench.base.seeds import derived_seed
-from istbench.cluster.checked import Check, known_checks, replay_check
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import Check, known_checks, replay_check
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.seconds import BANDWIDTHS, CandidateClock, candidate_clock

@@ -12,8 +12,8 @@ import msgspec
 
 from istbench.base.errors import UserError
 from istbench.base.options.texts import Message, Text
-from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.cluster.replay_checks import Check
 from istbench.studies.advise.draws import replay_error
 from istbench.studies.advise.odds import CandidateOdds
 from istbench.studies.advise.seconds import seconds_to, with_bandwidth

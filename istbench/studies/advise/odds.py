@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from istbench.cluster.checked import Check
 from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import Check
 from istbench.cluster.trace import Floats
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS, Drawn, draw, source_of

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from istbench.base.options.texts import Text
-from istbench.cluster.checked import Measurement
 from istbench.cluster.profile import MessageCosts
+from istbench.cluster.replay_checks import Measurement
 
 
 class ReplayError(Measurement, frozen=True, kw_only=True):

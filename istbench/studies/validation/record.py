@@ -7,8 +7,8 @@ from pathlib import Path
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
-from istbench.cluster.checked import UNFINISHED, measurement_files, read_measurements
 from istbench.cluster.profile import bandwidth_text
+from istbench.cluster.replay_checks import UNFINISHED, measurement_files, read_measurements
 from istbench.report.output.formats import table_markdown
 from istbench.report.tables.table import Table
 from istbench.studies.validation.measurement import ReplayError

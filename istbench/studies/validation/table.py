@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from istbench.cluster.checked import Check, Measurement, checks_of
+from istbench.cluster.replay_checks import Check, Measurement, checks_of
 from istbench.report.phrases import guide_line
 from istbench.report.tables.numbers import plain, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill

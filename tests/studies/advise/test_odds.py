@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from probes import LINKS, candidate, clock, curve, drawn, straight
 
-from istbench.cluster.checked import known_checks
+from istbench.cluster.replay_checks import known_checks
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import BANDWIDTH, PROBE, replay_error

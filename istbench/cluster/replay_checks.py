@@ -136,8 +136,8 @@ def _check(method: str, own: list[Measurement]) -> Check:
 @functools.cache
 def packaged_checks() -> Checks:
     """The checks that come with istbench."""
-    content = (files("istbench.cluster") / "checked.json").read_bytes()
-    return decode_json(content, Checks, "istbench/cluster/checked.json", "install istbench again")
+    content = (files("istbench.cluster") / "replay_checks.json").read_bytes()
+    return decode_json(content, Checks, "istbench/cluster/replay_checks.json", "install istbench again")
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from garbage import as_json, damaged, one_line, quick
 from hypothesis import given
 
 from istbench.base.errors import UserError
-from istbench.cluster.checked import (
+from istbench.cluster.replay_checks import (
     Check,
     Measurement,
     checks_in,
