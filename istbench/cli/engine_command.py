@@ -1,4 +1,4 @@
-"""`istbench engine`: a command of istbench as a file for SkyPilot, Kubeflow, Slurm or ParallelCluster."""
+"""`istbench engine`: a command of istbench as a file for an engine that starts machines."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 
 
 @click.command("engine", no_args_is_help=True)
-@click.argument("engine", metavar="ENGINE")
+@click.argument("engine", metavar="|".join(_ENGINES))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option("--nodes", required=True, metavar="N", help="Number of machines; each is a node.")
 @click.option(
@@ -58,14 +58,14 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 def command(
     engine: str, words: tuple[str, ...], nodes: str, machine: str, hours: str, name: str, **given: Any
 ) -> None:
-    """Print the file with which ENGINE runs a command of istbench on machines that it starts.
+    """Print the file with which an engine runs a command of istbench on machines that it starts.
 
     \b
     istbench engine skypilot --nodes 8 --machine m5.2xlarge -- compare SUITE.toml > task.yaml
     istbench engine slurm --nodes 4 -- run --method ist --workload speech > job.sh
 
-    ENGINE is skypilot, kubeflow, slurm or parallelcluster. The file installs istbench, runs torchrun on every node
-    and ends by itself. It carries the suites and Python files of the command. istbench starts nothing itself.
+    The file installs istbench, runs torchrun on every node and ends by itself. It carries the suites and Python
+    files of the command. istbench starts nothing itself.
     """
     if engine not in _ENGINES:
         raise unknown_name("engine", engine, _ENGINES)
