@@ -10,6 +10,7 @@ import click
 import pytest
 
 from istbench.cli import cli
+from istbench.results.header import TIMING_RULE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
@@ -53,6 +54,10 @@ def test_the_index_of_the_documentation_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [page.name for page in ROOT.glob("docs/*.md") if page.name != "README.md"]
     assert [name for name in pages if f"({name}" not in index] == []
+
+
+def test_the_documentation_names_the_current_timing_rule():
+    assert f"The current rule is {TIMING_RULE}." in (ROOT / "docs" / "results.md").read_text()
 
 
 def commands(page):
