@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-
 from istbench.base.options.defaults import BASELINE
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.profile import select_clusters

@@ -20,9 +20,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cluster.checked import Checks, LatencyCheck, checks_of, measurement_files
-from istbench.cluster.profile import parse_bandwidth
-from istbench.cluster.replay_checks import checks_of, measurement_files
+from istbench.cluster.replay_checks import Checks, LatencyCheck, checks_of, measurement_files
 from istbench.report.output.formats import table_markdown
 from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors

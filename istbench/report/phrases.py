@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.data_source import DataSource
-from istbench.cluster.checked import packaged_checks
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.cluster.replay_checks import packaged_checks
 from istbench.cluster.scale import on_gpus
 from istbench.report.targets import EvaluationError, Target
 from istbench.results.metrics import Metric, Source
