@@ -21,14 +21,14 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 # Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
 # end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
-    "scripts/test_programs", "cli/test_torchrun_cells", "cli/test_torchrun", "cli/test_run_on_hosts",
-    "cli/test_stopped_runs",
-    "node/test_stalls", "launch/torchrun/test_strangers", "scripts/test_hostile_results", "cli/test_run",
-    "node/test_stopping", "cli/test_silent_runs", "launch/engines/test_engines_run", "plan/test_redeal",
-    "cluster/simulator/test_repeated_nodes", "node/test_node_seconds", "launch/hosts/test_ssh_run",
-    "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files", "launch/hosts/test_ssh_install",
-    "cli/test_lab_command", "cli/test_streams", "identities/test_served", "studies/conformance/test_check",
-    "launch/lab/test_lab", "plan/recording/test_scripts", "test_from_outside",
+    "scripts/test_programs", "launch/engines/test_engines_run", "cli/test_run_on_hosts",
+    "plan/recording/test_scripts", "scripts/test_hostile_results", "studies/conformance/test_check",
+    "cli/test_torchrun_cells", "node/test_stopping", "cli/test_run", "cli/test_silent_runs", "node/test_stalls",
+    "cli/test_stopped_runs", "cli/test_torchrun", "launch/torchrun/test_strangers", "launch/hosts/test_ssh_install",
+    "fabric/test_counted_bytes", "identities/test_streaming_ist", "identities/test_convolutions",
+    "launch/hosts/test_ssh_run", "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files",
+    "cli/test_lab_command", "plan/test_redeal", "node/test_node_seconds", "cli/test_streams",
+    "identities/test_served", "launch/lab/test_lab", "test_from_outside",
 ]  # fmt: skip
 
 # Tests in these folders and with these fixtures start processes. Elsewhere, a file or a test has the mark itself.
