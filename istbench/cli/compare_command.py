@@ -1,5 +1,6 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
-from istbench.launch.backends.backend import Backend
+from istbench.launch.backends.backend import Backend, Outcome
 from istbench.node.registry import check_name
 
 
@@ -58,6 +59,8 @@ from istbench.node.registry import check_name
     "accumulation.",
 )
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
+@click.option("--quiet", is_flag=True, help="Print the tables and failures alone, without progress.")
 def command(
     suite: Path | None,
     out: Path,
@@ -68,6 +71,8 @@ def command(
     explain: bool,
     controls: bool,
     again: bool,
+    as_json: bool,
+    quiet: bool,
     **given: Any,
 ) -> int:
     """Train many cells and compare their time to accuracy.
@@ -92,23 +97,27 @@ def command(
         check_name("methods", request.method, request.plugins)
         check_name("workloads", request.workload, request.plugins)
     backend.begin(requests, out)
-    requests += _controls(requested, backend, [own for one, own in suites if controls or one.controls])
+    requests += _controls(requested, backend, [own for one, own in suites if controls or one.controls], quiet=quiet)
     _check_baseline(baseline, requests)
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
     sources: dict[str, DataSource | None] = {}
+    cells: list[dict[str, Any]] = []
     failures, running = [], False
-    with Display() as display:
+    with Display(quiet=quiet) as display:
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
             if outcome.run is not None:
                 sources[outcome.cell] = outcome.source
             if outcome.failure is not None:
                 failures.append(f"{outcome.cell}: {outcome.failure}")
             running = running or outcome.running
+            cells.append(_as_json(outcome))
             display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
         display.note("\n".join(failures))
     if running or not backend.shows_results:
+        if as_json and backend.shows_results:
+            click.echo(json.dumps({"cells": cells}, allow_nan=False))
         return EXIT_FAILED if failures else 0
     from istbench.cli.show import page_beside, show_report
     from istbench.report.page import PAGE_BANDWIDTHS
@@ -124,10 +133,27 @@ def command(
             sources=sources,
             tell=tell,
         )
-    show_report(report, out, page=page_beside(out), explain=explain)
+    show_report(
+        report,
+        out,
+        output_format="json" if as_json else "table",
+        page=page_beside(out),
+        explain=explain,
+        quiet=quiet,
+        fields={"cells": cells},
+    )
     for failure in failures:
         say(failure)
     return EXIT_FAILED if failures else 0
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "cell": outcome.cell,
+        "ended": outcome.ended,
+        "failure": None if outcome.failure is None else str(outcome.failure),
+        "directory": None if outcome.run is None else str(outcome.run.path),
+    }
 
 
 def _suites(
@@ -163,9 +189,9 @@ def _suites(
 
 
 def _controls(
-    requests: list[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = ()
+    requests: list[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = (), quiet: bool = False
 ) -> list[RunRequest]:
-    """The control cells of `requests` that are not among them, as `backend` runs them; says so.
+    """The control cells of `requests` that are not among them, as `backend` runs them; says so unless `quiet`.
 
     with_all: the suites that have all controls, each with its requests.
     """
@@ -186,7 +212,7 @@ def _controls(
             lines[f"also runs {control.purpose}"] = None
         except UserError as error:
             lacking[f"no control: {control.purpose.removesuffix(', its control')}: {error}"] = None
-    for line in (*lines, *lacking) if backend.shows_results else ():
+    for line in (*lines, *lacking) if backend.shows_results and not quiet else ():
         say(line)
     return fitting
 

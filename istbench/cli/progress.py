@@ -32,9 +32,10 @@ _PLAIN_LINE_S = 15.0
 
 
 class Display:
-    """Progress of preparing data and of training, on stderr."""
+    """Progress of preparing data and of training, on stderr. A `quiet` one shows only urgent notes of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
         self._live = self._console.is_terminal
         self._bars = Progress(
@@ -46,7 +47,7 @@ class Display:
             TextColumn("{task.fields[state]}", markup=False),
             console=self._console,
             transient=True,
-            disable=not self._live,
+            disable=quiet or not self._live,
         )
         self._preparing: dict[str, Any] = {}
         self._last_plain = 0.0
@@ -60,8 +61,11 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print one line that stays on the screen; print nothing for an empty text."""
-        if text:
-            self._console.print(printable_lines(text), markup=False, soft_wrap=True)
+        if text and not self._quiet:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(printable_lines(text), markup=False, soft_wrap=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A `Progress` callback for `Workload.prepare`."""
@@ -107,12 +111,12 @@ class Display:
     def _tell(self, lines: list[str], told: int) -> int:
         """Print the `lines` after the first `told`; returns the number of all lines."""
         for line in lines[told:]:
-            self.note(line)
+            self._print(line)
         return len(lines)
 
     def _plain(self, line: str, due: bool = False) -> None:
         now = time.monotonic()
-        if due or now - self._last_plain >= _PLAIN_LINE_S:
+        if not self._quiet and (due or now - self._last_plain >= _PLAIN_LINE_S):
             self._last_plain = now
             print(line, file=sys.stderr, flush=True)
 

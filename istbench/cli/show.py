@@ -2,7 +2,10 @@
 
 import dataclasses
 import sys
+from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
@@ -34,10 +37,13 @@ def show_report(
     pictures: bool = True,
     page: Path | None = None,
     explain: bool = False,
+    quiet: bool = False,
+    fields: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
 
     page: the file of the page; None writes none. explain: print whole footers at a terminal.
+    quiet: print no lines about pictures and runs left out. fields: as in `print_report`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
@@ -50,7 +56,16 @@ def show_report(
             report = write_page_of(report, results, page)
             written = page
     finally:
-        print_report(report, sys.stdout, output_format=output_format, pictures=drawn, page=written, explain=explain)
+        print_report(
+            report,
+            sys.stdout,
+            output_format=output_format,
+            pictures=drawn,
+            page=written,
+            notes=StringIO() if quiet else None,
+            explain=explain,
+            fields=fields,
+        )
 
 
 def write_page_of(report: Report, results: Path, file: Path) -> Report:

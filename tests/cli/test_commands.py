@@ -184,3 +184,19 @@ def test_doctor_finds_this_machine_fit(only_lab, istbench, monkeypatch):
 def test_an_unknown_command_names_the_nearest(istbench):
     status, _, said = istbench("comapre")
     assert (status, "did you mean 'compare'" in said) == (2, True)
+
+
+@pytest.mark.processes
+def test_compare_prints_one_json_object_and_is_quiet_where_asked(tmp_path, istbench):
+    asked = ["compare", "--workload", "toy", "--methods", "ddp", "--steps", 8, "--out", tmp_path / "out"]
+    status, out, said = istbench(*asked, "--json")
+    found = json.loads(out)
+    assert status == 0
+    (cell,) = found["cells"]
+    assert (cell["ended"], cell["failure"]) == ("done", None)
+    assert cell["directory"] == str(tmp_path / "out" / "runs" / cell["cell"])
+    assert [row["method"] for row in found["tables"][0]["rows"]] == ["ddp"]
+    assert ": done" in said
+    status, out, said = istbench(*asked, "--quiet", "--again")
+    assert (status, said) == (0, "")
+    assert out.startswith("toy")

@@ -29,15 +29,16 @@ def print_report(
     page: Path | None = None,
     notes: TextIO | None = None,
     explain: bool = True,
+    fields: Mapping[str, Any] | None = None,
 ) -> None:
     """Print the tables of `report` to `stream`, its problems and pictures to `notes` (stderr by default).
 
     output_format: `json` is one object, which holds the problems and pictures too.
     pictures: paths of the drawn plots of `report`. page: path of its page. explain: as in `print_table`; other
-    formats have whole footers.
+    formats have whole footers. fields: more of the JSON object.
     """
     if output_format == "json":
-        stream.write(report_json(report, pictures, page) + "\n")
+        stream.write(report_json(report, pictures, page, fields) + "\n")
     elif output_format == "csv":
         stream.write(tables_csv(report.tables))
     elif output_format == "markdown":
@@ -129,10 +130,16 @@ def table_json(table: Table) -> dict[str, Any]:
     }
 
 
-def report_json(report: Report, pictures: Iterable[Path] = (), page: Path | None = None) -> str:
-    """The tables and problems of `report` and the paths of its `pictures` and `page`, as one JSON object."""
+def report_json(
+    report: Report,
+    pictures: Iterable[Path] = (),
+    page: Path | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> str:
+    """The tables and problems of `report`, paths of its `pictures` and `page`, and `fields`, as one JSON object."""
     return json.dumps(
         {
+            **(fields or {}),
             "tables": [table_json(table) for table in report.tables],
             "problems": list(report.problems),
             "pictures": [str(path) for path in pictures],
