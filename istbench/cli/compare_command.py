@@ -31,12 +31,13 @@ from istbench.cli.options import (
     take_backend,
     typed_options,
 )
+from istbench.cli.sections import SectionedCommand
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Backend, Outcome
 from istbench.node.registry import check_name
 
 
-@click.command("compare")
+@click.command("compare", cls=SectionedCommand)
 @click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
 @click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
 @click.option("--workload", default="speech", show_default=True, help="Workload to train.")
@@ -76,6 +77,10 @@ def command(
     **given: Any,
 ) -> int:
     """Train many cells and compare their time to accuracy.
+
+    \b
+    istbench compare --workload speech --methods ist,local_sgd,ddp --nodes 2,4 --seeds 3
+    istbench compare configs/quick.toml --quiet
 
     Cells come from SUITE.toml, or from --methods x --nodes x --seeds over one workload. Beside a suite, --data,
     --device, --threads, --timeout, --checkpoint-every and --anyway apply to all of its cells.

@@ -23,6 +23,7 @@ from istbench.cli.options import (
     sink_option,
     take_backend,
 )
+from istbench.cli.sections import SectionedCommand
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome
@@ -33,7 +34,7 @@ from istbench.results.metrics import level_text, value_text
 from istbench.results.store import RunDirectory
 
 
-@click.command("run")
+@click.command("run", cls=SectionedCommand)
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "seed", "save")
@@ -48,6 +49,10 @@ from istbench.results.store import RunDirectory
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload, a method and a number of nodes.
+
+    \b
+    istbench run --workload speech --method ist --nodes 2 --epochs 2
+    istbench run --workload speech --method local_sgd --set local_steps=40 --nodes 4 --target 0.77 --json
 
     The same command again resumes an interrupted run, and shows the results of a finished one. Under torchrun, each
     of its processes is a node.

@@ -33,6 +33,7 @@ from istbench.cli.options import (
     take_backend,
     typed_options,
 )
+from istbench.cli.sections import SectionedCommand
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.launch.backends.backend import Outcome
 from istbench.node.registry import check_name
@@ -40,7 +41,7 @@ from istbench.node.registry import check_name
 _HELD_OUT = 0.1
 
 
-@click.command("tune")
+@click.command("tune", cls=SectionedCommand)
 @click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
 @click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
@@ -104,6 +105,10 @@ def command(
     **given: Any,
 ) -> int:
     """Tune the options of several methods by equally many trials.
+
+    \b
+    istbench tune --workload speech --methods ist,ddp --nodes 2 --epochs 2 --write tuned.toml
+    istbench tune --workload speech --trials 30 --range lr=0.001:0.1 --target 0.77
 
     Each trial trains one cell with options from the methods' ranges. A share of the training data judges it
     (--held-out, by default 0.1). The test split stays unread.

@@ -7,6 +7,9 @@ import pytest
 from fake_runs import header, ramp, write_plausible, write_run
 from said import one_line
 
+from istbench.base.options.run import RUN_OPTIONS
+from istbench.cli.sections import SECTIONS
+
 
 @pytest.fixture
 def results(tmp_path):
@@ -94,3 +97,24 @@ def test_an_unfinished_run_of_its_own_kind_does_not_head_a_report(istbench, resu
     assert status == 0
     assert table.splitlines()[0].startswith("speech")
     assert "a-probe" in table
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
+def test_the_help_of_a_long_command_has_sections_and_two_examples(istbench, command):
+    status, out, _ = istbench(command, "--help")
+    lines = out.splitlines()
+    assert status == 0
+    assert [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")] == [
+        *SECTIONS,
+        "Results",
+    ]
+    assert sum(line.startswith(f"  istbench {command} ") for line in lines) == 2
+    listed = lines[lines.index("What to train:") :]
+    options = [line.split()[0] for line in listed if line.startswith("  -")]
+    assert len(options) == len(set(options)) > 30
+
+
+def test_an_option_of_a_run_has_its_section():
+    placed = [name for names in SECTIONS.values() for name in names]
+    assert {option.name for option in RUN_OPTIONS} <= {*placed, "save"}
+    assert len(placed) == len(set(placed))
