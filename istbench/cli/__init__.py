@@ -29,7 +29,7 @@ _COMMANDS = {
     "map": "Show which method is first at each bandwidth and on each number of nodes.",
     "new": "Write a task file: your own model, data and loss as functions.",
     "plan": "Compute memory, bytes and seconds of a cell without running it.",
-    "record": "Record the steps of your own training script, for replay and plan.",
+    "record": "Record the steps of your own training script, for replay, plan and map.",
     "replay": "Compute the time of recorded runs on other clusters.",
     "reproduce": "Train the cells behind a paper's tables, and print ours beside the published.",
     "report": "Print tables and draw pictures of the runs in a results directory.",

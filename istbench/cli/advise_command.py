@@ -49,7 +49,8 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
-    help="Cluster of the nodes; see `istbench list clusters`. Default: nodes that compute as this machine does.",
+    help="Cluster of the nodes; see `istbench list clusters`. Default: `this`, "
+    "nodes that compute as this machine does.",
 )
 @run_options("target")
 @click.option(
