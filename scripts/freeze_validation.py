@@ -5,8 +5,8 @@
 RESULTS/validation holds the measurements. The script adds them to results/validation, where they replace older ones
 of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
 the paragraph of README.md between its two marks, and istbench/cluster/replay_checks.json. That file tells replayed
-tables how far the replays of each method are off, and those at long latencies (results/grid/lab.md). Without RESULTS
-it writes these again from results/validation.
+tables how far the replays of each method are off, and those at long latencies (results/grid/lab.md). Without
+RESULTS it writes these again from results/validation.
 
     python scripts/freeze_validation.py --into TARGET    # to try it
 """
