@@ -70,8 +70,8 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-_HARMLESS = ("git", "fc-list", "/sbin/ldconfig")
-"""A run's header has the commit of the code, matplotlib lists a new machine's fonts, torch finds its libraries."""
+_HARMLESS = ("git", "fc-list", "/sbin/ldconfig", "uname")
+"""A run's header has the commit and the system, matplotlib lists a new machine's fonts, torch finds its libraries."""
 
 
 class _Unmarked:
