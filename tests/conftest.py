@@ -71,7 +71,7 @@ def pytest_collection_finish():
 
 
 _HARMLESS = ("git", "fc-list", "/sbin/ldconfig", "uname")
-"""A run's header has the commit and the system, matplotlib lists a new machine's fonts, torch finds its libraries."""
+"""A run's header has the commit and the system; matplotlib lists a new machine's fonts; torch finds libraries."""
 
 
 class _Unmarked:
