@@ -292,7 +292,8 @@ class Halving:
     def _longer(self, alive: Sequence[str]) -> Rung | None:
         """A rung of more local steps; None if the last rung is done, or all reached the target.
 
-        After the last rung of an earlier command, more time makes a longer one.
+        If all candidates have too little time for that, the better half of them goes on alone, and so forth. After
+        the last rung of an earlier command, more time makes a longer one.
         """
         steps = self._full.steps if self._full else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
@@ -304,7 +305,13 @@ class Halving:
         if not steps and more < LEAST_STEPS and left > 0:
             more, evaluations = LEAST_STEPS, FEWEST_EVALUATIONS
         if more < max(LEAST_STEPS, math.ceil(LONGER * steps)):
-            return None
+            if not steps or len(alive) <= FINALISTS:
+                return None
+            kept = survivors(self._results(alive, steps))
+            longer = self._longer(kept)
+            if longer is not None:
+                self.stopped |= {label: steps for label in alive if label not in longer.labels}
+            return longer
         every = -(-more // evaluations)
         return Rung(steps=more, every=every, seeds=(0,), labels=tuple(alive))
 

@@ -10,7 +10,9 @@ import msgspec
 from istbench.base.decode import decode_json, read_bytes, regular_file
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import append_line, is_there
+from istbench.base.machine import cores
 from istbench.launch.backends.backend import Backend, Screen
+from istbench.launch.backends.here import Here
 from istbench.results.load import load_run
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.question import Probed
@@ -58,8 +60,11 @@ def measure(
     target = probed.target
     assert target is not None
     for choice in choices:
-        request = backend.fit(probed.request(choice))
-        (outcome,) = backend.run([request], out, False, screen)
+        request, place = probed.request(choice), backend
+        if choice.nodes == 1 and isinstance(backend, Here):  # a lab has links, and one node needs none
+            threads = request.threads or max(1, cores() // probed.question.base.nodes)
+            request, place = msgspec.structs.replace(request, threads=threads), Here()
+        (outcome,) = place.run([place.fit(request)], out, False, screen)
         if outcome.running:
             screen.note(f"{choice.label} runs on; the same command measures it later")
             continue

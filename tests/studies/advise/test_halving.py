@@ -232,6 +232,17 @@ def test_the_minutes_left_go_to_the_untested_before_further_seeds():
     assert halving.stopped.get("slow") != 0
 
 
+def test_if_all_have_no_time_for_a_longer_rung_the_better_half_goes_on():
+    reached = {f"m{number}": 20_000 + 1000 * number for number in range(8)}
+    trainer = FakeTrainer(60.0, reached, cost=Cost(start_s=4.0, evaluation_s=0.01, step_s=0.01))
+    halving, planned = halved(trainer, least=8)
+    assert len(planned[0].labels) == 8
+    assert planned[1].steps > planned[0].steps
+    assert len(planned[1].labels) < 4
+    assert "m0" in planned[1].labels
+    assert set(halving.stopped) >= {"m5", "m6", "m7"}
+
+
 def test_a_candidate_that_fails_stops_nobody_else():
     reached = {f"m{number}": 1000 + 100 * number for number in range(4)}
     trainer = FakeTrainer(200.0, reached, fails={"m0"})
