@@ -20,9 +20,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    _Actions = Mapping[str, Callable[["Agent", dict[str, Any]], Any]]
 
 MARK = "istbench> "
 SILENCE_S = 60.0
@@ -30,15 +33,15 @@ INSTALLED = "installed"
 
 
 class Agent:
-    """Answers requests by `actions`.
+    """Answers requests by `actions`, and by those that `more` makes when the first one of them is due.
 
     Attributes:
         undo: functions to call at the end.
     """
 
-    def __init__(self, out: TextIO, actions: dict[str, Callable[[Agent, dict[str, Any]], Any]]) -> None:
+    def __init__(self, out: TextIO, actions: _Actions, more: Callable[[], _Actions] = dict) -> None:
         self.undo: list[Callable[[], None]] = []
-        self._actions = actions
+        self._actions, self._more = actions, more
         self._out, self._lock = out, threading.Lock()
 
     def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
@@ -53,12 +56,13 @@ class Agent:
     def answer(self, question: dict[str, Any]) -> None:
         """Run the action of a request, and send its result or its error."""
         try:
-            if question["do"] not in self._actions:
+            do = question["do"]
+            action = self._actions.get(do) or self._more().get(do)
+            if action is None:
                 raise OSError(
-                    f"the istbench there is of another version and cannot {question['do']}; install the same on "
-                    "every host"
+                    f"the istbench there is of another version and cannot {do}; install the same on every host"
                 )
-            found = self._actions[question["do"]](self, question)
+            found = action(self, question)
         except Exception as error:
             self.say({"id": question["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
         else:
@@ -203,19 +207,17 @@ def _addresses() -> list[str]:
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
 
 
-def _actions() -> dict[str, Callable[[Agent, dict[str, Any]], Any]]:
-    """The actions of this program, and those of the istbench there, if it has any."""
-    found: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {}
-    with contextlib.suppress(Exception):
-        from istbench.launch.hosts.remote_actions import ACTIONS
+def _of_istbench() -> _Actions:
+    """The actions of the istbench there. Without one, the error is the answer."""
+    from istbench.launch.hosts.remote_actions import ACTIONS
 
-        found.update(ACTIONS)
-    return {**found, "facts": facts, "clock": clock, "install": install}
+    return ACTIONS
 
 
 def main() -> None:
     """Answer requests on standard input, until it ends or is silent."""
-    agent = Agent(sys.stdout, _actions())
+    own: _Actions = {"facts": facts, "clock": clock, "install": install}
+    agent = Agent(sys.stdout, own, _of_istbench)
     # Its `put` may be called from a signal's handler.
     questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
