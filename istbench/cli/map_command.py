@@ -23,7 +23,7 @@ from istbench.cli.options import (
     split_list,
     typed_options,
 )
-from istbench.cli.record_clusters import CLUSTER_HELP, SCRIPT_NODES, clusters_of
+from istbench.cli.record_clusters import SCRIPT_NODES, cluster_or_this_option, clusters_of
 from istbench.cli.replaying import named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
@@ -34,11 +34,7 @@ _LATENCIES = "0.1ms,1ms,10ms,100ms"
 
 @click.command("map")
 @click.argument("results", default="results", type=ResultsType())
-@click.option(
-    "--cluster",
-    metavar="NAME|FILE.toml",
-    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
-)
+@cluster_or_this_option
 @click.option(
     "--bandwidth",
     "bandwidths",

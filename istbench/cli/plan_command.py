@@ -13,7 +13,7 @@ from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import PathType, parse_pairs, plugin_option, run_options, typed_options
-from istbench.cli.record_clusters import CLUSTER_HELP, clusters_of
+from istbench.cli.record_clusters import cluster_or_this_option, clusters_of
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.node.registry import check_name
 
@@ -34,11 +34,7 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 @click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
 @click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
 @plugin_option
-@click.option(
-    "--cluster",
-    metavar="NAME|FILE.toml",
-    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
-)
+@cluster_or_this_option
 @click.option(
     "--bandwidth",
     metavar="BANDWIDTH",
