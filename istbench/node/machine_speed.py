@@ -1,4 +1,4 @@
-"""The speed of a machine, measured: its matrix products and its memory."""
+"""The speed of a machine, measured: its matrix products and its memory; and the size of this memory."""
 
 import statistics
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from istbench.base.machine import memory_bytes
 from istbench.cluster.speed import Speed
 from istbench.node.step_work import USUAL_SHAPE
 
@@ -13,6 +14,11 @@ _CALIBRATION_S = 0.02
 _ARRAY = 1 << 23  # float32 values: 32 MiB
 _ROW, _GATHERED = 128, 1 << 14
 _TIMES = 5
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of memory of `device`: a GPU's own, else those of this machine."""
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else memory_bytes()
 
 
 class MemoryArrays:

@@ -38,14 +38,12 @@ def _main() -> None:
     import msgspec
     import torch
 
-    from istbench.base.machine import memory_bytes
-    from istbench.node.machine_speed import speed_here
+    from istbench.node.machine_speed import device_memory, speed_here
 
     torch.set_num_threads(int(sys.argv[1]))
     gpu = torch.cuda.is_available()
-    memory = torch.cuda.get_device_properties(0).total_memory if gpu else memory_bytes()
-    speed = speed_here(torch.device("cuda" if gpu else "cpu"))
-    found: dict[str, Any] = {**msgspec.to_builtins(speed), "memory": memory, "gpu": gpu}
+    device = torch.device("cuda" if gpu else "cpu")
+    found: dict[str, Any] = {**msgspec.to_builtins(speed_here(device)), "memory": device_memory(device), "gpu": gpu}
     if "carrying" in sys.argv:
         from istbench.launch.processes.message_costs import measure_message_costs
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from istbench import __version__
 from istbench.base.errors import UserError
-from istbench.base.machine import cores, memory_bytes
+from istbench.base.machine import cores
 from istbench.cluster.script_record import (
     FLOATS,
     ITEM_BYTES,
@@ -32,7 +32,7 @@ from istbench.cluster.script_record import (
     ScriptRecord,
 )
 from istbench.cluster.trace import TraceMeta
-from istbench.node.machine_speed import MemoryArrays
+from istbench.node.machine_speed import MemoryArrays, device_memory
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
@@ -453,7 +453,7 @@ class StepRecorder:
             state_bytes=sum(map(_state_bytes, self._optimizers.values())),
             resident_bytes=None if resident is None else max(0, resident) + self._held,
             allocated_bytes=allocated,
-            memory_bytes=_memory(self._device),
+            memory_bytes=device_memory(self._device),
             clips=self._clips,
             machine=TraceMeta(
                 nodes=1,
@@ -549,11 +549,6 @@ class _ClippingSeen(OperationCounter):
             return False
         own = {id(parameter.grad) for parameter in self._parameters if parameter.grad is not None}
         return any(id(value) in own for value in tree_leaves(args))
-
-
-def _memory(device: torch.device) -> int:
-    """Bytes of memory of `device`."""
-    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else memory_bytes()
 
 
 @dataclass(frozen=True)

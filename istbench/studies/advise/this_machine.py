@@ -4,11 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 
 import msgspec
+import torch
 
-from istbench.base.machine import memory_bytes
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.cluster.this_machine import nodes_like
 from istbench.cluster.trace import Trace, TraceMeta
+from istbench.node.machine_speed import device_memory
 from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.seconds import mean_step_s
 
@@ -36,14 +37,7 @@ def nodes_like_here(
 
     The costs of messages are those of the default cluster. crowd: nodes on each of this machine's cores.
     """
-    like = nodes_like(recorded, name="machines like this one", memory=_memory_here(recorded), crowd=crowd)
+    memory = device_memory(torch.device(recorded.device or "cpu"))
+    like = nodes_like(recorded, name="machines like this one", memory=memory, crowd=crowd)
     there = at_bandwidth(like, bandwidth or like.bandwidth_out / like.payload)
     return there if latency_s is None else dataclasses.replace(there, latency_s=latency_s)
-
-
-def _memory_here(recorded: TraceMeta) -> int:
-    if recorded.device == "cuda":
-        import torch
-
-        return int(torch.cuda.get_device_properties(0).total_memory)
-    return memory_bytes()
