@@ -70,7 +70,7 @@ _EQUAL = (
     ("ddp", "local_sgd local_steps=1"),
     ("local_sgd local_steps=4", "diloco local_steps=4 optimizer=sgd lr=0.1 outer_lr=1 outer_momentum=0"),
 )
-"""Pairs whose weights agree after any number of steps (docs/methods)."""
+"""Pairs whose weights agree after any number of steps."""
 _RECORDS = {
     "resnet50": ("image_steps.py", "--model=resnet50"),
     "resnet50-bf16-compiled": ("image_steps.py", "--model=resnet50", "--batch-size=256", "--bf16", "--compile"),
@@ -328,7 +328,6 @@ def _compared(first: Path, second: Path) -> dict[str, Any]:
 
 def kills(day: Day) -> None:
     """A run killed after its first checkpoint resumes to the undisturbed weights."""
-    rows = []
     methods = [method for method in day.methods if method not in _SPLIT]
     with ThreadPoolExecutor(day.jobs) as pool:
         rows = list(pool.map(lambda method: _killed(day, method), methods))
@@ -358,7 +357,7 @@ def _killed(day: Day, method: str) -> dict[str, Any]:
         return {"method": method, "verdict": "failed", "why": again.why}
     return {
         "method": method,
-        "killed_after_evaluations": sum(event.get("type", event.get("event")) == "evaluation" for event in events),
+        "killed_after_evaluations": sum(event["event"] == "evaluation" for event in events),
         "verdict": "equal" if again.result["weights_sha256"] == whole.result["weights_sha256"] else "differs",
     }
 

@@ -154,7 +154,7 @@ def advise(
     faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
     return Advice(
         verdict="close" if faster else found.verdict,
-        odds=able[0].odds or 0.0 if best else 0.0,
+        odds=found.ranked[0].odds if best else 0.0,
         best=best,
         others=(*(able[1:] if best else able), *unable),
         flips=find_flips(found.ranked, profile, checks=checks),

@@ -2,11 +2,14 @@
 
 import math
 
+import numpy as np
+
 from istbench.results.curves import Curve, time_to_target
 from istbench.results.metrics import Metric
+from istbench.studies.advise.signed_curve import SignedCurve
 
 _DECIMALS, _FIGURES, _LARGE, _MOST_DECIMALS = 2, 3, 10.0, 15
-_STEEP = 0.15  # of its progress in the second half of its seconds
+_STEEP = 0.15  # of its progress in the second half of its steps
 _MOST_DOUBLINGS = 10
 
 
@@ -34,23 +37,18 @@ def _easier(best: float, start: float, metric: Metric) -> float:
     return best
 
 
-def progress_in_second_half(curve: Curve) -> tuple[float, float]:
-    """Shares of the progress of `curve` in the two halves of its seconds; (0, 0) without progress.
+def progress_by_half(curve: Curve) -> tuple[float, float]:
+    """Shares of the progress of `curve` in the two halves of its steps; (0, 0) without progress.
 
-    Progress is that of the best value so far.
+    Progress is that of the best value so far, from the one before training.
     """
-    best: list[tuple[float, float]] = []
-    for seconds, value in zip(curve.seconds, curve.values, strict=True):
-        if value is not None:
-            best.append((seconds, curve.metric.best([value, *(before for _, before in best[-1:])]) or value))
-    if len(best) < 2 or best[-1][1] == best[0][1]:
+    own = SignedCurve.of(curve)
+    if own.start is None or not len(own.steps) or own.best[-1] <= own.start:
         return 0.0, 0.0
-    half = (best[0][0] + best[-1][0]) / 2
-    after = next(place for place, (seconds, _) in enumerate(best) if seconds >= half)
-    (left_s, left), (right_s, right) = best[after - 1], best[after]
-    middle = left + (right - left) * (half - left_s) / (right_s - left_s) if right_s > left_s else right
-    whole = best[-1][1] - best[0][1]
-    return (middle - best[0][1]) / whole, (best[-1][1] - middle) / whole
+    best = np.maximum(own.best, own.start)
+    middle = np.interp(own.last / 2, [0.0, *own.steps], [own.start, *best])
+    first = float((middle - own.start) / (best[-1] - own.start))
+    return first, 1 - first
 
 
 def too_short(curve: Curve, minutes: float) -> str:
@@ -59,7 +57,7 @@ def too_short(curve: Curve, minutes: float) -> str:
     It names the minutes that would do: each doubling of the time makes the next gain smaller by the ratio of the
     two halves.
     """
-    first, second = progress_in_second_half(curve)
+    first, second = progress_by_half(curve)
     if not first and not second:
         return "One node learned nothing in its share of the time: give more --minutes, or another --set lr."
     if second < _STEEP:
@@ -67,7 +65,7 @@ def too_short(curve: Curve, minutes: float) -> str:
     told = (
         f"One node made {second:.0%} of its progress in the second half of its time, so this target is an early one"
     )
-    gain, whole = second, first + second
+    gain, whole = second, 1.0
     for doublings in range(1, _MOST_DOUBLINGS + 1):
         gain *= second / first if first > 0 else 1.0
         whole += gain

@@ -6,7 +6,7 @@ import pytest
 from probes import curve
 
 from istbench.results.metrics import Metric
-from istbench.studies.advise.one_node import level_of, progress_in_second_half, too_short
+from istbench.studies.advise.one_node import level_of, progress_by_half, too_short
 
 LOSS = Metric("loss", lower_is_better=True)
 
@@ -49,10 +49,10 @@ def test_the_seconds_are_those_in_which_the_level_was_reached():
 
 
 def test_progress_is_shared_by_the_halves_of_the_time():
-    assert progress_in_second_half(curve([(0, 0.0), (50, 0.5), (100, 1.0)])) == (0.5, 0.5)
-    assert progress_in_second_half(curve([(0, 0.0), (40, 0.8), (60, 0.8), (100, 0.8)])) == (1.0, 0.0)
-    assert progress_in_second_half(curve([(0, 4.0), (100, 2.0)], LOSS)) == (0.5, 0.5)
-    assert progress_in_second_half(curve([(0, 0.4), (100, 0.4)])) == (0.0, 0.0)
+    assert progress_by_half(curve([(0, 0.0), (50, 0.5), (100, 1.0)])) == (0.5, 0.5)
+    assert progress_by_half(curve([(0, 0.0), (40, 0.8), (60, 0.8), (100, 0.8)])) == (1.0, 0.0)
+    assert progress_by_half(curve([(0, 4.0), (100, 2.0)], LOSS)) == (0.5, 0.5)
+    assert progress_by_half(curve([(0, 0.4), (100, 0.4)])) == (0.0, 0.0)
 
 
 def test_a_steep_end_is_said_with_the_minutes_that_would_do():
