@@ -8,12 +8,13 @@ import torch
 
 from istbench.base.machine import memory_bytes
 from istbench.cluster.speed import Speed
-from istbench.node.step_work import USUAL_SHAPE
+from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPE_ON_GPU
 
 _CALIBRATION_S = 0.02
 _ARRAY = 1 << 23  # float32 values: 32 MiB
 _ROW, _GATHERED = 128, 1 << 14
 _TIMES = 5
+_QUEUED = 8  # calls that a GPU finds ready one after the other, as in training
 
 
 def device_memory(device: torch.device) -> int:
@@ -54,10 +55,11 @@ def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> 
 def speed_here(device: torch.device) -> Speed:
     """The speed of a node on `device` with this process's threads: medians of measurements in turn.
 
-    Matrix products are those of a layer of a thousand units.
+    Matrix products are those of a layer of a thousand units, on a GPU of two thousand.
     """
     arrays = MemoryArrays(device)
-    measures = (lambda: matmul_gflops(*USUAL_SHAPE, device), arrays.stream_gb_per_s, arrays.gather_gb_per_s)
+    shape = USUAL_SHAPE_ON_GPU if device.type == "cuda" else USUAL_SHAPE
+    measures = (lambda: matmul_gflops(*shape, device), arrays.stream_gb_per_s, arrays.gather_gb_per_s)
     taken = [[measure() for measure in measures] for _ in range(_TIMES)]
     gflops, stream, gather = (statistics.median(figures) for figures in zip(*taken, strict=True))
     return Speed(gflops=gflops, memory_gb_per_s=stream, gather_gb_per_s=gather if device.type == "cpu" else None)
@@ -67,17 +69,18 @@ def _rate(kernel: Callable[[], object], amount: float, device: torch.device) -> 
     """`amount` over the seconds of a `kernel`, the median of 3 to 20 calls.
 
     They are timed by this thread's CPU time, as compute in traces is; on a GPU, by the wall clock around a
-    synchronised call.
+    synchronised queue of calls.
     """
-    clock = time.perf_counter if device.type == "cuda" else time.thread_time
+    clock, calls = (time.perf_counter, _QUEUED) if device.type == "cuda" else (time.thread_time, 1)
     kernel()
     seconds: list[float] = []
     while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < _CALIBRATION_S):
         finish_kernels(device)
         started = clock()
-        kernel()
+        for _ in range(calls):
+            kernel()
         finish_kernels(device)
-        seconds.append(clock() - started)
+        seconds.append((clock() - started) / calls)
     return amount / max(1e-9, statistics.median(seconds))
 
 

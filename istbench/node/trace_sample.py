@@ -18,7 +18,7 @@ from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
 from istbench.node.machine_speed import MemoryArrays, matmul_gflops
-from istbench.node.step_work import USUAL_SHAPE, CountedStep, Shape
+from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPE_ON_GPU, CountedStep, Shape
 
 _SHAPES = 2  # smaller products of a step hardly count
 _MOST_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
@@ -182,8 +182,13 @@ def speeds_of(shapes: Sequence[Shape], moments: Sequence[Sequence[float]]) -> di
 
 
 def calibrated_shapes(shapes: Sequence[Shape], device: str) -> tuple[Shape, ...]:
-    """The first two of `shapes`, the last one twice if there are fewer, cut where a product would take too long."""
+    """The first two of `shapes`, the last one twice if there are fewer, cut where a product would take too long.
+
+    On a GPU, a larger product stands for convolutions.
+    """
     chosen = [*shapes[:_SHAPES]] or [USUAL_SHAPE]
+    if device == "cuda":
+        chosen = [USUAL_SHAPE_ON_GPU if shape == USUAL_SHAPE else shape for shape in chosen]
     return tuple(_cut(shape, _MOST_PRODUCTS[device]) for shape in chosen + chosen[-1:] * (_SHAPES - len(chosen)))
 
 

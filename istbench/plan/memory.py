@@ -5,6 +5,9 @@ from istbench.cluster.estimate import NodeMemory
 from istbench.methods.footprint import Footprint, StepCost, tensor_bytes, trained
 from istbench.plan.step import optimizer_scratch
 
+_GPU_WORKSPACES = 64 << 20
+"""Bytes of 32 MiB that cuBLAS keeps on an H100 for the forward pass, and again for the backward pass's thread."""
+
 
 def node_memory(
     footprint: Footprint,
@@ -20,7 +23,8 @@ def node_memory(
 
     Args:
         data: bytes of data that every process computes and holds. batches_ahead: number of batches made ahead.
-        on_gpu: then data and batches made ahead are in another memory, and an optimizer steps all tensors at once.
+        on_gpu: then data and batches made ahead are in another memory, an optimizer steps all tensors at once, and
+            activations include workspaces.
         backend: carries the collectives.
         stepping: whether to count the temporary memory of an optimizer step. The first count takes seconds.
     """
@@ -31,7 +35,7 @@ def node_memory(
     activations = None
     if cost.peak is not None:
         activations = cost.peak - (0 if footprint.gradients_copied else gradient_bytes)
-        activations += 0 if on_gpu else batches_ahead * cost.batch
+        activations += _GPU_WORKSPACES if on_gpu else batches_ahead * cost.batch
     return NodeMemory(
         parameters=tensor_bytes([*kept, *footprint.model.buffers()]) + footprint.parameters_beside,
         gradients=gradient_bytes,

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from istbench.node.step_work import USUAL_SHAPE
 from istbench.node.trace_sample import _MOST_PRODUCTS, _MOST_VALUES, calibrated_shapes
 
 
@@ -15,6 +16,11 @@ def test_they_are_the_two_largest() -> None:
 
 def test_a_step_without_products_has_usual_ones() -> None:
     assert calibrated_shapes([], "cpu") == ((256, 1024, 1024),) * 2
+
+
+def test_a_larger_product_stands_for_convolutions_on_a_gpu() -> None:
+    assert calibrated_shapes([USUAL_SHAPE, (64, 512, 512)], "cuda") == ((2048, 2048, 2048), (64, 512, 512))
+    assert calibrated_shapes([], "cuda") == ((2048, 2048, 2048),) * 2
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
