@@ -64,21 +64,22 @@ def problem(trace: Trace) -> str | None:
 def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | None:
     if events.dtype != EVENT or events.ndim != 1:
         return "not an array of events"
-    if np.any(events["code"] >= len(EVENTS)):
-        return f"unknown event {int(events['code'].max())}"
-    posts = events[events["code"] == POST]
+    code, kind, op = (np.ascontiguousarray(events[name]) for name in ("code", "kind", "op"))
+    if np.any(code >= len(EVENTS)):
+        return f"unknown event {int(code.max())}"
+    posts = events[code == POST]
     if np.any(posts["kind"] >= len(KINDS)):
         return f"unknown operation {int(posts['kind'].max())}"
-    marks = events["kind"][events["code"] == MARK]
+    marks = kind[code == MARK]
     if not len(marks) or np.any(marks >= len(MARKS)):
         return "no step or round ends in it" if not len(marks) else f"unknown mark {int(marks.max())}"
     if not np.array_equal(posts["op"], np.arange(len(posts))):
         return "operations are not numbered from 0"
-    uses = (events["code"] == WAIT) | (events["code"] == AFTER)
-    posted = np.cumsum(events["code"] == POST)
-    if np.any(events["op"][uses] < 0) or np.any(events["op"][uses] >= posted[uses]):
+    uses = (code == WAIT) | (code == AFTER)
+    posted = np.cumsum(code == POST)
+    if np.any(op[uses] < 0) or np.any(op[uses] >= posted[uses]):
         return "it waits for an operation that was not posted"
-    before = events["op"][events["code"] == WAIT_BEFORE]
+    before = op[code == WAIT_BEFORE]
     if np.any((before < 0) | (before >= len(posts))):
         return "it waits for an operation that the sample before did not post"
     peers = posts["peer"][_HAS_PEER[posts["kind"]]]
@@ -92,9 +93,8 @@ def _problem_of_node(events: NDArray[Any], world_size: int, rank: int) -> str | 
         return "negative or unreadable seconds or bytes"
     if not np.all(np.abs(events["at"]) <= _MOST_SECONDS):
         return "events without a time"
-    after = np.flatnonzero(events["code"] == AFTER)
-    codes = np.append(events["code"], np.uint8(MARK))[after + 1]
-    kinds = np.append(events["kind"], np.uint8(0))[after + 1]
+    after = np.flatnonzero(code == AFTER)
+    codes, kinds = np.append(code, np.uint8(MARK))[after + 1], np.append(kind, np.uint8(0))[after + 1]
     if np.any((codes != AFTER) & ~((codes == POST) & ~_IS_COLLECTIVE[kinds])):
         return "only a send, a receive or work can come after an operation"
     return None

@@ -384,7 +384,7 @@ def _key(run: Run, profile: ClusterProfile | None, model: str) -> str:
         header.budget, run.curve.metric.name, header.timing_rule, header.config.device,
         None if profile else msgspec.to_builtins(header.host), run.curve.metric.apart,
     ]  # fmt: skip
-    return json.dumps(values, sort_keys=True)
+    return _text(values)
 
 
 def _at_subnets_width(members: Sequence[Run], alike: Sequence[Run]) -> list[tuple[Run, Mapping[str, Any]]]:
@@ -409,7 +409,12 @@ def _at_subnets_width(members: Sequence[Run], alike: Sequence[Run]) -> list[tupl
 
 
 def _model_on(nodes: int, options: Mapping[str, Any]) -> str:
-    return json.dumps([nodes, options], sort_keys=True, default=str)
+    return _text([nodes, options])
+
+
+def _text(values: Any) -> str:
+    """One text for equal `values`."""
+    return msgspec.json.encode(values, enc_hook=str, order="sorted").decode()
 
 
 def _group(
@@ -449,7 +454,7 @@ def _contenders(runs: list[Run]) -> list[Contender]:
     rows: dict[tuple[str, int], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     diverged: dict[tuple[str, int, str], list[Run]] = defaultdict(list)
     for run in runs:
-        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        settings = _text(_settings(run))
         if run.done:
             rows[run.header.method_label, run.header.nodes][settings].append(run)
         elif run.diverged:

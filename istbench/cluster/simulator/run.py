@@ -86,18 +86,19 @@ def replay(
     )
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)
-    marks = _marks(trace, rounds)
+    marks = trace.derived("marks", rounds, functools.partial(_marks, trace, rounds))
+    messages = _messages(program) * repetitions
     room = Room(
         held=min(repetitions, max(4, _SLOTS_AT_ONCE // max(program.ops, 1))),
         under_way=_UNDER_WAY_PER_NODE * program.n,
         marks=len(marks),
-        spans=int(ends.sum()) * 2 + _messages(program) * repetitions if spans else 0,
+        spans=int(ends.sum()) * 2 + messages if spans else 0,
     )
-    steps = int(ends.sum()) + _messages(program) * repetitions
+    steps = int(ends.sum()) + messages
     state, seconds = _simulated(trace, program, profile, ends, room, steps, window=window, streams=streams)
     _check_finished(program, state.node["waits_for"])
     alike = program.world // program.n
-    sent, received = (np.tile(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
+    sent, received = (_of_all(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
     return Replay(
         profile=profile,
         compute_scale=scale,
@@ -110,8 +111,8 @@ def replay(
         idle_s=_of_all(state.mark_spent[:, :, 2], alike),
         bytes_sent=sent,
         bytes_received=received,
-        utilisation_out=_share(np.tile(_link_bytes(state, "out", profile), alike), profile.bandwidth_out, seconds),
-        utilisation_in=_share(np.tile(_link_bytes(state, "in", profile), alike), profile.bandwidth_in, seconds),
+        utilisation_out=_share(_of_all(_link_bytes(state, "out", profile), alike), profile.bandwidth_out, seconds),
+        utilisation_in=_share(_of_all(_link_bytes(state, "in", profile), alike), profile.bandwidth_in, seconds),
         link_use=float(_share(state.link["bytes"] / state.link["capacity"], 8.0, seconds).max()),
         seconds=seconds,
         events=int(ends.sum()) * alike,
@@ -125,8 +126,9 @@ def _equal_nodes(profile: ClusterProfile) -> bool:
     return profile.uniform and (profile.full_duplex or not profile.burst_bytes)
 
 
-def _of_all(seconds: Floats, alike: int) -> Floats:
-    return np.ascontiguousarray(seconds if alike == 1 else np.tile(seconds, (alike, 1)))
+def _of_all(values: Floats, alike: int) -> Floats:
+    """`values` of the simulated nodes [nodes, ...], repeated for the nodes that are like them."""
+    return np.ascontiguousarray(values if alike == 1 else np.concatenate([values] * alike))
 
 
 def _simulated(
