@@ -67,7 +67,7 @@ class Central(Method):
     def setup(self, model, workload, fabric):
         self._workload, self._fabric = workload, fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
-        self._optimizer = self.build_optimizer(self._model.parameters(), workload)
+        self._optimizer = self.build_optimizer(self._model, workload)
 
     def step(self, batch):
         self._optimizer.zero_grad()

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -135,13 +135,14 @@ class Method(ABC):
         """The learning rate of the next local step, by the schedule of the options."""
         return float(self.options.rate_at(self.local_step, self.total_steps))
 
-    def build_optimizer(self, parameters: Iterable[nn.Parameter], workload: Workload) -> torch.optim.Optimizer:
-        """The optimizer of `workload`, or that of the options."""
-        listed = list(parameters)
-        own = workload.optimizer(listed)
+    def build_optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """The optimizer of `workload` over the parameters of `model`, or that of the options."""
+        parameters = list(model.parameters())
+        own = workload.optimizer(parameters)
         self._own_rates = None if own is None else [group["lr"] for group in own.param_groups]
-        built: torch.optim.Optimizer = self.options.build(listed) if own is None else own
-        return built
+        if own is None:
+            own = self.options.build(parameters, as_vectors=self.options.rule.as_vectors(model))
+        return own
 
     def set_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rates of the next local step. A schedule scales those of a workload's optimizer."""

@@ -188,7 +188,7 @@ class DataParallel(Method):
         return own
 
     def _build_optimizer(self) -> Any:
-        return self.build_optimizer(self._model.parameters(), self._workload)
+        return self.build_optimizer(self._model, self._workload)
 
     def _settle_buckets(self) -> None:
         """Make the replica order its buckets now. torch does this once, after the first backward pass.

@@ -55,7 +55,8 @@ class DiLoCo(LocalSGD):
         """Options of `diloco`."""
 
         optimizer: RuleName = field(
-            default="adamw", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
+            default="adamw",
+            metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
         )
         lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})
         inner_state: Literal["keep", "reset"] = field(

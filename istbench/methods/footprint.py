@@ -178,12 +178,18 @@ def whole_model(
     own: the workload's optimizer, in place of that of `options`.
     """
     parameters = trained(model)
+    outer = options.rule.as_vectors(model)
+
+    def build(tensors: list[nn.Parameter]) -> object:
+        same = zip(tensors, parameters, strict=True)
+        return options.build(tensors, as_vectors=[own for own, like in same if any(like is one for one in outer)])
+
     return Footprint(
         model=model,
         rounds=rounds,
-        optimizer_state=options.state_bytes(parameters) if own is None else _state_bytes(own, parameters),
+        optimizer_state=options.state_bytes(parameters, outer) if own is None else _state_bytes(own, parameters),
         stepped=tuple(parameters),
-        build=own or options.build,
+        build=own or (build if outer else options.build),
         samples=batch_size,
         gradients_copied=gradients_copied,
     )

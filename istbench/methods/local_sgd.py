@@ -77,7 +77,7 @@ class LocalSGD(Method):
         # One flat buffer behind all tensors: the average is one all-reduce without copies. The tensors of a single
         # node stay where they are, so that it computes as a plain loop does, to the last bit.
         self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
-        self._optimizer = self.build_optimizer(self._model.parameters(), workload)
+        self._optimizer = self.build_optimizer(self._model, workload)
         self._steps = 0  # of the current round
         self._warmup_steps = self._warmup_rounds() * self.options.local_steps
         fabric.recorder.warmup_steps = self._warmup_steps

@@ -22,20 +22,21 @@ _BETAS = (0.9, 0.999)
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """torch's Muon for matrices and its AdamW for all other parameters, as one optimizer.
+    """torch's Muon for hidden matrices and its AdamW for all other parameters, as one optimizer.
 
-    Muon orthogonalises the momentum of a whole matrix (Jordan et al., 2024). `match_rms_adamw` scales its updates
-    to the size of those of AdamW (Liu et al., arXiv 2502.16982): one learning rate and weight decay serve both.
+    Muon orthogonalises the momentum of a whole matrix (Jordan et al., 2024). Its authors leave the input and output
+    layers to AdamW. `match_rms_adamw` scales its updates to the size of those of AdamW (Liu et al., arXiv
+    2502.16982): one learning rate and weight decay serve both.
     """
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], weight_decay: float
     ) -> None:
         self._parts: list[torch.optim.Optimizer] = []
-        if matrices := _only(groups, lambda own: own.dim() == 2):
+        if matrices := _only(groups, lambda dimensions: dimensions == 2):
             muon = torch.optim.Muon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
             self._parts.append(muon)
-        if others := _only(groups, lambda own: own.dim() != 2):
+        if others := _only(groups, lambda dimensions: dimensions != 2):
             self._parts.append(_fused(torch.optim.AdamW(others, lr=lr, betas=betas, weight_decay=weight_decay)))
         super().__init__([group for part in self._parts for group in part.param_groups], {})
         self._share()
@@ -58,10 +59,24 @@ class MuonAndAdamW(torch.optim.Optimizer):
             part.step()
 
 
-def _only(groups: list[dict[str, Any]], wanted: Callable[[Tensor], bool]) -> list[dict[str, Any]]:
-    """`groups` without the parameters that are not `wanted`, and without empty groups."""
-    found = [{**group, "params": [own for own in group["params"] if wanted(own)]} for group in groups]
+def _only(groups: list[dict[str, Any]], wanted: Callable[[int], bool]) -> list[dict[str, Any]]:
+    """`groups` without the parameters whose dimensions are not `wanted`, and without empty groups."""
+    found = [
+        {**group, "params": [own for own in group["params"] if wanted(_dimensions(own, group))]} for group in groups
+    ]
     return [group for group in found if group["params"]]
+
+
+def _dimensions(parameter: Tensor, group: dict[str, Any]) -> int:
+    """The dimensions of `parameter`, a member of `group`, for an update rule."""
+    return 1 if group.get("as_vectors") else parameter.dim()
+
+
+def outer_layers(model: nn.Module) -> list[Tensor]:
+    """Tables of embeddings, and the first and the last weight of `model` in the order of its parameters."""
+    tables = [own.weight for own in model.modules() if isinstance(own, nn.Embedding | nn.EmbeddingBag)]
+    weights = [own for _, own in model.named_parameters(remove_duplicate=False) if own.dim() > 1]
+    return [*tables, *weights[:1], *weights[-1:]]
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -123,6 +138,7 @@ _TABLE = (
         options=frozenset({"beta1", "beta2"}),
         slots=lambda options, dimensions: ("momentum_buffer",) if dimensions == 2 else _ADAM_SLOTS,
         kept=lambda dimensions: ("momentum_buffer",) if dimensions == 2 else (*_ADAM_SLOTS, "step"),
+        as_vectors=outer_layers,
         whole_matrices=True,
     ),
     *from_packages("optimizers", UpdateRule),
@@ -146,7 +162,8 @@ class OptimizerOptions:
     """Options of the optimizer of local steps. Workloads set their own defaults."""
 
     optimizer: RuleName = field(
-        default="sgd", metadata={"help": "update rule of a local step; muon takes adamw for all but matrices"}
+        default="sgd",
+        metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
     )
     lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
     momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
@@ -226,9 +243,11 @@ class OptimizerOptions:
         """Names of the tensors of its own shape that the optimizer keeps for a parameter (muon: for no matrix)."""
         return self.rule.slots(self, 1)
 
-    def state_bytes(self, parameters: Iterable[Tensor]) -> int:
-        """Bytes of the optimizer's tensors for `parameters`."""
-        return sum(own.nbytes * len(self.rule.slots(self, own.dim())) for own in parameters)
+    def state_bytes(self, parameters: Iterable[Tensor], as_vectors: Iterable[Tensor] = ()) -> int:
+        """Bytes of the optimizer's tensors for `parameters`, of which it steps some `as_vectors`."""
+        outer = set(map(id, as_vectors))
+        sized = ((own.nbytes, 1 if id(own) in outer else own.dim()) for own in parameters)
+        return sum(size * len(self.rule.slots(self, dimensions)) for size, dimensions in sized)
 
     def groups(self, parameters: Iterable[Tensor], part_of: Tensor | None = None) -> list[dict[str, Any]]:
         """`parameters` as torch's parameter groups, which differ in weight decay; one group if all have the same.
@@ -243,14 +262,25 @@ class OptimizerOptions:
         return [{"params": matrices, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
     def build(
-        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, part_of: Tensor | None = None
+        self,
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        part_of: Tensor | None = None,
+        as_vectors: Iterable[Tensor] = (),
     ) -> torch.optim.Optimizer:
         """The optimizer over `parameters`, or over some of `groups`, with `part_of` as there.
 
+        as_vectors: those of `parameters` that the rule steps as vectors (`UpdateRule.as_vectors` of their model).
         On a CPU Adam is torch's fused one: one pass, 2 to 10 times faster.
         """
         given: list[Any] = list(parameters)
         groups = given if given and isinstance(given[0], dict) else self.groups(given, part_of)
+        if outer := set(map(id, as_vectors)):
+            groups = [
+                {**group, "params": [own for own in group["params"] if (id(own) in outer) is apart], **mark}
+                for apart, mark in ((False, {}), (True, {"as_vectors": True}))
+                for group in groups
+            ]
         return self.rule.build(groups, self)
 
 
@@ -309,8 +339,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     slots = {int(index): value for index, value in state["state"].items()}
     if _kind(state["param_groups"]) != _kind(optimizer.state_dict()["param_groups"]):
         raise ValueError("the state of another optimizer")
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not all(_fits(slots[index], parameters[index], type(optimizer)) for index in slots):
+    parameters = [(own, _dimensions(own, group)) for group in optimizer.param_groups for own in group["params"]]
+    if not all(_fits(slots[index], *parameters[index], type(optimizer)) for index in slots):
         raise ValueError("the state of an optimizer over other parameters")
     optimizer.load_state_dict({**state, "state": slots})
     for parameter, kept in optimizer.state.items():
@@ -328,10 +358,10 @@ def _kind(value: Any) -> Any:
     return float if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _fits(slots: dict[str, Any], parameter: Tensor, rule: type[torch.optim.Optimizer]) -> bool:
+def _fits(slots: dict[str, Any], parameter: Tensor, dimensions: int, rule: type[torch.optim.Optimizer]) -> bool:
     """Whether `slots` can be the state of `parameter` in an optimizer of class `rule`."""
     known = next((known for known in RULES.values() if known.made_by is rule), None)
-    names = () if known is None else known.kept(parameter.dim())
+    names = () if known is None else known.kept(dimensions)
     if known is None or not names or slots in ({}, {"momentum_buffer": None}):  # nothing kept so far
         return True
     shapes = {name: torch.Size() if name in known.numbers else parameter.shape for name in names}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class UpdateRule:
         slots: names of the tensors of its own shape that the rule keeps for a parameter with this many dimensions.
         kept: all names in the state of such a parameter after its first step; empty if unknown.
         numbers: those of `kept` that are one number each; all others have the shape of the parameter.
+        as_vectors: the parameters of a model that the rule steps as vectors, whatever their dimensions.
         whole_matrices: whether a step of a part of a matrix differs from that part of the whole step.
         made_by: the class of optimizers with this rule, which a checkpoint names and a recorded script may have.
     """
@@ -31,4 +33,5 @@ class UpdateRule:
     slots: Callable[[Any, int], tuple[str, ...]] = lambda options, dimensions: ()
     kept: Callable[[int], tuple[str, ...]] = lambda dimensions: ()
     numbers: frozenset[str] = frozenset({"step"})
+    as_vectors: Callable[[nn.Module], list[Tensor]] = lambda model: []
     whole_matrices: bool = False

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import build_options
@@ -17,6 +18,7 @@ from istbench.methods.optimizer import (
     OptimizerOptions,
     load_optimizer_state,
     optimizer_state,
+    outer_layers,
     set_rate,
     started,
 )
@@ -213,6 +215,54 @@ def test_muon_is_that_of_torch_for_matrices_and_adamw_for_the_rest():
     assert all(torch.equal(parameter, other) for parameter, other in zip(mine, resumed, strict=True))
     kept = [value for slots in own.state.values() for name, value in slots.items() if name != "step"]
     assert options.state_bytes(mine) == sum(value.nbytes for value in kept)
+
+
+MODELS = {
+    "transformer": (
+        lambda: nn.ModuleDict(
+            {
+                "words": nn.Embedding(9, 4),
+                "places": nn.Embedding(6, 4),
+                "attention": nn.MultiheadAttention(4, 2),
+                "norm": nn.LayerNorm(4),
+                "head": nn.Linear(4, 9, bias=False),
+            }
+        ),
+        {"attention.in_proj_weight", "attention.out_proj.weight"},
+    ),
+    "mlp": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)), {"1.weight"}),
+    "one hidden layer": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), set()),
+    "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Linear(4, 2)), {"1.weight"}),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_muon_leaves_embeddings_and_outer_layers_to_adamw(kind):
+    build, hidden = MODELS[kind]
+    options = OptimizerOptions(optimizer="muon", lr=0.02, weight_decay=0.1, weight_decay_of="matrices")
+    model, other = build(), build()
+    other.load_state_dict(model.state_dict())
+    outer = options.rule.as_vectors(model)
+    own = options.build(model.parameters(), as_vectors=outer)
+    rest = [value for name, value in other.named_parameters() if name not in hidden]
+    matrices = [value for name, value in other.named_parameters() if name in hidden]
+    theirs = [dataclasses.replace(options, optimizer="adamw").build(rest)]
+    if matrices:
+        theirs.append(torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"))
+    step_all([own], list(model.parameters()), 0, 3)
+    step_all(theirs, list(other.parameters()), 0, 3)
+    for (name, value), same in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(value, same), name
+    kept = [value for slots in own.state.values() for name, value in slots.items() if name != "step"]
+    assert options.state_bytes(model.parameters(), outer) == sum(value.nbytes for value in kept)
+    load_optimizer_state(own, copy.deepcopy(optimizer_state(own)))
+
+
+def test_tied_weights_are_a_table_and_hide_no_other_matrix():
+    table, last = nn.Embedding(9, 4), nn.Linear(4, 9)
+    last.weight = table.weight
+    model = nn.Sequential(table, nn.Linear(4, 4), last)
+    assert {id(own) for own in outer_layers(model)} == {id(table.weight)}
 
 
 def test_a_rule_names_the_numbers_of_its_state(monkeypatch):

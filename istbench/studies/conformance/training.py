@@ -91,7 +91,7 @@ def plain_training(
     with torch.device("meta"):
         model = workload.build_model()
     model = materialise(model, workload, seed, torch.device("cpu"))
-    optimizer = options.build(model.parameters())
+    optimizer = options.build(model.parameters(), as_vectors=options.rule.as_vectors(model))
     shards = [
         ShardedBatches(workload.train_size, workload.batch_size, rank=rank, world_size=nodes, seed=seed)
         for rank in range(nodes)
