@@ -85,6 +85,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
         transport: the messages went through the fabric's transport, beside the process group.
         warmup_steps: local steps at the start of the run, each of which exchanges as the last step of a round does.
             The sample is from later rounds; a replay adds these exchanges.
+        warmup_state: exchanges more at the end of these steps, of the optimizer's state.
         stalled_s: seconds of stalls (`node.stalls`) in the sample.
         unlike_steps: local steps at the start of the run whose messages differ from those of the sample. A replay
             takes them for steps of the sample.
@@ -105,6 +106,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     window: Count | None = None
     transport: bool = False
     warmup_steps: Natural = 0
+    warmup_state: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     unlike_steps: Natural = 0
     stalled_s: Duration = 0.0
 
@@ -157,9 +159,10 @@ class Trace:
         return self.steps // self.rounds if self.steps % self.rounds == 0 else 1
 
     def warmup_exchanges(self, steps: Ints | int) -> Ints:
-        """Exchanges inside rounds, of the warm-up, that the run makes up to each of these local steps."""
+        """Exchanges of the warm-up, beside those of its rounds, up to each of these local steps."""
         warm = np.minimum(steps, self.meta.warmup_steps)
-        exchanges: Ints = warm - warm // self.round_steps
+        state = self.meta.warmup_state * (np.asarray(steps) >= self.meta.warmup_steps)
+        exchanges: Ints = warm - warm // self.round_steps + state
         return exchanges
 
     @cached_property

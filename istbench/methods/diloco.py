@@ -74,7 +74,7 @@ class DiLoCo(LocalSGD):
             if self.average_optimizer and self.inner_state == "reset":
                 raise UserError("average_optimizer averages a state that inner_state=reset deletes; leave one out")
 
-    def _warmup_rounds(self) -> int:
+    def _ddp_rounds(self) -> int:
         return 0
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

@@ -5,9 +5,10 @@ and floating-point buffers, also the running statistics of BatchNorm. (Every eva
 istbench/node/evaluate.py.) Each node keeps the vectors of a spectral normalisation. The optimizer's state stays
 local, unless `average_optimizer` averages it by a second all-reduce.
 
-With `warmup_rounds`, the nodes average after every local step of the first rounds: post-local SGD (Lin et al., ICLR
+With `ddp_rounds`, the nodes average after every local step of the first rounds: post-local SGD (Lin et al., ICLR
 2020, arXiv 1808.07217). With SGD these rounds train as `ddp` does, also with momentum. The optimizer's state stays
-local there too.
+local there too. At the end of these rounds the nodes average it once, so that all go on with one momentum, as those
+of `ddp` would.
 """
 
 import copy
@@ -24,7 +25,7 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method, OwnObject, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
-from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, started
+from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.layout import own_vectors
 
@@ -65,7 +66,7 @@ class LocalSGD(Method):
     class Options(RoundOptions):
         """Options of `local_sgd`."""
 
-        warmup_rounds: Natural = field(
+        ddp_rounds: Natural = field(
             default=0,
             metadata={"help": "first rounds, in which the nodes average after every local step"},
         )
@@ -79,12 +80,18 @@ class LocalSGD(Method):
         self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
         self._optimizer = self.build_optimizer(self._model, workload)
         self._steps = 0  # of the current round
-        self._warmup_steps = self._warmup_rounds() * self.options.local_steps
-        fabric.recorder.warmup_steps = self._warmup_steps
-        fabric.recorder.steady = not self._warmup_steps
+        self._ddp_steps = self._ddp_rounds() * self.options.local_steps
+        fabric.recorder.warmup_steps = self._ddp_steps
+        fabric.recorder.warmup_state = len(self.options.slots) if self._averages_state_once else 0
+        fabric.recorder.steady = not self._ddp_steps
 
-    def _warmup_rounds(self) -> int:
-        return int(self.options.warmup_rounds)
+    def _ddp_rounds(self) -> int:
+        return int(self.options.ddp_rounds)
+
+    @property
+    def _averages_state_once(self) -> bool:
+        """Whether the nodes average the optimizer's state at the end of `ddp_rounds`, and at no other time."""
+        return bool(self._ddp_rounds()) and not self.options.average_optimizer
 
     @property
     def round_steps(self) -> int:
@@ -92,7 +99,7 @@ class LocalSGD(Method):
 
     def accumulation(self) -> int:
         """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
-        more = self.options.average_optimizer or self._warmup_rounds()
+        more = self.options.average_optimizer or self._ddp_rounds()
         return 1 if more else int(self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
@@ -100,7 +107,7 @@ class LocalSGD(Method):
         self._steps += 1
         if self._steps == self.round_steps:
             self.close_round()
-        elif self.local_step < self._warmup_steps:
+        elif self.local_step < self._ddp_steps:
             self._average_models()
         return loss
 
@@ -114,12 +121,14 @@ class LocalSGD(Method):
         return loss.detach()
 
     def close_round(self) -> None:
-        self._fabric.recorder.steady = self.local_step + 1 >= self._warmup_steps
+        self._fabric.recorder.steady = self.local_step + 1 >= self._ddp_steps
         self._average()
         self._steps = 0
 
     def _average(self) -> None:
         self._average_models()
+        if self._averages_state_once and self.local_step + 1 == self._ddp_steps:
+            self._average_state()
         self._mark_round()
 
     def _average_models(self) -> None:
@@ -133,9 +142,8 @@ class LocalSGD(Method):
 
     def _average_state(self) -> None:
         """Replace the optimizer's state by its mean over nodes."""
-        slots = self.options.slots
-        state = [value for own in trained(self._model) for value in started(self._optimizer, own, slots)]
-        average(self._fabric, state, "averaging optimizer state")
+        if state := list(state_tensors(self._optimizer, self.options)):
+            average(self._fabric, state, "averaging optimizer state")
 
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:
@@ -169,7 +177,7 @@ class LocalSGD(Method):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model, averaged in place."""
         state = self._state_bytes(model)
-        averaged = [tensor_bytes(floating_tensors(model)), *state]
+        averaged = [tensor_bytes(floating_tensors(model)), *(state if self.options.average_optimizer else ())]
 
         def rounds(node: PlannedNode) -> Iterator[None]:
             while True:
@@ -178,7 +186,7 @@ class LocalSGD(Method):
                     node.all_reduce(size)
                 yield
 
-        warmup = self._warmup_rounds()
+        warmup = self._ddp_rounds()
         note = f"in the first {warmup} rounds the nodes average after every local step; a later round is planned"
         whole = whole_model(
             model, self.options, rounds, batch_size, own=workload.optimizer if workload.has_optimizer else None
@@ -186,6 +194,6 @@ class LocalSGD(Method):
         return replace(whole, round_buffers=max(state, default=0), notes=(note,) if warmup else ())
 
     def _state_bytes(self, model: nn.Module) -> list[int]:
-        """Bytes of the optimizer state that the nodes average at the end of a round, by dtype."""
-        slots = self.options.slots if self.options.average_optimizer else ()
+        """Bytes of the optimizer state that the nodes average at the end of a round, or of a warm-up, by dtype."""
+        slots = self.options.slots if self.options.average_optimizer or self._ddp_rounds() else ()
         return [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]

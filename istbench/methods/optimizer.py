@@ -1,7 +1,7 @@
 """The optimizer of a method's local steps: its options, and its state for checkpoints."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -322,6 +322,13 @@ def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence
             if slot != "momentum_buffer":
                 state.setdefault("step", torch.zeros(()))
     return [state[slot] for slot in slots]
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, options: OptimizerOptions) -> Iterator[Tensor]:
+    """The tensors that an optimizer of `options` keeps for trained parameters, made where there are none."""
+    for group in optimizer.param_groups:
+        for own in (own for own in group["params"] if own.requires_grad):
+            yield from started(optimizer, own, options.rule.slots(options, _dimensions(own, group)))
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -117,6 +117,7 @@ class TraceSample:
                 window=recorder.window,
                 transport=self._fabric.uses_transport,
                 warmup_steps=recorder.warmup_steps,
+                warmup_state=recorder.warmup_state,
                 unlike_steps=recorder.unlike_steps,
                 stalled_s=stalled_s,
             )

@@ -35,7 +35,7 @@ _METHODS: dict[str, tuple[str, ...]] = {
     "ddp": (),
     "ddp compress=powersgd": ("--set", "compress=powersgd", "--set", "start_compress=20"),
     "local_sgd": ("--set", "local_steps=10"),
-    "local_sgd warmup": ("--set", "local_steps=10", "--set", "warmup_rounds=3"),
+    "local_sgd warmup": ("--set", "local_steps=10", "--set", "ddp_rounds=3"),
     "ist": ("--set", "local_steps=10"),
     "streaming_ist": ("--set", "local_steps=10"),
     "diloco": ("--set", "local_steps=10"),

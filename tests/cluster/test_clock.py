@@ -104,6 +104,10 @@ def test_a_warm_up_costs_the_exchange_of_each_of_its_steps():
         (seconds,) = cluster_time(warm, M5, [steps]).seconds
         assert seconds == pytest.approx(replay(whole, M5, rounds=len(ended)).seconds, rel=0.01)
         assert warm.warmup_exchanges(steps) == len(ended) - steps // 4
+        # The average of the optimizer's state, once: as an exchange of a model, and only after the warm-up.
+        stateful = dataclasses.replace(warm, meta=msgspec.structs.replace(warm.meta, warmup_state=2))
+        more = cluster_time(stateful, M5, [steps]).seconds[0] - seconds
+        assert more > 0 if steps >= 8 else more == 0
 
 
 def test_no_step_is_earlier_than_the_one_before():

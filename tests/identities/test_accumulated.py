@@ -33,7 +33,7 @@ OPTIMIZERS = {
 }
 LOW = {"compress": "powersgd", "rank": 3, "least_compression": 1.0}
 HOOKS = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
-WARM = {"local_steps": 4, "warmup_rounds": 2, "lr": 0.1, "momentum": 0.9}
+WARM = {"local_steps": 4, "ddp_rounds": 2, "lr": 0.1, "momentum": 0.9}
 
 
 def node_all(fabric):
@@ -187,34 +187,54 @@ def test_compressed_gradients_are_those_of_the_hooks_of_torch(seen):
 def warm_up_against_ddp(fabric, workload):
     """In the warm-up: the difference from `ddp`. After it: from rounds that start there."""
     given = {name: WARM[name] for name in ("lr", "momentum")}
-    warm = WARM["local_steps"] * WARM["warmup_rounds"]
+    warm = WARM["local_steps"] * WARM["ddp_rounds"]
     method = set_up(fabric, workload, "local_sgd", WARM)
     train(fabric, workload, method, 0, warm - 1)
     inside = assembled(fabric, method)
     ddp = set_up(fabric, workload, "ddp", given)
     train(fabric, workload, ddp, 0, warm - 1)
-    wanted = assembled(fabric, ddp)
+    wanted = copy.deepcopy(assembled(fabric, ddp))
+    before = fabric.traffic["training"].sent
     train(fabric, workload, method, warm - 1, warm)
+    last = fabric.traffic["training"].sent - before
+    train(fabric, workload, ddp, warm - 1, warm)
+    alike = [len(set(fabric.numbers(float(own.double().sum())))) == 1 for own in momenta_of(method)]
+    theirs = zip(momenta_of(method), momenta_of(ddp), strict=True)
+    momenta = [all(alike), max(float((own - other).abs().max()) for own, other in theirs)]
     state = copy.deepcopy(method.state_dict())
     later = set_up(fabric, workload, "local_sgd", {**given, "local_steps": WARM["local_steps"]})
     later.load_state_dict(state)
     sent = fabric.traffic["training"].sent
     train(fabric, workload, method, warm, warm + 6)
     once = fabric.traffic["training"].sent - sent
+    momenta.append(any(len(set(fabric.numbers(float(own.double().sum())))) > 1 for own in momenta_of(method)))
     train(fabric, workload, later, warm, warm + 6)
     ends = [assembled(fabric, own) for own in (method, later)]
     if inside is None:
         return None
     model = sum(own.numel() for own in inside.parameters()) * 4
-    rings = once * fabric.world_size / (2 * (fabric.world_size - 1) * model)
-    return [largest_difference(inside, wanted), weights_sha256(ends[0]) == weights_sha256(ends[1]), rings]
+    rings = [sent * fabric.world_size / (2 * (fabric.world_size - 1) * model) for sent in (once, last)]
+    same = weights_sha256(ends[0]) == weights_sha256(ends[1])
+    return [largest_difference(inside, wanted), same, *rings, *momenta]
+
+
+def momenta_of(method):
+    return [method._optimizer.state[own]["momentum_buffer"] for own in method._model.parameters()]
 
 
 def test_a_warm_up_of_local_sgd_is_ddp_and_then_its_rounds(seen):
-    difference, same, rings = seen["warm"]
+    difference, same, rings, _, _, _, _ = seen["warm"]
     assert difference < EXACT
     assert same
     assert rings == pytest.approx(1, abs=1e-3)  # one average in the round after the warm-up
+
+
+def test_at_the_end_of_the_warm_up_all_nodes_have_the_momenta_of_ddp_once(seen):
+    _, _, _, last_rings, alike, difference, differ_later = seen["warm"]
+    assert alike
+    assert difference < EXACT
+    assert last_rings == pytest.approx(2, abs=1e-3)  # the model, and as many values of momentum
+    assert differ_later
 
 
 def test_options_of_powersgd_are_refused_without_it():

@@ -139,4 +139,4 @@ def test_a_plan_counts_the_memory_of_compression_and_says_what_it_leaves_out():
     errors = 4 * (2 * 600 * 600 + 600 * 8)
     assert low.buffers == errors + sent.plain + sent.left + sent.right
     assert "the first 50 local steps" in low.notes[1]
-    assert "in the first 3 rounds" in planned("local_sgd", {"warmup_rounds": 3}).notes[0]
+    assert "in the first 3 rounds" in planned("local_sgd", {"ddp_rounds": 3}).notes[0]

@@ -194,7 +194,7 @@ def test_where_every_rank_waits_for_the_others_the_operation_has_a_name(tmp_path
 
 @pytest.mark.processes
 def test_exchanges_that_always_take_long_are_none_also_in_a_warm_up(tmp_path):
-    methods = {"local_sgd": {"local_steps": "3", "warmup_rounds": "1"}}
+    methods = {"local_sgd": {"local_steps": "3", "ddp_rounds": "1"}}
     found, last = events_of(tmp_path, methods, how="always late")["local_sgd"]
     assert found == []
     assert last.train_s > 5 * LATE_S

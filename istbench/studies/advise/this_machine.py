@@ -26,7 +26,7 @@ class RecordedStep:
     def of(cls, trace: Trace, cell: PlannedCell | None) -> "RecordedStep":
         """The step in `trace` of `cell`; without the cell no other step has known seconds."""
         # A planned trace has no warm-up, and one of another length of a round may not have that of `trace`.
-        meta = msgspec.structs.replace(trace.meta, warmup_steps=0, unlike_steps=0)
+        meta = msgspec.structs.replace(trace.meta, warmup_steps=0, warmup_state=0, unlike_steps=0)
         return cls(meta=meta, step_s=mean_step_s(trace), operations=cell.operations if cell else None)
 
 

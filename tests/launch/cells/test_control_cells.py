@@ -51,7 +51,7 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
         request("ddp", nodes=4, hidden=100),
         request("diloco", nodes=4, local_steps="7"),
         request("streaming_diloco", nodes=4, send="int8"),
-        request("local_sgd", nodes=4, warmup_rounds=2),
+        request("local_sgd", nodes=4, ddp_rounds=2),
         request("noloco", nodes=4),
         request("sparseloco", nodes=4),
         request("ddp", nodes=4, accumulate=3),
@@ -65,7 +65,7 @@ def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subne
     assert not lacking
     assert [control.request for control in found] == [
         request("ddp", nodes=4, hidden=256, lr=0.3),
-        request("local_sgd", nodes=4, hidden=256, warmup_rounds=2),
+        request("local_sgd", nodes=4, hidden=256, ddp_rounds=2),
         request("ddp", nodes=4, hidden=256, accumulate=3),
         request("ddp", nodes=4, lr=0.3, accumulate=7),
         request("ddp", nodes=4, hidden=100, accumulate=9),

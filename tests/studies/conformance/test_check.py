@@ -37,7 +37,7 @@ LOW_RANK = {"compress": "powersgd", "rank": "1", "least_compression": "0.5"}
     [
         ("ddp", {"accumulate": "2", "start_compress": "3", **LOW_RANK}),
         ("zero", {"accumulate": "4", "compress": "bf16"}),
-        ("local_sgd", {"local_steps": "2", "warmup_rounds": "2"}),
+        ("local_sgd", {"local_steps": "2", "ddp_rounds": "2"}),
     ],
 )
 def test_options_that_change_the_exchange_keep_the_contract(name, options):
