@@ -16,6 +16,7 @@ from istbench.base.options.suite import MOST_CELLS, Suite, check_cells, read_sui
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
+    all_option,
     baseline_option,
     cell_options,
     cluster_option,
@@ -51,6 +52,7 @@ from istbench.node.registry import check_name
 @sink_option
 @cluster_option
 @baseline_option
+@all_option
 @explain_option
 @place_options
 @click.option(
@@ -69,6 +71,7 @@ def command(
     sinks: tuple[str, ...],
     cluster: ClusterProfile,
     baseline: str,
+    all_tables: bool,
     explain: bool,
     controls: bool,
     again: bool,
@@ -144,6 +147,7 @@ def command(
         output_format="json" if as_json else "table",
         page=page_beside(out),
         explain=explain,
+        all_tables=all_tables,
         quiet=quiet,
         fields={"cells": cells},
     )

@@ -206,6 +206,16 @@ def explain_option(command: _Command) -> _Command:
     )(command)
 
 
+def all_option(command: _Command) -> _Command:
+    """`--all`, for the tables of a report at a terminal."""
+    return click.option(
+        "--all",
+        "all_tables",
+        is_flag=True,
+        help="Print all tables. By default only the answer and one table of seconds to the target.",
+    )(command)
+
+
 _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
     click.option(
         "--format",
@@ -227,6 +237,7 @@ _REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
     ),
     baseline_option,
     click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
+    all_option,
     explain_option,
 ]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from istbench.report.output import Format
 
 
-_OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins")
+_OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "all_tables")
 
 
 @click.command("replay")
@@ -73,6 +73,7 @@ def command(
     levels: tuple[float, ...],
     baseline: str,
     pictures: bool,
+    all_tables: bool,
     explain: bool,
 ) -> None:
     """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
@@ -116,7 +117,15 @@ def command(
             tell=tell,
         )
     page = page_beside(results) if pictures else None
-    show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)
+    show_report(
+        report,
+        results,
+        output_format=output_format,
+        pictures=pictures,
+        page=page,
+        explain=explain,
+        all_tables=all_tables,
+    )
 
 
 def _replay_script(

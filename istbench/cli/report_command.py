@@ -37,6 +37,7 @@ def command(
     levels: tuple[float, ...],
     baseline: str,
     pictures: bool,
+    all_tables: bool,
     explain: bool,
     cluster: ClusterProfile,
     published: Path | None,
@@ -65,4 +66,12 @@ def command(
             published=figures,
             tell=tell,
         )
-    show_report(report, results, output_format=output_format, pictures=pictures, page=page, explain=explain)
+    show_report(
+        report,
+        results,
+        output_format=output_format,
+        pictures=pictures,
+        page=page,
+        explain=explain,
+        all_tables=all_tables,
+    )

@@ -37,13 +37,14 @@ def show_report(
     pictures: bool = True,
     page: Path | None = None,
     explain: bool = False,
+    all_tables: bool = False,
     quiet: bool = False,
     fields: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
 
-    page: the file of the page; None writes none. explain: print whole footers at a terminal.
-    quiet: print no lines about pictures and runs left out. fields: as in `print_report`.
+    page: the file of the page; None writes none. explain, all_tables: print whole footers, and all tables, at a
+    terminal. quiet: print no lines about pictures and runs left out. fields: as in `print_report`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
@@ -64,6 +65,7 @@ def show_report(
             page=written,
             notes=StringIO() if quiet else None,
             explain=explain,
+            all_tables=all_tables,
             fields=fields,
         )
 

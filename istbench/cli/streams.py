@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 # Replacements for an encoding without these characters. Any other missing character becomes its code: `\xe9`.
-_PLAIN = {"×": "x", "–": "-", "—": "-", "−": "-", "±": "+-", "≥": ">=", "≤": "<=", "≈": "~", "µ": "u", "…": "...",
-          "∞": "inf", "→": "->", "·": "."}  # fmt: skip
+_PLAIN = {"×": "x", "–": "-", "—": "-", "─": "-", "−": "-", "±": "+-", "≥": ">=", "≤": "<=", "≈": "~", "µ": "u",
+          "…": "...", "∞": "inf", "→": "->", "·": "."}  # fmt: skip
 _READER_GONE = errno.EPIPE
 
 

@@ -18,6 +18,7 @@ from istbench.results.stats import estimate, median
 Outcome = Literal["first", "close", "nobody"]
 
 _MEGA = 1e6
+_NAMED, _NAMES_WIDTH = 5, 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,50 @@ class Answer:
     """The answer for one target.
 
     outcome: one method is first, several are too close to call, or nobody reached the target.
-    verdict: the answer. basis: a sentence each about the clock, its error, unequal tuning and the data.
+    lead: the answer: who, among whom, how sure, measured or replayed. details: the speed-up and the costs.
+    basis: a sentence each about the clock, its error, unequal tuning and the data.
     """
 
     outcome: Outcome
-    verdict: tuple[str, ...]
+    lead: tuple[str, ...]
+    details: tuple[str, ...] = ()
     basis: tuple[str, ...]
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """The answer, then its details."""
+        return self.lead + self.details
+
+
+def hardest_reached(answers: Sequence[Answer | None]) -> int:
+    """The place in `answers`, the easiest target first, of the hardest that somebody reached; 0 without one."""
+    found = [place for place, one in enumerate(answers) if one is not None and one.outcome != "nobody"]
+    return found[-1] if found else 0
+
+
+def main_target(group: Group) -> Target | None:
+    """The hardest target that somebody reached, or else the easiest one; None without targets."""
+    if not group.contenders or not group.targets:
+        return None
+    return group.targets[hardest_reached([answer(group, target) for target in group.targets])]
+
+
+def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -> tuple[str, ...]:
+    """The first lines at a terminal: the answer on each clock of each of `studies`, see `by_study`."""
+    lines, said = [], set[str]()
+    for groups in studies:
+        for group in groups:
+            target = main_target(group)
+            if target is None:
+                why = "they have no target" if group.contenders else "no run has finished"
+                lead: tuple[str, ...] = (f"No run is the first: {why}.",)
+            else:
+                lead = answer(group, target, baseline).lead
+            # The same on several clocks is said once.
+            new = [lead[0], *(sentence for sentence in lead[1:] if sentence not in said)]
+            said.update(new)
+            lines.append(" ".join([*([f"{group.workload_label}:"] if len(studies) > 1 else []), *new]))
+    return tuple(dict.fromkeys(lines))
 
 
 def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
@@ -43,19 +82,78 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     rows = [row_time(contender, target) for contender in group.competing]
     if not rows:
         controls = f"Only controls have finished, so no method is the first to {target.of(group.metric)}."
-        return Answer(outcome="nobody", verdict=(controls,), basis=_basis(group, ()))
+        return Answer(outcome="nobody", lead=(controls,), basis=_basis(group, ()))
     there = sorted((row for row in rows if math.isfinite(row.seconds.median)), key=lambda row: row.seconds.median)
     if not there:
         found = (*_nobody(group, target, rows), *_sooner_controls(group, target, None))
-        return Answer(outcome="nobody", verdict=found, basis=_basis(group, ()))
+        return Answer(outcome="nobody", lead=found, basis=_basis(group, ()))
     first = there[0]
-    rivals = [row for row in there[1:] if row.contender.name != first.contender.name]
+    # More nodes are rivals of one machine, but not of fewer nodes.
+    alone = first.contender.nodes == 1
+    rivals = [row for row in there[1:] if alone or row.contender.name != first.contender.name]
     close = [row for row in rivals if first.overlaps(row)]
     shown = [first, *(close or rivals[:1])]
-    verdict = _close(group, target, shown) if close else _first(group, target, shown, rows, baseline)
-    sooner = _sooner_controls(group, target, first)
+    lead = _close(group, target, shown, rows) if close else _first(group, target, shown, rows)
     outcome: Outcome = "close" if close else "first"
-    return Answer(outcome=outcome, verdict=(*verdict, *sooner), basis=_basis(group, shown))
+    return Answer(
+        outcome=outcome,
+        lead=(
+            *lead,
+            *_one_machine(rows, first, close=bool(close)),
+            *_sooner_controls(group, target, first),
+            *_one_seed(shown),
+        ),
+        details=(*_over_baseline(group, target, first, baseline, close=bool(close)), *_costs(group, target, shown)),
+        basis=_basis(group, shown),
+    )
+
+
+def _among(rows: Sequence[RowTime]) -> str:
+    """` of ddp, ist and p3 on 1 and 2 nodes`, or ` of 12 rows`; empty for a single row."""
+    names = list(dict.fromkeys(row.contender.name for row in rows))
+    nodes = sorted({row.contender.nodes for row in rows})
+    if len(rows) == 1:
+        return ""
+    if len(names) > _NAMED or sum(map(len, names)) > _NAMES_WIDTH:
+        return f" of {len(rows)} rows"
+    on = f" on {joined(map(str, nodes))} nodes" if len(nodes) > 1 else ""
+    return f" of {joined(names)}{on}"
+
+
+def _where(group: Group) -> str:
+    if group.profile is not None:
+        return f"replayed on {group.profile.name}"
+    clock = " by wall clock" if group.clock == "wall_s" else ""
+    return f"measured{clock}{' in a lab' if group.host.lab else ''} on {group.host.name}"
+
+
+def _one_machine(rows: Sequence[RowTime], first: RowTime, *, close: bool) -> Iterable[str]:
+    """Whether one machine is enough, if there are rows on one node and on more, and `_first` does not say it."""
+    own = [row for row in rows if row.contender.nodes == 1]
+    if len(own) in (0, len(rows)):
+        return
+    if first.contender.nodes == 1:
+        if close:
+            yield "One machine may be enough: no row on more nodes is clearly faster."
+        return
+    one = min(own, key=lambda row: row.seconds.median)
+    if math.isinf(one.seconds.median):
+        yield f"One machine does not reach it: {one.name}, {one.seeds}."
+    elif first.overlaps(one):
+        yield f"One machine may be enough, it is too close to call: {one.name} takes {one.time}."
+    else:
+        yield f"One machine, {one.name}, takes {one.time}{_times_as_long(one, first)}."
+
+
+def _times_as_long(slower: RowTime, faster: RowTime) -> str:
+    return (
+        f", {number(slower.seconds.median / faster.seconds.median)} times as long" if faster.seconds.median else ""
+    )
+
+
+def _one_seed(rows: Sequence[RowTime]) -> Iterable[str]:
+    if max(row.seconds.seeds for row in rows) == 1:
+        yield "One seed each, so no spread is known."
 
 
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
@@ -64,35 +162,32 @@ def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str,
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
-        f"Nobody reached {target.of(group.metric)} within {group.budget}"
+        f"Nobody{_among(rows)} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
         + (f", apart from {joined(some)}." if some else "."),
         f"The best final {group.metric.name} is that of {found.name}, "
         f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
     )
 
 
-def _first(
-    group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime], baseline: str
-) -> Iterable[str]:
+def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
-    lead = f"{first.name} reaches {target.of(group.metric)} first, in {first.time}; {first.seeds} reached it"
+    enough = first.contender.nodes == 1 and any(row.contender.nodes > 1 for row in rows)
+    lead = (
+        f"{'One machine is enough: ' if enough else ''}{first.name} reaches {target.of(group.metric)} "
+        f"first{_among(rows)}, in {first.time}, {_where(group)}"
+        + (f"; {first.seeds} reached it" if first.seconds.seeds > 1 else "")
+    )
     if others:
-        times = number(others[0].seconds.median / first.seconds.median) if first.seconds.median else ""
-        next_one = f"{others[0].name} takes {others[0].time}"
-        yield f"{lead}. Next, {next_one}{f', {times} times as long' if times else ''}."
+        yield f"{lead}. Next, {others[0].name} takes {others[0].time}{_times_as_long(others[0], first)}."
     else:
         names = {row.contender.name for row in rows}
         tried = len(names) > 1 or any(run.diverged for run in group.unfinished)
         yield f"{lead}. {'No other method did.' if tried else 'No other method ran.'}"
-    yield from _over_baseline(group, target, first, baseline)
-    yield from _costs(group, target, shown)
-    if max(row.seconds.seeds for row in shown) == 1:
-        yield "One seed each, so no spread is known."
 
 
-def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str) -> Iterable[str]:
+def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, *, close: bool) -> Iterable[str]:
     found = pair(group, baseline, first.contender, [target])
-    if found is None:
+    if close or found is None:
         return
     on = f"{found.against.name} on as many nodes"
     if found.found.ratio is not None:
@@ -102,11 +197,11 @@ def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str) 
         yield f"In most seeds, {on} does not reach it."
 
 
-def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
+def _close(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     yield (
-        f"Too close to call: to {target.of(group.metric)}, {first.name} takes {first.time}, "
-        f"{joined(f'{row.name} {row.time}' for row in others)}."
+        f"Too close to call{_among(rows)}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
+        f"{joined(f'{row.name} {row.time}' for row in others)}, {_where(group)}."
     )
     by_seeds = all(row.seconds.low <= first.seconds.high for row in others)
     yield (
@@ -114,7 +209,6 @@ def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[s
         if by_seeds
         else "The difference is smaller than the largest error of such replays in a lab."
     )
-    yield from _costs(group, target, shown)
 
 
 def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Iterable[str]:

@@ -263,6 +263,16 @@ class Group:
         return f"{_CLOCK_NAMES[self.clock]} time"
 
     @property
+    def study(self) -> str:
+        """A key that groups of comparable runs on several clocks and machines share."""
+        return repr(
+            (
+                self.workload_label, self.metric.name, self.metric.apart, self.source.fingerprint, self.batch_size,
+                self.budget, self.device, self.timing_rule,
+            )
+        )  # fmt: skip
+
+    @property
     def stem(self) -> str:
         """A file name of this group alone, safe on every system."""
         defining = [
@@ -289,6 +299,14 @@ def differing_trials(rows: Iterable[Contender]) -> str:
     *fewer, (most, names) = sorted(by_trials.items())
     last = "every other row" if len(names) > 2 else joined(names)
     return "; ".join([*(f"{count or 'none'} for {joined(own)}" for count, own in fewer), f"{most} for {last}"])
+
+
+def by_study(groups: Iterable[Group]) -> list[list[Group]]:
+    """`groups` by their studies, each in order."""
+    studies: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        studies[group.study].append(group)
+    return list(studies.values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from istbench.base.decode import encode_own
-from istbench.report.answer import Answer, answer
-from istbench.report.groups import Group, Sweep
+from istbench.report.answer import Answer, answer, hardest_reached
+from istbench.report.groups import Group, Sweep, by_study
 from istbench.report.map import winner_map
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
@@ -70,8 +70,7 @@ class OnClock:
     @property
     def hardest_reached(self) -> int:
         """The place in `by_target` of the hardest target that somebody reached, or else of the easiest one."""
-        found = [place for place, at in enumerate(self.by_target) if at.answer and at.answer.outcome != "nobody"]
-        return found[-1] if found else 0
+        return hardest_reached([at.answer for at in self.by_target])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,17 +134,15 @@ def build_page(
 
     rounds: charts of one round of each method, such as `timeline.chart.round_charts`, which stands above this room.
     """
-    studies: dict[str, list[Group]] = defaultdict(list)
-    for group in report.groups:
-        studies[_study_key(group)].append(group)
     sweeps: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in report.sweeps:
-        sweeps[_study_key(sweep.groups[0])].append(sweep)
-    shown = tuple(_study(groups, sweeps[key], report, file, rounds) for key, groups in studies.items())
+        sweeps[sweep.groups[0].study].append(sweep)
+    studies = by_study(report.groups)
+    shown = tuple(_study(groups, sweeps[groups[0].study], report, file, rounds) for groups in studies)
     return Page(
         title=title,
         studies=shown,
-        problems=(*report.problems, *(line for key, of in studies.items() for line in _too_many(of))),
+        problems=(*report.problems, *(line for groups in studies for line in _too_many(groups))),
         advice=advice,
     )
 
@@ -169,15 +166,6 @@ def _without_seeds(plot: Plot | None, runs: int) -> Plot | None:
         for panel in plot.panels
     ]
     return dataclasses.replace(plot, panels=tuple(panels))
-
-
-def _study_key(group: Group) -> str:
-    return repr(
-        (
-            group.workload_label, group.metric.name, group.metric.apart, group.source.fingerprint, group.batch_size,
-            group.budget, group.device, group.timing_rule,
-        )
-    )  # fmt: skip
 
 
 def _study(

@@ -7,7 +7,9 @@ from pathlib import Path
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile
-from istbench.report.groups import Group, Sweep, group_runs, sweeps_of
+from istbench.report.answer import answer_lines
+from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
+from istbench.report.overview import overview
 from istbench.report.plots.by_bandwidth import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
 from istbench.report.selection import check_baseline, select_runs
@@ -100,7 +102,10 @@ def build_report_on_clusters(
     )  # fmt: skip
     sweeps = [sweep for sweep in replayed.sweeps if sweep.compares]
     by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
+    studies = by_study(replayed.groups)
     return Report(
+        answers=answer_lines(studies, baseline),
+        overview=tuple(overview(study, baseline) for study in studies),
         tables=(
             *cluster_tables(replayed.groups, baseline),
             *(crossings_table(sweep, baseline) for sweep in sweeps),

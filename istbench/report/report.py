@@ -7,7 +7,9 @@ from pathlib import Path
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
-from istbench.report.groups import Group, Sweep, group_runs, sweeps_of
+from istbench.report.answer import answer_lines
+from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
+from istbench.report.overview import overview
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
@@ -29,6 +31,8 @@ _MOST_SWEPT = 60
 class Report:
     """Tables, plots and problems of runs. It writes nothing; every form of output is made from it.
 
+    answers: a line each, the first at a terminal. overview: the tables that a terminal shows in place of `tables`,
+    unless asked for all; if empty, it shows `tables`.
     tables: for each group of comparable runs. plots: for the same groups, each with a file name of its own.
     problems: a line for each run that the report leaves out.
     groups: the tables' groups. sweeps: the same runs at several bandwidths. baseline: of their speed-ups.
@@ -37,6 +41,8 @@ class Report:
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...]
     problems: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+    overview: tuple[Table, ...] = ()
     groups: tuple[Group, ...] = field(default=(), compare=False)
     sweeps: tuple[Sweep, ...] = field(default=(), compare=False)
     baseline: str = BASELINE
@@ -93,9 +99,12 @@ def build_report(
         tables += cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
-    tables += [table for group in groups if (table := beside_published(group, baseline, published)) is not None]
+    beside = [table for group in groups if (table := beside_published(group, baseline, published)) is not None]
+    studies = by_study(groups)
     return Report(
-        tables=tuple(tables),
+        answers=answer_lines(studies, baseline),
+        overview=(*(overview(study, baseline) for study in studies), *beside),
+        tables=(*tables, *beside),
         plots=tuple(group_plots(groups)),
         problems=tuple(problems),
         groups=tuple(groups),

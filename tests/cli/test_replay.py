@@ -19,7 +19,7 @@ def results(tmp_path):
 
 def test_replay_prints_every_format_and_draws(results, istbench):
     asked = ["replay", results, "--cluster", "m5.2xlarge,p3.2xlarge", "--bandwidth", "100mbit,10gbit"]
-    status, table, said = istbench(*asked)
+    status, table, said = istbench(*asked, "--all")
     assert status == 0
     assert "where the replayed time goes on p3.2xlarge at 10 Gbit/s" in table
     assert "bandwidths where methods cross on m5.2xlarge" in table
@@ -116,6 +116,8 @@ def test_replay_says_what_is_missing(results, tmp_path, istbench):
 def test_report_shows_the_cluster_asked_for(results, istbench):
     status, table, _ = istbench("report", results, "--no-pictures", "--cluster", "p5.4xlarge")
     assert status == 0
+    assert table.index("measured on laptop") < table.index("replayed on p5.4xlarge")
+    status, table, _ = istbench("report", results, "--no-pictures", "--cluster", "p5.4xlarge", "--all")
     assert table.index("train seconds to accuracy on laptop") < table.index("replayed seconds to accuracy on p5")
 
 

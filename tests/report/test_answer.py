@@ -5,8 +5,11 @@ from fake_clusters import sweep_of, write_pair
 from fake_runs import header, ramp, write_run
 from read_tables import group_of
 
+from istbench.cluster.profile import load_profile
 from istbench.cluster.replay_checks import known_checks
-from istbench.report.answer import answer
+from istbench.report.answer import answer, answer_lines
+from istbench.report.groups import by_study
+from istbench.report.report import build_report
 
 
 def answered(group, level=0.8):
@@ -22,8 +25,8 @@ def test_the_first_method_is_named_with_its_lead_seeds_and_cost(results):
     found, text = answered(group_of(results))
     assert found.outcome == "first"
     assert found.verdict[0] == (
-        "ist on 2 nodes reaches accuracy 0.8 first, in 8.89 s [8.00–9.78]; 3 of 3 seeds reached it. "
-        "Next, ddp on 2 nodes takes 26.7 s [24.0–29.3], 3.00 times as long."
+        "ist on 2 nodes reaches accuracy 0.8 first of ddp and ist, in 8.89 s [8.00–9.78], measured on laptop; "
+        "3 of 3 seeds reached it. Next, ddp on 2 nodes takes 26.7 s [24.0–29.3], 3.00 times as long."
     )
     assert "it is 3.00 times [3.00–3.00] as fast as ddp on as many nodes" in text
     assert "Cost to the target: ist on 2 nodes 1.78 MB sent per node; ddp on 2 nodes 1.78 MB sent" in text
@@ -47,7 +50,9 @@ def test_overlapping_ranges_are_too_close_to_call(results):
         write_run(results, header("ddp", seed=seed), ramp(10.0 + 2 * seed))
     found, text = answered(group_of(results))
     assert found.outcome == "close"
-    assert found.verdict[0].startswith("Too close to call: to accuracy 0.8, ist on 2 nodes takes 8.89 s")
+    assert found.verdict[0].startswith(
+        "Too close to call of ddp and ist: to accuracy 0.8, ist on 2 nodes takes 8.89 s"
+    )
     assert "Their ranges over seeds overlap." in text
 
 
@@ -56,7 +61,7 @@ def test_nobody_reached_it(results):
     write_run(results, header("ddp"), ramp(9.0, 0.5))
     found, text = answered(group_of(results))
     assert found.outcome == "nobody"
-    assert text.startswith("Nobody reached accuracy 0.8 within 30 epochs.")
+    assert text.startswith("Nobody of ddp and ist reached accuracy 0.8 within 30 epochs, measured on laptop.")
     assert "The best final accuracy is that of ist on 2 nodes, 0.750." in text
 
 
@@ -88,6 +93,64 @@ def test_a_replay_names_its_error_and_a_lead_below_it_is_too_close(results):
     assert " 1.78 MB sent per node and $" in cost  # 2 MB in the whole run
     found, text = answered(even)  # 3.22 s and 3.22 s
     assert found.outcome == "close"
+
+
+def lead(results):
+    return answered(group_of(results))[0].lead
+
+
+def test_one_machine_that_is_first_is_enough(results):
+    for nodes, seconds in ((1, 9.0), (2, 27.0)):
+        write_run(results, header("ddp", nodes=nodes), ramp(seconds))
+    write_run(results, header("ist"), ramp(18.0))
+    assert lead(results)[0].startswith(
+        "One machine is enough: ddp on 1 node reaches accuracy 0.8 first of ddp and ist on 1 and 2 nodes, in 8.00 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [
+        ((27.0, 30.0), "One machine, ddp on 1 node, takes 25.3 s [24.0–26.7], 2.71 times as long."),
+        ((), "One machine does not reach it: ddp on 1 node, 0 of 2 seeds."),
+        (
+            (10.0, 12.0),
+            "One machine may be enough, it is too close to call: ddp on 1 node takes 9.78 s [8.89–10.7].",
+        ),
+        ((8.0, 13.0), "One machine may be enough: no row on more nodes is clearly faster."),
+    ],
+)
+def test_one_machine_is_said_beside_the_first_method(results, alone, said):
+    for seed, seconds in enumerate((9.0, 12.0)):
+        write_run(results, header("ddp", seed=seed), ramp(seconds))
+        write_run(results, header("ddp", nodes=1, seed=seed), ramp(alone[seed]) if alone else ramp(seconds, 0.5))
+    assert said in lead(results)
+
+
+def test_many_rows_are_a_number_in_the_sentence(results):
+    for number in range(8):
+        head = header("ist")
+        head["cell"] = f"speech-ist-{number}"
+        head["method_label"] = f"ist local_steps={number}"
+        head["config"]["method_options"] = {"local_steps": number}
+        write_run(results, head, ramp(9.0 + number))
+    assert "reaches accuracy 0.8 first of 8 rows, in 8.00 s" in lead(results)[0]
+
+
+def test_the_first_lines_name_each_clock_and_say_the_same_once(results):
+    write_pair(results)
+    report = build_report(results, cluster=load_profile("m5.2xlarge"))
+    measured, replayed = answer_lines(by_study(report.groups))
+    assert ", measured on laptop" in measured
+    assert ", replayed on m5.2xlarge" in replayed
+    assert "One seed each" in measured
+    assert "One seed each" not in replayed
+
+
+def test_without_a_finished_run_the_first_line_says_so(results):
+    write_run(results, header("ddp", status="failed"), ramp(9.0)[:1])
+    (line,) = answer_lines(by_study(build_report(results).groups))
+    assert line == "No run is the first: no run has finished."
 
 
 def test_controls_alone_have_no_first_method(results):

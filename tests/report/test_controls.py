@@ -116,16 +116,19 @@ def test_a_control_whose_range_overlaps_is_too_close_to_call(wide):
 
 
 def test_no_control_is_the_answer_but_a_sentence_names_a_sooner_one(wide):
-    before = answered(wide).verdict
+    before = answered(wide)
     for seed in (0, 1):
         run(wide, "ddp", 20.0, hidden=2048, seed=seed)
-    assert answered(wide).verdict == before
+    assert answered(wide) == before
     run(wide, "local_sgd", 1.0, hidden=2048)
     run(wide, "diloco", 30.0, control_nodes=1)
     run(wide, "diloco", 2.0, nodes=1, control_nodes=1)
     found = answered(wide)
-    assert found.verdict == (
-        *before,
+    assert found.verdict[0].startswith(
+        "ist on 2 nodes reaches accuracy 0.8 first of ddp, diloco, ist and local_sgd"
+    )
+    assert found.details == before.details
+    assert found.lead[1:] == (
         f"A control is sooner: local_sgd, {SUBNET} on 2 nodes takes 0.889 s, so to this target the wide network is "
         "not worth its cost.",
         "A control is sooner: diloco on 1 node takes 1.78 s, so to this target other nodes do not help.",

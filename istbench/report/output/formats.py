@@ -11,7 +11,7 @@ from typing import Any, TextIO, assert_never
 
 from istbench.base.errors import printable
 from istbench.report.output import Format
-from istbench.report.output.terminal import print_table
+from istbench.report.output.terminal import print_tables
 from istbench.report.report import Report
 from istbench.report.tables.table import Column, Scalar, Table
 
@@ -29,23 +29,28 @@ def print_report(
     page: Path | None = None,
     notes: TextIO | None = None,
     explain: bool = True,
+    all_tables: bool = False,
     fields: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print the tables of `report` to `stream`, its problems and pictures to `notes` (stderr by default).
+    """Print the answers and tables of `report` to `stream`, the rest to `notes` (stderr by default).
 
     output_format: `json` is one object, which holds the problems and pictures too.
-    pictures: paths of the drawn plots of `report`. page: path of its page. explain: as in `print_table`; other
-    formats have whole footers. fields: more of the JSON object.
+    pictures: paths of the drawn plots of `report`. page: path of its page. explain: as in `print_tables`.
+    all_tables: print all tables at a terminal, too. Other formats have all, with whole footers. fields: more of the
+    JSON object.
     """
     if output_format == "json":
         stream.write(report_json(report, pictures, page, fields) + "\n")
     elif output_format == "csv":
         stream.write(tables_csv(report.tables))
     elif output_format == "markdown":
-        stream.write("\n".join(table_markdown(table) for table in report.tables))
+        answers = [f"{_markdown(line)}\n" for line in report.answers]
+        stream.write("\n".join([*answers, *(table_markdown(table) for table in report.tables)]))
     elif output_format == "table":
-        for table in report.tables:
-            print_table(table, stream, explain=explain)
+        others = [table for table in report.tables if table not in report.overview]
+        shown = [*report.overview, *(others if all_tables or not report.overview else ())]
+        hidden = len(report.overview) + len(others) - len(shown)
+        print_tables(shown, stream, answers=report.answers, explain=explain, hidden=hidden)
     else:
         assert_never(output_format)
     notes = notes or sys.stderr
@@ -136,10 +141,11 @@ def report_json(
     page: Path | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> str:
-    """The tables and problems of `report`, paths of its `pictures` and `page`, and `fields`, as one JSON object."""
+    """`report`, paths of its `pictures` and `page`, and `fields`, as one JSON object."""
     return json.dumps(
         {
             **(fields or {}),
+            "answers": list(report.answers),
             "tables": [table_json(table) for table in report.tables],
             "problems": list(report.problems),
             "pictures": [str(path) for path in pictures],

@@ -1,65 +1,124 @@
-"""Print a table to a terminal."""
+"""Print the tables of a report to a terminal, below its answers."""
 
+import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from istbench.base.errors import printable
-from istbench.report.phrases import Caution, Lead
+from istbench.report.phrases import Caution, Lead, joined
 from istbench.report.tables.table import Table
 
-_GAP, _EDGES = 3, 2
-_WIDEST_KEY = 32
+if TYPE_CHECKING:
+    from rich.table import Table as Drawing
+
+_GAP = 2
+_WIDEST_KEY, _WIDEST = 32, 100
 
 
 def print_table(table: Table, stream: TextIO, *, width: int | None = None, explain: bool = True) -> None:
-    """Print `table` in `width` characters, by default the width of the terminal.
+    """Print `table` alone, as `print_tables` does."""
+    print_tables([table], stream, width=width, explain=explain)
 
-    A table that is too wide is printed in several blocks of columns. Each block has the columns that name the row.
 
-    explain: print the whole footer, not only the lines that lead it or warn.
+def print_tables(
+    tables: Sequence[Table],
+    stream: TextIO,
+    *,
+    answers: Sequence[str] = (),
+    width: int | None = None,
+    explain: bool = True,
+    hidden: int = 0,
+) -> None:
+    """Print `answers`, then `tables`, in `width` characters: by default those of the terminal, at most 100.
+
+    A table that is too wide loses the columns of the highest rank. If it still is, it is printed in several blocks
+    of columns, each with the columns that name the row. A line below several
+    tables is printed once, after the last.
+
+    explain: print whole footers, not only the lines that lead them or warn. hidden: number of further tables.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table as Drawing
     from rich.text import Text
 
-    width = width or shutil.get_terminal_size((120, 24)).columns
+    width = width or min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
     console = Console(file=stream, width=width, highlight=False, markup=False)
-    console.print(Text(printable(table.title), style="bold"))
-    for block in _blocks(table, width):
-        columns = [table.columns[index] for index in block]
-        drawing = Drawing(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(column.title for column in columns))
-        for column, characters in zip(columns, _widths(table, block, width), strict=True):
-            drawing.add_column(
-                Text(printable(column.title)), justify=column.align, overflow="fold", width=characters
-            )
-        for row in table.rows:
-            drawing.add_row(*(Text(printable(row[index].text)) for index in block))
+
+    def show(lines: Iterable[str], style: str) -> None:
+        for line in lines:
+            console.print(Text(printable(line), style=style))
+
+    counts = Counter(line for table in tables for line in dict.fromkeys(table.footer))
+    unsaid = [] if explain else [line for line in counts if not isinstance(line, Lead | Caution)]
+    if len(unsaid) < 2:  # the line that counts them would take as much room
+        unsaid = []
+    left_out = list[str]()
+    if answers:
+        show([*answers, ""], "bold")
+    for table in tables:
+        fitting, dropped = _fitting(table, width)
+        left_out += dropped
+        show([table.title], "bold")
         if table.rows:
-            console.print(drawing)
+            for block in _blocks(fitting, width):
+                console.print(_drawn(fitting, block, width))
+                console.print()
         else:
-            console.print(Text(table.empty))
-            break
-    for line in table.footer if explain else brief(table.footer):
-        console.print(Text(printable(line), style="dim"))
+            show([table.empty], "")
+        own = [line for line in table.footer if counts[line] == 1 and line not in unsaid]
+        show(own if len(tables) == 1 or not own else [*own, ""], "dim")
+    show((line for line, count in counts.items() if count > 1 and line not in unsaid), "dim")
+    show(_more(len(unsaid), hidden, left_out), "dim")
     console.print()
 
 
-def brief(footer: Sequence[str]) -> list[str]:
-    """The lines of `footer` that lead it or warn, and the number of the others."""
-    shown = [line for line in footer if isinstance(line, Lead | Caution)]
-    more = len(footer) - len(shown)
-    if more < 2:  # the line that counts them would take as much room
-        return list(footer)
-    return [*shown, f"{more} more lines: --explain"]
+def _drawn(table: Table, block: Sequence[int], width: int) -> "Drawing":
+    """The columns `block` of `table`."""
+    from rich.table import Table as Drawing
+    from rich.text import Text
+
+    columns, widths = [table.columns[index] for index in block], _widths(table, block, width)
+    titled = any(column.title for column in columns)
+    drawn = Drawing(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=titled)
+    for column, characters in zip(columns, widths, strict=True):
+        drawn.add_column(Text(printable(column.title)), justify=column.align, overflow="fold", width=characters)
+    if titled:
+        drawn.add_row(*("─" * characters for characters in widths))
+    for row in table.rows:
+        drawn.add_row(*(Text(printable(row[index].text)) for index in block))
+    return drawn
+
+
+def _more(lines: int, tables: int, columns: Sequence[str]) -> Iterable[str]:
+    """A line about all that is not printed, with the options that print it."""
+    said = [f"{lines} more lines: --explain"] if lines else []
+    if tables:
+        wide = f", with {joined(dict.fromkeys(columns))}" if columns else ""
+        said.append(f"{tables} more table{'s' * (tables > 1)}{wide}: --all")
+    if said:
+        yield f"{'. '.join(said)}."
+
+
+def _fitting(table: Table, width: int) -> tuple[Table, list[str]]:
+    """`table` without the columns of the highest rank that do not fit in `width`, and their titles."""
+    kept, dropped = list(range(len(table.columns))), list[str]()
+    widths = _least_widths(table, kept)
+    while sum(widths[index] + _GAP for index in kept) - _GAP > width:
+        last = max(kept, key=lambda index: table.columns[index].rank)
+        if table.columns[last].rank == 0:
+            break
+        kept.remove(last)
+        dropped.insert(0, table.columns[last].title)
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return dataclasses.replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows), dropped
 
 
 def _blocks(table: Table, width: int) -> list[list[int]]:
     """The columns of each block of at most `width` characters. Every block starts with the naming columns."""
     widths = _least_widths(table, range(len(table.columns)))
     keys = list(range(table.keys))
-    used_by_keys = _EDGES + sum(widths[index] + _GAP for index in keys)
+    used_by_keys = sum(widths[index] + _GAP for index in keys)
     blocks, used = [keys[:]], used_by_keys
     for index in range(table.keys, len(table.columns)):
         if used + widths[index] > width and len(blocks[-1]) > len(keys):
@@ -73,7 +132,7 @@ def _blocks(table: Table, width: int) -> list[list[int]]:
 def _widths(table: Table, columns: Sequence[int], width: int) -> list[int]:
     """Width of each column of a block: the least, plus room for its title if there is any."""
     widths = _least_widths(table, columns)
-    room = width - _EDGES - sum(widths) - _GAP * (len(widths) - 1)
+    room = width - sum(widths) - _GAP * (len(widths) - 1)
     for place, index in enumerate(columns):
         more = max(0, min(room, len(table.columns[index].title) - widths[place]))
         widths[place] += more

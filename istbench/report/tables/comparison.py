@@ -40,7 +40,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
         title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
         columns=columns,
         rows=rows,
-        footer=tuple(comparison_footer(group, baseline)),
+        footer=comparison_footer([group], baseline),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
@@ -48,21 +48,16 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
 def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
     """The main table of a group for one target: dollars on a cluster, and speed-ups to this target alone."""
-    money = ColumnOf[Contender](key="dollars", title="$ to target", entry=partial(_dollars, group, target))
     columns, rows = fill(
         [
             *NAMING,
-            _EXTRAPOLATED,
+            EXTRAPOLATED,
             ColumnOf(key="reached", title="seeds there", entry=partial(_reached, target)),
-            _to(group, target),
-            _RANGE,
-            ColumnOf(
-                key="speed_up",
-                title=f"speed-up over {baseline}",
-                entry=partial(_speed_up, group, baseline, [target]),
-            ),
-            *([money] if group.profile is not None and group.profile.priced else []),
-            *_cost(group),
+            seconds_to(group, target),
+            RANGE,
+            speed_up(group, baseline, [target]),
+            *dollars_to(group, target),
+            *cost(group),
         ],
         group.contenders,
     )
@@ -78,20 +73,19 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
 def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     return [
         *NAMING,
-        _EXTRAPOLATED,
+        EXTRAPOLATED,
         ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(contender.seeds)),
-        *(_to(group, target) for target in group.targets),
-        *([_to_the_end(group)] if group.close_targets else []),
-        _RANGE,
-        ColumnOf(
-            key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline, None)
-        ),
+        *(seconds_to(group, target) for target in group.targets),
+        *([seconds_to_the_end(group)] if group.close_targets else []),
+        RANGE,
+        speed_up(group, baseline, None),
         *([] if group.clock == "cluster_s" else [_STALLED]),
-        *_cost(group),
+        *cost(group),
     ]
 
 
-def _to(group: Group, target: Target) -> ColumnOf[Contender]:
+def seconds_to(group: Group, target: Target) -> ColumnOf[Contender]:
+    """The seconds to `target` on the clock of `group`, and the seeds that reached it if not all did."""
     return ColumnOf(
         key=f"{group.clock}_to_{target.key}",
         title=f"seconds to {target.text}",
@@ -99,7 +93,21 @@ def _to(group: Group, target: Target) -> ColumnOf[Contender]:
     )
 
 
-def _cost(group: Group) -> list[ColumnOf[Contender]]:
+def speed_up(group: Group, baseline: str, targets: Sequence[Target] | None) -> ColumnOf[Contender]:
+    """The speed-up over the row of `baseline` to the hardest of `targets`; see `pair`."""
+    return ColumnOf(
+        key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline, targets)
+    )
+
+
+def dollars_to(group: Group, target: Target) -> list[ColumnOf[Contender]]:
+    """The dollars to `target`; nothing without a price."""
+    if group.profile is None or not group.profile.priced:
+        return []
+    return [ColumnOf(key="dollars", title="$ to target", entry=partial(_dollars, group, target))]
+
+
+def cost(group: Group) -> list[ColumnOf[Contender]]:
     """The columns behind the seconds: the final metric, traffic and memory."""
     return [
         ColumnOf(key=f"final_{group.metric.name}", title=f"final {group.metric.title}", entry=_final),
@@ -138,7 +146,7 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     return Entry(text=(ROUGH if rough else "") + with_interval(found, number) + count, value=value)
 
 
-def _to_the_end(group: Group) -> ColumnOf[Contender]:
+def seconds_to_the_end(group: Group) -> ColumnOf[Contender]:
     """The seconds of all steps. They depend on no target, and so on no evaluation."""
 
     def entry(contender: Contender) -> Entry:
@@ -229,8 +237,8 @@ def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
     }
 
 
-_EXTRAPOLATED = ColumnOf[Contender](
+EXTRAPOLATED = ColumnOf[Contender](
     key="extrapolated_from_nodes", title="extrapolated", entry=_extrapolated, optional=True
 )
 _STALLED = ColumnOf[Contender](key="stalled_s", title="s in stalls", entry=_stalled, optional=True)
-_RANGE = ColumnOf[Contender](key="range_percent", title="replay known to %", entry=_range, optional=True)
+RANGE = ColumnOf[Contender](key="range_percent", title="replay known to %", entry=_range, optional=True)

@@ -37,10 +37,27 @@ _HELD_OUT = "by `istbench tune`, judged on samples held out of the training data
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
 
-def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
-    """The lines below the main table of `group`: its own facts, and a link to the rules of all such tables."""
-    yield data_line(group.source)
-    yield Lead(f"{_clock(group)} Budget: {group.budget} for every row, {group.batch_words}.")
+def comparison_footer(groups: Sequence[Group], baseline: str) -> tuple[str, ...]:
+    """The lines below a table of `groups`, one study on several clocks, and a link to the rules of such tables.
+
+    A line that several groups have is there once.
+    """
+    first = groups[0]
+    own = [list(_own_lines(group, baseline)) for group in groups]
+    return tuple(
+        dict.fromkeys(
+            [
+                data_line(first.source),
+                Lead(f"Budget: {first.budget} for every row, {first.batch_words}."),
+                *_clock_lines(groups),
+                *(line for lines in own for line in lines),
+                guide_line("the-main-table"),
+            ]
+        )
+    )
+
+
+def _own_lines(group: Group, baseline: str) -> Iterable[str]:
     yield from seeds_line(group)
     if group.clock == "cluster_s":
         yield from _cluster_lines(group)
@@ -68,13 +85,14 @@ def comparison_footer(group: Group, baseline: str) -> Iterable[str]:
     yield from _changes_line(group)
     yield from group_stall_lines(group)
     yield from _unfinished_lines(group)
-    yield guide_line("the-main-table")
 
 
-def _clock(group: Group) -> str:
-    if group.clock == "cluster_s":
-        return f"Clock: cluster_s, recorded on {group.device}, replayed on {group.machine}."
-    return f"Clock: {group.clock} on {group.machine}, timing rule {group.timing_rule}."
+def _clock_lines(groups: Sequence[Group]) -> Iterable[str]:
+    for group in groups:
+        if group.clock != "cluster_s":
+            yield Lead(f"Clock: {group.clock} on {group.machine}, timing rule {group.timing_rule}.")
+    if replayed := [group.machine for group in groups if group.clock == "cluster_s"]:
+        yield Lead(f"Clock: cluster_s, recorded on {groups[0].device}, replayed on {joined(replayed)}.")
 
 
 def _cluster_lines(group: Group) -> Iterable[str]:

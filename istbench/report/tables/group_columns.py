@@ -1,6 +1,7 @@
 """Columns, footer lines and context that the tables of a group share."""
 
 from istbench.report.groups import Contender, Group
+from istbench.report.phrases import Lead
 from istbench.report.tables.numbers import plain
 from istbench.report.tables.table import ColumnOf, Entry, Scalar
 
@@ -13,7 +14,7 @@ NAMING: tuple[ColumnOf[Contender], ...] = (
 
 def shared_line(group: Group) -> list[str]:
     """A line of a footer: the options that all rows share and their names leave out."""
-    return [f"All rows: {' '.join(group.shared)}."] if group.shared else []
+    return [Lead(f"All rows: {' '.join(group.shared)}.")] if group.shared else []
 
 
 def group_context(group: Group, baseline: str) -> dict[str, Scalar]:

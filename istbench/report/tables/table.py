@@ -11,11 +11,15 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column. key: its name in CSV and JSON, with the unit. title: its heading for readers."""
+    """A column. key: its name in CSV and JSON, with the unit. title: its heading for readers.
+
+    rank: a narrow terminal leaves out the columns of the highest rank first, and never those of rank 0.
+    """
 
     key: str
     title: str
     align: Align = "right"
+    rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ class Table:
 class ColumnOf(Generic[Row]):
     """A column with the function that makes its entry for a row.
 
-    optional: the column is left out if no row has a value in it.
+    optional: the column is left out if no row has a value in it. rank: as of `Column`.
     """
 
     key: str
@@ -59,6 +63,7 @@ class ColumnOf(Generic[Row]):
     entry: Callable[[Row], Entry]
     align: Align = "right"
     optional: bool = False
+    rank: int = 0
 
 
 def fill(
@@ -67,7 +72,7 @@ def fill(
     """The columns and rows of a table, made of `rows`."""
     filled = [(column, [column.entry(row) for row in rows]) for column in columns]
     shown = [
-        (Column(key=column.key, title=column.title, align=column.align), entries)
+        (Column(key=column.key, title=column.title, align=column.align, rank=column.rank), entries)
         for column, entries in filled
         if not column.optional or any(entry.value is not None for entry in entries)
     ]

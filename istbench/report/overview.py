@@ -1,0 +1,106 @@
+"""The one table that a terminal shows of a study: its rows on all clocks, the fastest first."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from istbench.base.options.defaults import BASELINE
+from istbench.report.answer import main_target
+from istbench.report.groups import Contender, Group
+from istbench.report.tables.comparison import (
+    EXTRAPOLATED,
+    RANGE,
+    cost,
+    dollars_to,
+    seconds_to,
+    seconds_to_the_end,
+    speed_up,
+)
+from istbench.report.tables.comparison_footer import comparison_footer
+from istbench.report.tables.group_columns import NAMING
+from istbench.report.tables.numbers import NOTHING
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.targets import Target
+from istbench.results.stats import median
+
+_LEAST = 1000  # above the ranks of clocks and easier targets
+_Row = list[Contender | None]  # in each of the groups
+
+
+def overview(groups: Sequence[Group], baseline: str = BASELINE) -> Table:
+    """A row for each method and number of nodes, with its seconds to the main target of the first of `groups`.
+
+    groups: those of a study, each on its clock or machine. The first sorts the rows; the columns that are not
+    seconds are its own.
+    """
+    first = groups[0]
+    target = main_target(first)
+    rows: dict[tuple[str, int], _Row] = {}
+    for place, group in enumerate(groups):
+        for contender in group.contenders:
+            rows.setdefault((contender.label, contender.nodes), [None] * len(groups))[place] = contender
+    columns, entries = fill(_columns(groups, target, baseline), sorted(rows.values(), key=partial(_order, target)))
+    to = "" if target is None else f" to {target.of(first.metric)}"
+    what = f"seconds{to}" if len(groups) > 1 else f"{first.clock_words}{to} on {first.machine}"
+    return Table(
+        title=f"{first.workload_label}: {what}, the fastest first",
+        columns=columns,
+        rows=entries,
+        footer=comparison_footer(groups, baseline),
+        keys=len(NAMING),
+    )
+
+
+def _order(target: Target | None, row: _Row) -> tuple[float, float]:
+    """The seconds to `target` on the first clock; of rows that miss it, the best final value first."""
+    first = row[0]
+    if first is None or target is None:
+        return math.inf, math.inf
+    final = median(first.finals())
+    lower = first.runs[0].curve.metric.lower_is_better
+    return median(list(first.seconds(target.level).values())), final if lower else -final
+
+
+def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:
+    """The columns; the order of their ranks is that in which readers need them."""
+    first, *others = groups
+    naming = [_in_group(None, column) for column in (*NAMING, EXTRAPOLATED)]
+    costs = [_in_group(0, column, rank=_LEAST + place) for place, column in enumerate(cost(first)[:2])]
+    if target is None:
+        return [*naming, _in_group(0, seconds_to_the_end(first)), *costs]
+    main = _in_group(0, seconds_to(first, target))
+    elsewhere = [
+        _in_group(place, seconds_to(group, target), title=_where(group), rank=place + 1)
+        for place, group in enumerate(others, start=1)
+    ]
+    if others and first.profile is not None:
+        main = _in_group(0, seconds_to(first, target), title=_where(first))
+        return [*naming, main, *elsewhere, *costs]
+    easier = [
+        _in_group(0, seconds_to(first, one), rank=_LEAST - place)
+        for place, one in enumerate(first.targets, start=1)
+        if one is not target
+    ]
+    more = [speed_up(first, baseline, [target]), *dollars_to(first, target), RANGE]
+    return [*naming, *easier, main, *(_in_group(0, column, rank=1) for column in more), *elsewhere, *costs]
+
+
+def _where(group: Group) -> str:
+    return f"on {group.host.name}" if group.profile is None else f"replayed on {group.profile.name}"
+
+
+def _in_group(place: int | None, column: ColumnOf[Contender], *, title: str = "", rank: int = 0) -> ColumnOf[_Row]:
+    """`column` of the group at `place`; None for the first group that has the row."""
+
+    def entry(row: _Row) -> Entry:
+        found = next(one for one in row if one is not None) if place is None else row[place]
+        return NOTHING if found is None else column.entry(found)
+
+    return ColumnOf(
+        key=f"{column.key} {place}",
+        title=title or column.title,
+        entry=entry,
+        align=column.align,
+        optional=column.optional,
+        rank=rank,
+    )
