@@ -145,8 +145,14 @@ def command(
     if as_json:
         records = [record for found in maps for record in found.records()]
         click.echo(json.dumps(records, indent=1, allow_nan=False))
-    tables = () if as_json else tuple(winners_table(found) for found in maps)
-    report, drawn = Report(tables=tables, plots=(), problems=problems), list[Path]()
+    shown = [] if as_json else maps
+    report = Report(
+        answers=tuple(found.sentence for found in shown),
+        tables=tuple(winners_table(found) for found in shown),
+        plots=(),
+        problems=problems,
+    )
+    drawn = list[Path]()
     try:
         if pictures:
             drawn = draw_maps(maps, report_folder(results))
@@ -182,5 +188,11 @@ def _map_script(
         found, problems = script_map(record, families, nodes, methods, assumed, by)
     if as_json:
         click.echo(json.dumps(found.records(), indent=1, allow_nan=False))
-    tables = () if as_json else (found.table(),)
-    print_report(Report(tables=tables, plots=(), problems=problems), sys.stdout, explain=explain)
+    shown = [] if as_json else [found]
+    report = Report(
+        answers=tuple(one.sentence for one in shown),
+        tables=tuple(one.table() for one in shown),
+        plots=(),
+        problems=problems,
+    )
+    print_report(report, sys.stdout, explain=explain)

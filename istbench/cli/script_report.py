@@ -9,7 +9,7 @@ from istbench.cluster.trace import Trace
 from istbench.plan.script_plan import assumptions
 from istbench.plan.script_trace import ChosenMethod, chosen_methods, methods_for, script_time, script_trace
 from istbench.report.report import Report
-from istbench.report.tables.script import steps_table
+from istbench.report.tables.script import steps_sentence, steps_table
 from istbench.report.tables.script_map import FastestMap
 
 
@@ -29,14 +29,15 @@ def script_report(
         UserError: if none can, for a typed method that is unknown, or whose messages need more than sizes.
     """
     traces, problems = _traces(record, nodes, methods)
-    tables = [
-        steps_table(
-            record, profile, [script_time(record, method, trace, profile) for method, trace in traces],
-            (*assumptions(record), *assumed),
-        )
-        for profile in profiles
-    ]  # fmt: skip
-    return Report(tables=tuple(tables), plots=(), problems=problems)
+    times = [[script_time(record, method, trace, profile) for method, trace in traces] for profile in profiles]
+    on_each = list(zip(profiles, times, strict=True))
+    said = (*assumptions(record), *assumed)
+    return Report(
+        answers=tuple(steps_sentence(record, profile, own) for profile, own in on_each),
+        tables=tuple(steps_table(record, profile, own, said) for profile, own in on_each),
+        plots=(),
+        problems=problems,
+    )
 
 
 def script_map(

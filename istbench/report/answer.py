@@ -18,7 +18,6 @@ from istbench.results.stats import estimate, median
 Outcome = Literal["first", "close", "nobody"]
 
 _MEGA = 1e6
-_NAMED, _NAMES_WIDTH = 5, 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     rivals = [row for row in there[1:] if alone or row.contender.name != first.contender.name]
     close = [row for row in rivals if first.overlaps(row)]
     shown = [first, *(close or rivals[:1])]
-    lead = _close(group, target, shown, rows) if close else _first(group, target, shown, rows)
+    lead = _close(group, target, shown) if close else _first(group, target, shown, rows)
     outcome: Outcome = "close" if close else "first"
     return Answer(
         outcome=outcome,
@@ -106,18 +105,6 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
         details=(*_over_baseline(group, target, first, baseline, close=bool(close)), *_costs(group, target, shown)),
         basis=_basis(group, shown),
     )
-
-
-def _among(rows: Sequence[RowTime]) -> str:
-    """` of ddp, ist and p3 on 1 and 2 nodes`, or ` of 12 rows`; empty for a single row."""
-    names = list(dict.fromkeys(row.contender.name for row in rows))
-    nodes = sorted({row.contender.nodes for row in rows})
-    if len(rows) == 1:
-        return ""
-    if len(names) > _NAMED or sum(map(len, names)) > _NAMES_WIDTH:
-        return f" of {len(rows)} rows"
-    on = f" on {joined(map(str, nodes))} nodes" if len(nodes) > 1 else ""
-    return f" of {joined(names)}{on}"
 
 
 def _where(group: Group) -> str:
@@ -162,7 +149,7 @@ def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str,
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
-        f"Nobody{_among(rows)} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
+        f"Nobody{group.among} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
         + (f", apart from {joined(some)}." if some else "."),
         f"The best final {group.metric.name} is that of {found.name}, "
         f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
@@ -174,7 +161,7 @@ def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequenc
     enough = first.contender.nodes == 1 and any(row.contender.nodes > 1 for row in rows)
     lead = (
         f"{'One machine is enough: ' if enough else ''}{first.name} reaches {target.of(group.metric)} "
-        f"first{_among(rows)}, in {first.time}, {_where(group)}"
+        f"first{group.among}, in {first.time}, {_where(group)}"
         + (f"; {first.seeds} reached it" if first.seconds.seeds > 1 else "")
     )
     if others:
@@ -197,10 +184,10 @@ def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, 
         yield f"In most seeds, {on} does not reach it."
 
 
-def _close(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
+def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     yield (
-        f"Too close to call{_among(rows)}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
+        f"Too close to call{group.among}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
         f"{joined(f'{row.name} {row.time}' for row in others)}, {_where(group)}."
     )
     by_seeds = all(row.seconds.low <= first.seconds.high for row in others)

@@ -34,6 +34,7 @@ from istbench.results.load import Run
 from istbench.results.metrics import Metric
 from istbench.results.stats import Estimate, estimate, median
 
+_NAMED, _NAMES_WIDTH = 5, 60
 _CLOCK_NAMES: dict[Clock, str] = {"train_s": "train", "wall_s": "wall", "cluster_s": "replayed"}
 
 
@@ -197,6 +198,18 @@ class Group:
     def competing(self) -> list[Contender]:
         """The rows that are no controls."""
         return [row for row in self.contenders if not self.is_control(row)]
+
+    @property
+    def among(self) -> str:
+        """The `competing` rows, for an answer: ` of ddp, ist and p3 on 1 and 2 nodes`; empty for a single row."""
+        rows = self.competing
+        if len(rows) < 2:
+            return ""
+        names = list(dict.fromkeys(row.name for row in rows))
+        if len(names) > _NAMED or sum(map(len, names)) > _NAMES_WIDTH:
+            return f" of {len(rows)} rows"
+        nodes = sorted({row.nodes for row in rows})
+        return f" of {joined(names)}" + (f" on {joined(map(str, nodes))} nodes" if len(nodes) > 1 else "")
 
     @property
     def unequal_trials(self) -> str:

@@ -1,5 +1,6 @@
 """Sentences and words that tables and plots share."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.data_source import DataSource
@@ -91,6 +92,14 @@ def joined(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def counted_winners(winners: Sequence[str], cells: int) -> str:
+    """`ist in all 7 cells`, or `ist in 5 of 8 cells, ddp in 2`, the most frequent first. winners: one a cell."""
+    (first, most), *others = Counter(winners).most_common()
+    if most == cells:
+        return f"{first} in all {cells} cells" if cells > 1 else first
+    return ", ".join([f"{first} in {most} of {cells} cells", *(f"{name} in {count}" for name, count in others)])
 
 
 def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:

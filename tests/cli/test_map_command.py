@@ -18,6 +18,7 @@ def results(tmp_path_factory):
 def test_map_prints_a_table_draws_it_and_lists_its_cells(results, istbench):
     status, table, said = istbench("map", results, "--bandwidth", "10mbit,10gbit")
     assert status == 0
+    assert table.startswith("First to accuracy 0.8 of ddp and local_sgd on 2 and 4 nodes: ")
     assert "first to accuracy 0.8" in table
     assert "Seeds: one in each row, so no spread is known." in table
     assert said.count("picture: ") == 1

@@ -47,7 +47,10 @@ def test_the_table_names_the_machines_first_and_links_that_nobody_named(istbench
     file = record()
     status, out, _ = istbench("replay", file, "--method", "ddp", "--nodes", "2")
     assert status == 0
-    assert HERE in out.splitlines()[0]
+    text = " ".join(out.split())
+    assert text.startswith("ddp on 2 nodes trains the most samples per second, ")
+    assert f" times those of one node. Replayed on {HERE}" in text
+    assert f"train.py on {HERE}" in text
     assert "links are those of m5.2xlarge: --bandwidth and --latency name yours" in " ".join(out.split())
     _, out, _ = istbench("replay", file, "--method", "ddp", "--nodes", "2", "--bandwidth", "1Gbps")
     assert "links are those of" not in " ".join(out.split())
@@ -129,7 +132,9 @@ def test_a_map_of_a_record_has_the_fastest_method_of_each_cell(istbench, record)
         assert cell["samples_over_one_node"] == pytest.approx(cell["nodes"] * 0.1 / cell["step_s"])
         assert cell["cluster"].startswith(HERE)
     status, table, _ = istbench(*asked)
-    assert table.splitlines()[0].startswith(f"train.py on {HERE}: the most samples per second, replayed")
+    text = " ".join(table.split())
+    assert text.startswith("The most samples per second of ddp and local_sgd local_steps=50: ")
+    assert f"train.py on {HERE}: the most samples per second, replayed" in text
     assert "Timing only" in table
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from istbench.report.groups import Group
 from istbench.report.palette import MethodStyle
-from istbench.report.phrases import ROUGH, count_nodes, off_words
+from istbench.report.phrases import ROUGH, count_nodes, counted_winners, off_words
 from istbench.report.plots.plot import plot_subtitle, plot_title
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name
@@ -93,6 +93,21 @@ class WinnerMap:
     def title(self) -> str:
         """The data, and the target."""
         return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}"
+
+    @property
+    def sentence(self) -> str:
+        """The answer: the first rows with the number of their cells, among whom, how sure, and replayed."""
+        tiles = [tile for row in self.tiles for tile in row]
+        winners = [tile.leaders[0] for tile in tiles if tile.verdict in ("first", "only")]
+        close, missed = (sum(tile.verdict == name for tile in tiles) for name in ("close", "nobody"))
+        said = [counted_winners(winners, len(tiles))] if winners else []
+        said += [f"{close} of {len(tiles)} too close to call"] if close else []
+        said += [f"nobody in {missed}"] if missed else []
+        several = any(row.seeds > 1 for row in self.group.contenders)
+        return (
+            f"First to {self.target.of(self.group.metric)}{self.group.among}: {'; '.join(said)}. Replayed on "
+            f"{self.cluster}{'' if several else '; one seed each, so no spread is known'}."
+        )
 
     @property
     def subtitle(self) -> str:

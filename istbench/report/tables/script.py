@@ -1,19 +1,20 @@
 """Tables of a recorded script: its step, and its steps by several methods on a cluster."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
-from istbench.report.phrases import Caution, Lead, checks_line, scaling_lines, sustained_line
+from istbench.report.phrases import Caution, Lead, checks_line, count_nodes, joined, scaling_lines, sustained_line
 from istbench.report.tables.comparison_footer import node_line
 from istbench.report.tables.numbers import NOTHING, number, plain, rounded
 from istbench.report.tables.table import Column, ColumnOf, Entry, Scalar, Table, fill
 
 _MEGA = 1e6
+_NAMED = 5
 
 
 class StepTime(Protocol):
@@ -69,6 +70,29 @@ def record_table(record: ScriptRecord, file: Path) -> Table:
             f"Recorded in {file}. By other methods: `istbench replay {file} --nodes 2,4 --bandwidth 100mbit,1gbit`",
         ),
         keys=0,
+    )
+
+
+def of_methods(methods: Collection[str]) -> str:
+    """` of ddp, zero and fsdp`, or ` of 12 methods`; empty for a single one."""
+    if len(methods) < 2:
+        return ""
+    return f" of {joined(methods)}" if len(methods) <= _NAMED else f" of {len(methods)} methods"
+
+
+def steps_sentence(record: ScriptRecord, profile: ClusterProfile, times: Sequence[StepTime]) -> str:
+    """The answer of `steps_table`: the method and nodes with the most samples per second, or one machine."""
+    if not times:
+        return f"No method can train {record.script} on these nodes."
+    first = max(times, key=lambda time: time.nodes / time.step_s)
+    methods, nodes = dict.fromkeys(time.method for time in times), sorted({time.nodes for time in times})
+    faster = first.nodes * first.alone_s / first.step_s
+    on = f" on {joined(map(str, nodes))} nodes" if len(nodes) > 1 else ""
+    alone = "One machine is enough: one node is faster than all. Of the others, " if faster <= 1 else ""
+    return (
+        f"{alone}{first.method} on {count_nodes(first.nodes)} trains the most samples per "
+        f"second{of_methods(methods)}{on}, {number(faster)} times those of one node. Replayed on {profile.name} "
+        "from one recorded step, never run by these methods."
     )
 
 

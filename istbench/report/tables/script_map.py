@@ -7,10 +7,10 @@ from typing import Any
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
-from istbench.report.phrases import Caution, Lead, checks_line, scaling_lines, sustained_line
+from istbench.report.phrases import Caution, Lead, checks_line, counted_winners, scaling_lines, sustained_line
 from istbench.report.tables.comparison_footer import node_line
 from istbench.report.tables.numbers import NOTHING, number, plain
-from istbench.report.tables.script import StepTime
+from istbench.report.tables.script import StepTime, of_methods
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
 
 _DIGITS = 3
@@ -29,6 +29,17 @@ class FastestMap:
     by: str
     rows: Mapping[str, Sequence[Sequence[StepTime]]]
     assumed: Sequence[str]
+
+    @property
+    def sentence(self) -> str:
+        """The answer: the fastest methods with the number of their cells, among whom, and that it is a replay."""
+        cells = [times for row in self.rows.values() for times in row if times]
+        methods = dict.fromkeys(time.method for times in cells for time in times)
+        return (
+            f"The most samples per second{of_methods(methods)}: "
+            f"{counted_winners([_fastest(times)[0].method for times in cells], len(cells))}. Replayed on "
+            f"{self.cluster}, from one recorded step, never run by these methods."
+        )
 
     def records(self) -> list[dict[str, Any]]:
         """All cells as JSON values."""
