@@ -58,8 +58,8 @@ from istbench.node.registry import check_name
 @click.option(
     "--controls",
     is_flag=True,
-    help="Also train ddp and local_sgd at a subnet's width, and ddp with as few bytes as a local method, by "
-    "accumulation.",
+    help="Also train ddp on one node, ddp and local_sgd at a subnet's width, and ddp with as few bytes as a local "
+    "method, by accumulation.",
 )
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
@@ -204,12 +204,12 @@ def _controls(
 
     with_all: the suites that have all controls, each with its requests.
     """
-    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes
+    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
 
     found, lines, lacking = on_few_nodes(requests), dict[str, None](), dict[str, None]()
     for own in with_all:
         more, reasons = at_equal_cost(own)
-        found += more
+        found += one_machine(own) + more
         lacking |= dict.fromkeys(reasons)
     known, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
     for control in found:

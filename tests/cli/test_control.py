@@ -106,12 +106,15 @@ def test_controls_stand_beside_the_rows_that_they_control(tmp_path, istbench):
     assert "ddp, hidden 8: a subnet's width" in table
     assert "the whole network is as wide as a subnet" in " ".join(table.split())
     rows = {row[0].value: row for row in table_of(tmp_path).rows}
+    assert [row[0].value for row in table_of(tmp_path).rows if row[1].value == 1] == ["ddp"]
+    assert "also runs ddp on 1 node: is one machine enough?" in said
+    assert "One machine" in " ".join(table.split())
     assert list(rows) == [
         "ddp", "ddp accumulate=4", "ddp hidden=8", "ist", "local_sgd", "local_sgd hidden=8"
     ]  # fmt: skip
     sent = {
         run.header.method_label: run.curve.evaluations[-1].bytes_sent_per_node
         for run in load_runs(tmp_path)[0]
-        if run.header.workload_label == "toy"
+        if run.header.workload_label == "toy" and run.header.nodes == 2
     }
     assert sent["ddp accumulate=4"] == sent["local_sgd"] == sent["ddp"] / 4 > 0

@@ -33,6 +33,29 @@ def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
     return found
 
 
+def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
+    """The controls on one node alone, without an exchange: whether several machines are needed at all.
+
+    Each copies a `ddp` among `requests` that sends whole gradients; beside others of its seed and workload, it is a
+    `ddp` with default options.
+    """
+    beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
+    for request in requests:
+        beside[_alike(replace(request, nodes=1))].append(request)
+    return [
+        Control(
+            request=replace(own, nodes=1, tuned=None), purpose=f"{own.method} on 1 node: is one machine enough?"
+        )
+        for alike in beside.values()
+        if any(request.nodes > 1 for request in alike)
+        for own in _plain(alike) or [replace(alike[0], method=BASELINE, method_options={})]
+    ]
+
+
+def _plain(requests: Sequence[RunRequest]) -> list[RunRequest]:
+    return [own for own in requests if own.method == BASELINE and _sends_whole_gradients(own.method_options)]
+
+
 def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[str]]:
     """The controls at a subnet's width and of accumulation, for the methods among `requests`.
 

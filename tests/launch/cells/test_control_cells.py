@@ -4,7 +4,7 @@ import pytest
 
 from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
-from istbench.launch.cells.controls import at_equal_cost
+from istbench.launch.cells.controls import at_equal_cost, one_machine
 from istbench.methods.footprint import tensor_bytes
 from istbench.node.registry import build_workload
 from istbench.plan.planner import PlanRequest, make_plan
@@ -41,6 +41,22 @@ def test_each_seed_has_its_controls():
         "ddp on 2 nodes with hidden=256: the width of a subnet of ist",
         "ddp on 2 nodes with accumulate=20: the bytes of local_sgd",
     ]
+
+
+def test_one_machine_is_a_control_of_every_seed_and_width():
+    asked = [
+        request("ist"), request("ddp", lr=0.3), request("ddp", nodes=4, lr=0.3), request("ddp", accumulate=4),
+        request("ist", seed=1, local_steps=3), request("local_sgd", hidden=64), request("ddp", hidden=64, compress="bf16"),
+        request("ddp", nodes=1, hidden=32),
+    ]  # fmt: skip
+    found = one_machine(asked)
+    assert [control.request for control in found] == [
+        request("ddp", nodes=1, lr=0.3),
+        request("ddp", nodes=1, lr=0.3),
+        request("ddp", nodes=1, seed=1),
+        request("ddp", nodes=1, hidden=64),
+    ]
+    assert found[0].purpose == "ddp on 1 node: is one machine enough?"
 
 
 def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subnets():
