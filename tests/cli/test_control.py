@@ -107,7 +107,7 @@ def test_controls_stand_beside_the_rows_that_they_control(tmp_path, istbench):
     assert "the whole network is as wide as a subnet" in " ".join(table.split())
     rows = {row[0].value: row for row in table_of(tmp_path).rows}
     assert [row[0].value for row in table_of(tmp_path).rows if row[1].value == 1] == ["ddp"]
-    assert "also runs ddp on 1 node: is one machine enough?" in said
+    assert "also runs ddp on 1 node, to see if one machine is enough" in said
     assert "One machine" in " ".join(table.split())
     assert list(rows) == [
         "ddp", "ddp accumulate=4", "ddp hidden=8", "ist", "local_sgd", "local_sgd hidden=8"

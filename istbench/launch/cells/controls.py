@@ -43,9 +43,7 @@ def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
     for request in requests:
         beside[_alike(replace(request, nodes=1))].append(request)
     return [
-        Control(
-            request=replace(own, nodes=1, tuned=None), purpose=f"{own.method} on 1 node: is one machine enough?"
-        )
+        Control(request=replace(own, nodes=1, tuned=None), purpose="ddp on 1 node, to see if one machine is enough")
         for alike in beside.values()
         if any(request.nodes > 1 for request in alike)
         for own in _plain(alike) or [replace(alike[0], method=BASELINE, method_options={})]

@@ -46,8 +46,8 @@ def test_each_seed_has_its_controls():
 def test_one_machine_is_a_control_of_every_seed_and_width():
     asked = [
         request("ist"), request("ddp", lr=0.3), request("ddp", nodes=4, lr=0.3), request("ddp", accumulate=4),
-        request("ist", seed=1, local_steps=3), request("local_sgd", hidden=64), request("ddp", hidden=64, compress="bf16"),
-        request("ddp", nodes=1, hidden=32),
+        request("ist", seed=1, local_steps=3), request("local_sgd", hidden=64),
+        request("ddp", hidden=64, compress="bf16"), request("ddp", nodes=1, hidden=32),
     ]  # fmt: skip
     found = one_machine(asked)
     assert [control.request for control in found] == [
@@ -56,7 +56,7 @@ def test_one_machine_is_a_control_of_every_seed_and_width():
         request("ddp", nodes=1, seed=1),
         request("ddp", nodes=1, hidden=64),
     ]
-    assert found[0].purpose == "ddp on 1 node: is one machine enough?"
+    assert found[0].purpose == "ddp on 1 node, to see if one machine is enough"
 
 
 def test_a_control_keeps_the_settings_of_its_method_and_takes_those_of_the_subnets():
