@@ -45,6 +45,11 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names) or 'none'}"
 
 
+def clipped(text: str, width: int) -> str:
+    """`text` in at most `width` characters, with an ellipsis in place of its end."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
 def printable(text: str) -> str:
     """`text` on one line, without escape sequences and characters outside UTF-8."""
     if text.isprintable():  # of lone surrogates, none is

@@ -1,4 +1,4 @@
-"""Bandwidths and times as people type them: `100mbit`, `1 Gbit/s`, `20ms`, `0.02`."""
+"""Bandwidths and times as people type them: `100mbit`, `1 Gbit/s`, `20ms`, `0.02`; and times as a clock."""
 
 import math
 import re
@@ -71,3 +71,9 @@ def parse_time(text: str, where: str = "") -> float:
             "its unit, as in 60us, 20ms, 0.5s, or 0.02 for seconds"
         )
     return seconds
+
+
+def clock(seconds: float) -> str:
+    """`1:40`, `2:03:00`: seconds as a clock shows them; no fewer than 0."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

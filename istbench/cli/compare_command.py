@@ -114,7 +114,9 @@ def command(
     cells: list[dict[str, Any]] = []
     failures, running = [], False
     with Display(quiet=quiet) as display:
+        display.place = f"cell 1 of {len(requests)}"
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
+            display.place = f"cell {number + 1} of {len(requests)}"
             if outcome.run is not None:
                 sources[outcome.cell] = outcome.source
             if outcome.failure is not None:

@@ -18,8 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from istbench.base.errors import UserError, printable, printable_lines
+from istbench.base.errors import UserError, clipped, printable, printable_lines
 from istbench.base.scratch import scratch_folder
+from istbench.base.units import clock
 from istbench.node.destinations import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Note, Resume
@@ -29,6 +30,7 @@ from istbench.results.store import RunDirectory
 
 _POLL_S = 0.2
 _PLAIN_LINE_S = 15.0
+_NARROW = 80
 
 
 class Display:
@@ -38,11 +40,11 @@ class Display:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
         self._live = self._console.is_terminal
+        wide = [BarColumn(bar_width=24), TimeElapsedColumn()] if self._console.width > _NARROW else []
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            *wide,
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}", markup=False),
             console=self._console,
@@ -51,6 +53,8 @@ class Display:
         )
         self._preparing: dict[str, Any] = {}
         self._last_plain = 0.0
+        self.place = ""
+        """The place of the next run among all, such as `cell 2 of 3`."""
 
     def __enter__(self) -> "Display":
         self._bars.start()
@@ -65,7 +69,8 @@ class Display:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        self._console.print(printable_lines(text), markup=False, soft_wrap=True)
+        # A terminal wraps words; a file keeps each line whole.
+        self._console.print(printable_lines(text), markup=False, soft_wrap=not self._live)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A `Progress` callback for `Workload.prepare`."""
@@ -82,9 +87,11 @@ class Display:
     def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
         """Show the progress of `run` until the block ends; yields its scratch directory."""
         total = header.config.steps
-        name = printable(f"{header.workload_label} {header.method_label} n={header.nodes} seed {header.seed}")
-        task = self._bars.add_task(name, total=total, state="starting")
-        over = threading.Event()
+        name = f"{header.method_label} n={header.nodes} seed {header.seed}, {header.workload_label}"
+        name = printable(f"{self.place}: {name}" if self.place else name)
+        # The figures beside the name stay whole on a narrow terminal.
+        task = self._bars.add_task(clipped(name, self._console.width // 3), total=total, state="starting")
+        over, began = threading.Event(), time.monotonic()
 
         def watch(scratch: Path) -> None:
             seen, state, told = -1, "starting", len(_urgent(run))
@@ -95,7 +102,10 @@ class Display:
                     told = self._tell(_urgent(run), told)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
-                    self._plain(f"{name}: step {step}/{total} {state}")
+                    spent = time.monotonic() - began
+                    left = f", {clock(spent * (total - step) / step)} left" if step else ""
+                    figures = f": step {step}/{total}{left}, {state}"
+                    self._plain(f"{clipped(name, _NARROW - len(figures))}{figures}")
             self._tell(_urgent(run), told)
 
         with scratch_folder() as scratch:
@@ -142,7 +152,7 @@ def _urgent(run: RunDirectory) -> list[str]:
 
 
 def _state(run: RunDirectory, metric: Metric) -> str:
-    """The last evaluation, with its step: training may be far ahead of it."""
+    """The last evaluation, with its step: training may be far ahead of it. At most 40 characters or so."""
     try:
         evaluations = Curve.from_events(run.events(), metric).evaluations
     except (OSError, UserError):
@@ -151,5 +161,5 @@ def _state(run: RunDirectory, metric: Metric) -> str:
         return "starting"
     last = evaluations[-1]
     value = last.metrics.get(metric.name)
-    loss = f", training loss {last.train_loss:.3f}" if last.train_loss is not None else ""
-    return f"at step {last.step}: {metric.name} {'not a number' if value is None else value_text(value, 4)}{loss}"
+    loss = f", loss {last.train_loss:.3f}" if last.train_loss is not None else ""
+    return f"{metric.name} {'not a number' if value is None else value_text(value, 4)}{loss} at {last.step}"

@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.base.units import parse_bandwidth, parse_time
+from istbench.base.units import clock, parse_bandwidth, parse_time
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,10 @@ def test_times(text, seconds):
 def test_what_is_no_time_is_told_with_examples(text):
     with pytest.raises(UserError, match="^--latency: .* is not a time .* 60us, 20ms, 0.5s, or 0.02"):
         parse_time(text, "--latency")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-2.0, "0:00"), (59.6, "1:00"), (100.0, "1:40"), (7380.0, "2:03:00")]
+)
+def test_seconds_as_a_clock_shows_them(seconds, text):
+    assert clock(seconds) == text

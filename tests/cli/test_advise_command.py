@@ -1,6 +1,7 @@
 """`istbench advise` from the command line to its answer, on a toy workload that really trains."""
 
 import json
+import re
 import shlex
 
 import msgspec
@@ -49,6 +50,11 @@ def test_without_a_target_one_node_names_it(istbench, tmp_path):
     words = ("advise", "toy", "--nodes", "2", "--bandwidth", "100mbit", "--methods", "local_sgd", "--seeds", "1")
     status, printed, said = istbench(*words, "--minutes", "0.4", "--out", tmp_path / "out", "--json")
     assert status in (0, 3), said
+    told = [line for line in said.splitlines() if line.startswith("candidate ")]
+    assert told
+    for line in told:
+        assert re.fullmatch(r"candidate \d+ of \d+, 0:\d\d left: .*, [\d,]+ local steps(, seed \d)?", line)
+        assert len(line) <= 80
     found = json.loads(printed)
     assert found["target_from"].startswith("which one node reached in ")
     assert found["target"] == round(found["target"], 2)

@@ -1,20 +1,42 @@
 """What the progress line says of a run."""
 
+import time
+
+import pytest
 from fake_runs import evaluation, header, write_run
 
-from istbench.cli.progress import _state
+from istbench.cli import progress
+from istbench.cli.progress import Display, _state
 from istbench.results.events import Resume, Start
 from istbench.results.metrics import Metric
 
 
 def test_the_progress_line_says_at_which_step_it_was_evaluated(results):
     run = write_run(results, header(status="running"), [evaluation(0, 0.0, 0.1)])
-    assert _state(run, Metric("accuracy")) == "at step 0: accuracy 0.1000"
+    assert _state(run, Metric("accuracy")) == "accuracy 0.1000 at 0"
     run.append(evaluation(500, 9.0, 0.4312, loss=1.2034))
-    assert _state(run, Metric("accuracy")) == "at step 500: accuracy 0.4312, training loss 1.203"
+    assert _state(run, Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
     run.append(evaluation(600, 9.0, None))
-    assert _state(run, Metric("accuracy")) == "at step 600: accuracy not a number, training loss 1.000"
+    assert _state(run, Metric("accuracy")) == "accuracy not a number, loss 1.000 at 600"
     run.append(Resume(step=500))
-    assert _state(run, Metric("accuracy")) == "at step 500: accuracy 0.4312, training loss 1.203"
+    assert _state(run, Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
     run.append(Start())
     assert _state(run, Metric("accuracy")) == "starting"
+
+
+@pytest.mark.parametrize("options", ["", "local_steps=16 outer_lr=0.7 outer_rule=smol schedule=constant"])
+def test_lines_of_progress_have_their_figures_and_at_most_80_columns(results, monkeypatch, capsys, options):
+    run = write_run(results, header(status="running", options=options), [evaluation(500, 9.0, 0.4312, loss=1.2034)])
+    monkeypatch.setattr(progress, "_PLAIN_LINE_S", 0.0)
+    monkeypatch.setattr(progress, "read_step", lambda _scratch: 500)
+    with Display() as display:
+        display.place = "cell 2 of 3"
+        with display.training(run.header(), run):
+            time.sleep(0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    for line in lines:
+        assert len(line) <= 80
+        assert line.startswith("cell 2 of 3: ddp")
+        assert ": step 500/1000, 0:0" in line
+        assert line.endswith(" left, accuracy 0.4312, loss 1.203 at 500")

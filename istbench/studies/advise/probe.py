@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from istbench.base.errors import RunFailed, UserError
+from istbench.base.errors import RunFailed, UserError, clipped
 from istbench.base.machine import cores
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.interval import Interval
+from istbench.base.units import clock
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
@@ -115,6 +116,7 @@ class _Probing:
         self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
         self._failed: dict[str, str] = {}
         self._costs: dict[str, Cost] = {}
+        self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
 
     def run(self, replaying: Callable[[], AbstractContextManager[object]]) -> Probed:
@@ -229,7 +231,7 @@ class _Probing:
         request = self._recorded_variant().of(
             self._base, nodes=1, steps=steps, eval_every=Interval(steps=-(-steps // evaluations)), seed=0
         )
-        self._screen.note(f"one node alone: {steps:,} local steps; {self.left_s():.0f} s left")
+        self._screen.note(f"one node alone, {clock(self.left_s())} left: {steps:,} local steps")
         try:
             with at_most(self.left_s(), stopping_s=self._stopping_s):
                 (outcome,) = self._backend.run([request], self._out, False, self._screen)
@@ -247,13 +249,9 @@ class _Probing:
         return Variant(method=BASELINE, options=kept)
 
     def _note_estimates(self, estimated: Sequence[EstimatedVariant], few: Sequence[EstimatedVariant]) -> None:
-        for one in estimated:
+        self._screen.note(f"step two: {len(few)} of {len(estimated)} candidates can be first by their speed there")
+        for one in few:
             self._screen.note(f"  {estimate_line(one)}")
-        baselines = sum(one.variant.baseline for one in few)
-        self._screen.note(
-            f"step two: training for real: {baselines} baselines, and of {len(few) - baselines} others that can be "
-            "first as many as the time allows"
-        )
 
     # Step two: the methods of `ProbeTrainer`.
 
@@ -319,6 +317,9 @@ class _Probing:
             if before is not None:  # with time, it is tried again
                 self._failed[label] = before
             return None
+        self._begun.setdefault(label, len(self._begun) + 1)
+        place = f"candidate {self._begun[label]} of {len(self._few)}, {clock(self.left_s())} left: "
+        self._screen.note(candidate_line(place, label, rung.steps, seed))
         request = self._by_label[label].variant.of(
             self._base,
             seed=seed,
@@ -352,11 +353,6 @@ class _Probing:
         return run
 
     def _plan(self, rung: Rung) -> None:
-        seeds = "" if rung.seeds == (0,) else f", seed {rung.seeds[0]}"
-        self._screen.note(
-            f"{rung.steps:,} local steps each{seeds}: {', '.join(rung.labels)}; "
-            f"{max(0.0, self.left_s()):.0f} s left"
-        )
         self._probes.planned(rung)
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
@@ -502,10 +498,14 @@ def cost_of(run: Run, wall_s: float | None) -> Cost:
     )
 
 
+def candidate_line(place: str, label: str, steps: int, seed: int) -> str:
+    """`candidate 3 of 12, 1:40 left: ist, 800 local steps`, in at most 80 characters."""
+    length = f", {steps:,} local steps{f', seed {seed}' if seed else ''}"
+    return f"{place}{clipped(label, 80 - len(place) - len(length))}{length}"
+
+
 def estimate_line(one: EstimatedVariant) -> str:
-    """One line about a variant after step one."""
-    if one.why_not:
-        return f"{one.variant.label}: not trained, {one.why_not}"
+    """One line about a variant to train."""
     if one.step_s is None or one.computing is None:
         return f"{one.variant.label}: its speed there is unknown before it trains"
     return f"{one.variant.label}: {number(one.step_s * 1e3)} ms a local step there, computing {one.computing:.0%}"
