@@ -245,7 +245,9 @@ def _on_clock(group: Group, report: Report, rounds: Callable[[Group], Sequence[B
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
         curves=_without_seeds(_either(made.get(f"{group.stem}-over-time"), metric_over, group), len(group.runs)),
-        by_nodes=_either(made.get(f"{group.stem}-time-to-target"), time_by_nodes, group) if group.targets else None,
+        by_nodes=_either(made.get(f"{group.stem}-time-to-target"), time_by_nodes, group)
+        if group.targets and len(group.nodes) > 1
+        else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
         rounds=tuple(rounds(group)),
     )

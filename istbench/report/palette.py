@@ -17,7 +17,7 @@ class MethodStyle:
     marker: str
 
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Methods that meet in one picture differ in hue or lightness also for colour-blind readers: a test simulates them.
 _KNOWN = {
     "ddp": ("#0072B2", "s"),
     "local_sgd": ("#009E73", "^"),
@@ -25,15 +25,15 @@ _KNOWN = {
     "streaming_ist": ("#882255", "*"),
     "parameter_server": ("#E69F00", "D"),
     "p3": ("#CC79A7", "v"),
-    "dslide": ("#56B4E9", "P"),
+    "dslide": ("#001399", "P"),
     "fsdp": ("#000000", "X"),
-    "zero": ("#7F7F7F", "h"),
-    "model_parallel": ("#8C6D31", "<"),
-    "sampled_softmax": ("#5E3C99", ">"),
-    "diloco": ("#00695C", "p"),
-    "streaming_diloco": ("#B8860B", "d"),
+    "zero": ("#525252", "h"),
+    "model_parallel": ("#4D4010", "<"),
+    "sampled_softmax": ("#004D66", ">"),
+    "diloco": ("#332288", "p"),
+    "streaming_diloco": ("#56B4E9", "d"),
     "sparseloco": ("#661100", "8"),
-    "noloco": ("#6699CC", "H"),
+    "noloco": ("#2121D9", "H"),
 }
 # Of a method that is not listed, chosen by its name. Markers tell two of one colour apart.
 _OTHER_COLOURS = ("#B2182B", "#4D4D4D", "#1F1FF9", "#F91FD5", "#04AE04", "#547C03")

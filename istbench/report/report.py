@@ -124,11 +124,11 @@ def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
 
 
 def group_plots(groups: Iterable[Group]) -> list[Plot]:
-    """The metric over time and the time to each target, for each of `groups` that has runs."""
+    """The metric over time and, with several numbers of nodes, the time to each target, for each of `groups`."""
     plots = []
     for group in groups:
         if group.contenders:
             plots.append(metric_over(group))
-            if group.targets:
+            if group.targets and len(group.nodes) > 1:  # one number of nodes is no axis: the table has its seconds
                 plots.append(time_by_nodes(group))
     return plots

@@ -52,6 +52,8 @@ TOO_CLOSE = (
 _BEYOND = 2.0
 """The end of an error bar over a seed that missed, as a multiple of the median."""
 _MOST_CLOSE = 3
+_APART = 1.07
+"""Points of one number of local steps stand this factor apart, so that none hides another."""
 Link = tuple[float, float]
 """Latency in seconds and bandwidth in bit/s."""
 
@@ -502,22 +504,23 @@ def draw_lines(panel: Any, cells: Sequence[Cell], link: Link) -> None:
     ends = [min(cell.every for cell in cells), max(cell.every for cell in cells)]
     for place, (_, line) in enumerate(lines):
         style = styles[line]
+        apart = _APART ** (place - (len(lines) - 1) / 2)
         own = [cell for cell in cells if cell.line == line]
         there = [cell for cell in own if math.isfinite(cell.seconds[link].median)]
         times = [cell.seconds[link] for cell in there]
         below = [time.median - time.low for time in times]
         above = [(time.high if math.isfinite(time.high) else _BEYOND * time.median) - time.median for time in times]
         panel.errorbar(
-            [cell.every for cell in there], [time.median for time in times], yerr=[below, above],
-            color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, linewidth=1.8,
-            elinewidth=1, label=line,
+            [cell.every * apart for cell in there], [time.median for time in times], yerr=[below, above],
+            color=style.colour, linestyle=style.line, marker=style.marker, markersize=8, linewidth=1.6,
+            elinewidth=1.6, markeredgecolor="white", markeredgewidth=0.8, label=line,
         )  # fmt: skip
         if len(own) == 1 and there:
             panel.plot(ends, [times[0].median] * 2, color=style.colour, linewidth=1, linestyle=":")
         if missed := [cell.every for cell in own if cell not in there]:
             panel.plot(
-                missed, [1 - 0.03 * place] * len(missed), transform=panel.get_xaxis_transform(),
-                color=style.colour, marker="x", linestyle="none", clip_on=False,
+                [every * apart for every in missed], [1 - 0.03 * place] * len(missed),
+                transform=panel.get_xaxis_transform(), color=style.colour, marker="x", linestyle="none", clip_on=False,
             )  # fmt: skip
 
 

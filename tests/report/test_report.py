@@ -46,7 +46,8 @@ def test_a_report_is_data_and_writes_nothing(results):
 def test_every_plot_has_a_file_name_of_its_own(results):
     for machine in ("x86_64", "aarch64"):
         host = {"name": "laptop", "cores": 8, "machine": machine}
-        write_plausible(results, "ddp", traced=True, host=host, cell=f"cell-{machine}")
+        for nodes in (2, 4):
+            write_plausible(results, "ddp", nodes=nodes, traced=True, host=host, cell=f"cell-{machine}-{nodes}")
     stems = [plot.stem for plot in build_report(results, cluster=M5).plots]
     assert len(stems) == 2 * 2 + 2
     assert len(set(stems)) == len(stems)

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ _PANEL_INCHES = (3.3, 2.9)
 _AXIS_POINTS = 72 * 2.2  # height of an axis, about
 _NAME_POINTS = 7.5  # from the name of a level to the next
 _EDGE = 1.5  # points, of a marker
-_LEGEND_CHARACTERS = 44
+_LEGEND_CHARACTERS = 26
+_CHARACTER_INCHES, _LINE_INCHES = 0.09, 0.23  # of the legend
 
 
 def draw_plots(plots: Iterable[Plot], directory: Path) -> list[Path]:
@@ -37,10 +38,13 @@ def _fill(plot: Plot, figure: "Figure") -> None:
     labels = {series.label: series for panel in plot.panels for series in panel.series}
     across = 2 if len(plot.panels) == 4 else min(_ACROSS, len(plot.panels))
     down = math.ceil(len(plot.panels) / across)
-    legend_columns = _legend_columns(max(map(len, labels)), across)
-    legend_rows = math.ceil((len(labels) + plot.has_extrapolated) / legend_columns)
-    width = max(5.6, 0.9 + _PANEL_INCHES[0] * across)
-    figure.set_size_inches(width, 1.4 + 0.25 * legend_rows + _PANEL_INCHES[1] * down)
+    names = {label: textwrap.fill(printable(label), _LEGEND_CHARACTERS) for label in labels}
+    wide = max(len(line) for name in names.values() for line in name.splitlines())
+    lines = sum(name.count("\n") + 1 for name in names.values()) + plot.has_extrapolated
+    width = max(5.6, 0.9 + _PANEL_INCHES[0] * across + 0.7 + _CHARACTER_INCHES * wide)
+    subtitle = textwrap.fill(printable(plot.subtitle), int(width * 12))
+    height = max(0.9 + _PANEL_INCHES[1] * down, 1.0 + _LINE_INCHES * lines)
+    figure.set_size_inches(width, height + _LINE_INCHES * (subtitle.count("\n") + 1))
     axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
     for index, (panel, area) in enumerate(zip(plot.panels, axes, strict=False)):
         if plot.kind == "points":
@@ -61,26 +65,21 @@ def _fill(plot: Plot, figure: "Figure") -> None:
         axes[index].tick_params(labelbottom=lowest)
         axes[index].set_ylabel("" if index % across else printable(plot.y_label), fontsize="medium")
         axes[index].set_xlabel(plot.x_label if lowest else "", fontsize="medium")
-    subtitle = textwrap.fill(printable(plot.subtitle), int(width * 12))
     title = textwrap.fill(printable(plot.title), int(width * 8))
     figure.suptitle(title, fontsize="large", fontweight="bold")
-    _legend(figure, labels, legend_columns, plot, subtitle)
+    figure.supxlabel(subtitle, fontsize="small")
+    _legend(figure, labels, names, plot)
 
 
-def _legend_columns(longest: int, across: int) -> int:
-    if longest <= _LEGEND_CHARACTERS // 2:
-        return min(3, across + 1)
-    return 2 if across > 1 and longest <= 36 else 1
-
-
-def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plot, subtitle: str) -> None:
+def _legend(figure: "Figure", labels: Mapping[str, Series], names: Mapping[str, str], plot: Plot) -> None:
+    """The legend beside the panels: below them it would take more room than they do."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D(
             [], [], color=series.style.colour, linestyle=series.style.line, linewidth=2,
             marker=series.style.marker, markersize=6,
-            label=textwrap.fill(printable(label), _LEGEND_CHARACTERS),
+            label=names[label],
         )
         for label, series in labels.items()
     ]  # fmt: skip
@@ -91,10 +90,7 @@ def _legend(figure: "Figure", labels: dict[str, Series], columns: int, plot: Plo
                 markeredgewidth=_EDGE, label="extrapolated",
             )
         )  # fmt: skip
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, frameon=False, title=subtitle,
-        title_fontsize="small",
-    )  # fmt: skip
+    figure.legend(handles=handles, loc="outside right center", frameon=False, handlelength=2.6)
 
 
 def _face(series: Series, x: float) -> str:

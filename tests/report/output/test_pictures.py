@@ -19,7 +19,9 @@ def pictures_of(results):
 
 def test_pictures_are_written_under_safe_names_as_png_and_svg(results):
     label = "../../we ird/$x^{$ <b>"
-    write_run(results, header("ist", workload_label=label, method_label="ist $\\frac{ <i>"), ramp(9.0))
+    for nodes in (2, 4):
+        head = header("ist", nodes=nodes, workload_label=label, method_label="ist $\\frac{ <i>")
+        write_run(results, head, ramp(9.0))
     paths = pictures_of(results)
     assert len(paths) == 4
     for path in paths:
@@ -42,6 +44,7 @@ def test_names_that_no_font_has_are_drawn_as_question_marks(results):
 
 def test_pictures_of_nothing_reached_and_of_diverged_runs_are_drawn(results):
     write_run(results, header("ddp"), ramp(9.0, 0.1))
+    write_run(results, header("ddp", nodes=4), ramp(9.0, 0.1))
     write_run(results, header("ist"), [evaluation(0, 0.0, math.nan), evaluation(1, 0.0, math.nan)])
     assert len(pictures_of(results)) == 4
 
@@ -66,7 +69,8 @@ def test_a_curve_of_one_point_is_a_marker_beside_the_legends(results):
 
 def test_an_open_ended_interval_is_drawn(results):
     for seed, value in enumerate([0.9, 0.9, 0.5]):
-        write_run(results, header("ddp", seed=seed), ramp(9.0 + seed, value))
+        for nodes in (2, 4):
+            write_run(results, header("ddp", seed=seed, nodes=nodes), ramp(9.0 + seed, value))
     assert len(pictures_of(results)) == 4
 
 

@@ -5,6 +5,7 @@ from fake_runs import header, ramp, write_run
 from read_tables import group_of
 
 from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.report import build_report
 
 
 def test_time_by_nodes_keeps_misses_apart(results):
@@ -17,3 +18,9 @@ def test_time_by_nodes_keeps_misses_apart(results):
     assert series.y == pytest.approx((8.0, 8.0))
     assert plot.ticks == ("1", "2", "8")
     assert plot.y_scale == "log"
+
+
+def test_one_number_of_nodes_is_no_chart(results):
+    for method in ("ist", "ddp"):
+        write_run(results, header(method), ramp(9.0))
+    assert [plot.kind for plot in build_report(results).plots] == ["lines"]
