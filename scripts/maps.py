@@ -62,7 +62,8 @@ def main() -> None:
         found += maps
     maps = [dataclasses.replace(one, stem=f"map-{place}" if place else "map") for place, one in enumerate(found)]
     target.mkdir(parents=True, exist_ok=True)
-    shown = "\n".join(f"![{path.stem}]({path.name})" for path in draw_maps(maps, target) if path.suffix == ".png")
+    drawn = [path for path in draw_maps(maps, target) if path.suffix == ".png"]
+    shown = "\n".join(f"![{path.stem}]({path.name})" for path in drawn)
     tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
     wanted = ",".join(f"{level:g}" for level in arguments.targets if level is not None)
     data = [] if arguments.name in WITHOUT_DATA else ["--data", "FILE" if arguments.name == "text" else "DIR"]
@@ -73,8 +74,8 @@ def main() -> None:
     records = [record for one in maps for record in one.records()]
     (target / "map.json").write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")
     page, about = f"{target.name}/README.md", f"The first method on {arguments.name}, by bandwidth and nodes"
-    picture = f'<img src="{target.name}/map.png" width="180" alt="{about}">'
-    print(f"| [{picture}]({page}) | [{target.name}]({page}): {about} | {verdicts} |")
+    small = [f'[<img src="{target.name}/{path.name}" width="180" alt="{about}">]({page})' for path in drawn[:1]]
+    print(f"| {''.join(small)} | [{target.name}]({page}): {about} | {verdicts} |")
 
 
 def levels(text: str) -> tuple[float, ...]:
@@ -84,6 +85,8 @@ def levels(text: str) -> tuple[float, ...]:
 
 def verdict(found: WinnerMap) -> str:
     """In how many cells each method is first, the first ones are too close, one ran alone, or nobody arrives."""
+    if found.one_winner:
+        return found.one_winner
     tiles = [tile for row in found.tiles for tile in row]
     firsts = Counter(tile.winner for tile in tiles if tile.winner is not None)
     kinds = Counter(tile.verdict for tile in tiles)

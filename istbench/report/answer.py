@@ -8,6 +8,7 @@ from typing import Literal
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.clock import dollars
 from istbench.report.baseline import pair
+from istbench.report.doubts import doubts
 from istbench.report.groups import Group
 from istbench.report.phrases import joined
 from istbench.report.row_time import RowTime, row_time
@@ -25,14 +26,21 @@ class Answer:
     """The answer for one target.
 
     outcome: one method is first, several are too close to call, or nobody reached the target.
-    lead: the answer: who, among whom, how sure, measured or replayed. details: the speed-up and the costs.
-    basis: a sentence each about the clock, its error, unequal tuning and the data.
+    lead: the answer: who, among whom, measured or replayed. details: the speed-up and the costs. basis: a sentence
+    each about the contenders, the clock, its range, unequal tuning and the data. doubts: reasons to doubt it, in a
+    few words each.
     """
 
     outcome: Outcome
     lead: tuple[str, ...]
     details: tuple[str, ...] = ()
     basis: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def doubt(self) -> str:
+        """The doubts in a sentence; empty for a sure answer."""
+        return f"Not sure: {'; '.join(self.doubts)}." if self.doubts else ""
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -63,7 +71,8 @@ def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -
                 why = "they have no target" if group.contenders else "no run has finished"
                 lead: tuple[str, ...] = (f"No run is the first: {why}.",)
             else:
-                lead = answer(group, target, baseline).lead
+                found = answer(group, target, baseline)
+                lead = (*found.lead, *filter(None, [found.doubt]))
             # The same on several clocks is said once.
             new = [lead[0], *(sentence for sentence in lead[1:] if sentence not in said)]
             said.update(new)
@@ -96,14 +105,10 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     outcome: Outcome = "close" if close else "first"
     return Answer(
         outcome=outcome,
-        lead=(
-            *lead,
-            *_one_machine(rows, first, close=bool(close)),
-            *_sooner_controls(group, target, first),
-            *_one_seed(shown),
-        ),
+        lead=(*lead, *_one_machine(rows, first, close=bool(close)), *_sooner_controls(group, target, first)),
         details=(*_over_baseline(group, target, first, baseline, close=bool(close)), *_costs(group, target, shown)),
         basis=_basis(group, shown),
+        doubts=doubts(group, shown),
     )
 
 
@@ -138,18 +143,13 @@ def _times_as_long(slower: RowTime, faster: RowTime) -> str:
     )
 
 
-def _one_seed(rows: Sequence[RowTime]) -> Iterable[str]:
-    if max(row.seconds.seeds for row in rows) == 1:
-        yield "One seed each, so no spread is known."
-
-
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
     some = [f"{row.seeds} of {row.name}" for row in rows if row.seconds.reached]
     finals = [(median(row.contender.finals()), row) for row in rows]
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
-        f"Nobody{group.among} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
+        f"Nobody{group.of_rows} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
         + (f", apart from {joined(some)}." if some else "."),
         f"The best final {group.metric.name} is that of {found.name}, "
         f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
@@ -161,7 +161,7 @@ def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequenc
     enough = first.contender.nodes == 1 and any(row.contender.nodes > 1 for row in rows)
     lead = (
         f"{'One machine is enough: ' if enough else ''}{first.name} reaches {target.of(group.metric)} "
-        f"first{group.among}, in {first.time}, {_where(group)}"
+        f"first{group.of_rows}, in {first.time}, {_where(group)}"
         + (f"; {first.seeds} reached it" if first.seconds.seeds > 1 else "")
     )
     if others:
@@ -187,7 +187,7 @@ def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, 
 def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     yield (
-        f"Too close to call{group.among}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
+        f"Too close to call{group.of_rows}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
         f"{joined(f'{row.name} {row.time}' for row in others)}, {_where(group)}."
     )
     by_seeds = all(row.seconds.low <= first.seconds.high for row in others)
@@ -230,7 +230,8 @@ def _basis(group: Group, shown: Sequence[RowTime]) -> tuple[str, ...]:
     own = "" if group.source.kind != "synthetic" else " These figures say nothing about the real dataset."
     trials = group.unequal_trials
     tuned = [f"Tuned unequally, by trials: {trials}."] if trials else []
-    return (*_clock(group, shown), *tuned, f"Trained on {group.source.seen}.{own}")
+    among = f"Among {group.among}."
+    return (among, *_clock(group, shown), *tuned, f"Trained on {group.source.seen}.{own}")
 
 
 def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
@@ -239,19 +240,18 @@ def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
         yield f"Measured on {group.machine}{stops}."
         return
     yield f"Replayed on {group.machine}, not measured there."
+    known = [f"{row.known} for {row.name}" for row in shown if row.known]
+    if known:
+        yield f"The seconds are known to {joined(known)}."
     checks = {
         run.cluster.check.method: run.cluster.check.check
         for row in shown
         for run in row.contender.runs
         if run.cluster is not None and run.cluster.check is not None
     }
-    known = [
-        f"{method} by {check.median:.1%} in the median and {abs(check.largest):.1%} at most"
-        for method, check in checks.items()
-        if check is not None
-    ]
-    if known:
-        yield f"In a lab, replays were off: {'; '.join(known)}."
+    off = [f"{method} by up to {abs(check.largest):.1%}" for method, check in checks.items() if check is not None]
+    if off:
+        yield f"{'Beside that, in' if known else 'In'} a lab replays were off: {'; '.join(off)}."
     unknown = [method for method, check in checks.items() if check is None]
     if unknown:
         yield f"No lab has checked replays of {joined(unknown)}."

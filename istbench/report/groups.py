@@ -88,6 +88,19 @@ class Contender:
         return median([run.curve.seconds[-1] for run in self.runs])
 
     @property
+    def known_range(self) -> tuple[float, float] | None:
+        """The replayed seconds as far as their computing is known, below and above, as factors.
+
+        None if they are not replayed, or if the range of a run is unknown.
+        """
+        times = [run.cluster for run in self.runs if run.cluster is not None]
+        low = [time.low for time in times if time.low is not None]
+        high = [time.high for time in times if time.high is not None]
+        if not times or len(low) < len(times) or len(high) < len(times):
+            return None
+        return min(low), max(high)
+
+    @property
     def extrapolated_from(self) -> int | None:
         """Nodes of the recorded run, if any run of the row was never run but dealt from it; else None."""
         return next((run.extrapolated_from for run in self.runs if run.extrapolated_from), None)
@@ -200,7 +213,7 @@ class Group:
         return [row for row in self.contenders if not self.is_control(row)]
 
     @property
-    def among(self) -> str:
+    def of_rows(self) -> str:
         """The `competing` rows, for an answer: ` of ddp, ist and p3 on 1 and 2 nodes`; empty for a single row."""
         rows = self.competing
         if len(rows) < 2:
@@ -215,6 +228,22 @@ class Group:
     def unequal_trials(self) -> str:
         """`differing_trials` of the `competing` rows."""
         return differing_trials(self.competing)
+
+    @property
+    def tuning(self) -> str:
+        """`untuned`, `tuned unequally` or `tuned by 20 trials each`, of the `competing` rows."""
+        trials = {row.trials for row in self.competing}
+        if trials <= {0}:
+            return "untuned"
+        return "tuned unequally" if len(trials) > 1 else f"tuned by {trials.pop()} trials each"
+
+    @property
+    def among(self) -> str:
+        """The contenders, and how they trained: `ddp and ist; untuned; cosine over 20 epochs`."""
+        methods = joined(dict.fromkeys(row.method for row in self.competing)) if self.competing else "no method"
+        schedules = sorted({str(row.settings["schedule"]) for row in self.competing if "schedule" in row.settings})
+        rate = "constant learning rate" if schedules == ["constant"] else joined(schedules) if schedules else ""
+        return "; ".join([methods, self.tuning, f"{rate} over {self.budget}" if rate else self.budget])
 
     @property
     def batch_words(self) -> str:

@@ -38,6 +38,12 @@ class RowTime:
         """`3 of 3 seeds`."""
         return f"{self.seconds.reached} of {self.seconds.seeds} seed{'s' if self.seconds.seeds > 1 else ''}"
 
+    @property
+    def known(self) -> str:
+        """`-5 to +28 %`: how far its replayed seconds are known; empty if no range is."""
+        found = self.contender.known_range
+        return "" if found is None else " to ".join(f"{100 * (end - 1):+.0f}" for end in found) + " %"
+
     def overlaps(self, slower: "RowTime") -> bool:
         """As `ranges_overlap`."""
         return ranges_overlap(self.seconds, self.error, slower.seconds, slower.error)

@@ -520,7 +520,8 @@ def draw_lines(panel: Any, cells: Sequence[Cell], link: Link) -> None:
         if missed := [cell.every for cell in own if cell not in there]:
             panel.plot(
                 [every * apart for every in missed], [1 - 0.03 * place] * len(missed),
-                transform=panel.get_xaxis_transform(), color=style.colour, marker="x", linestyle="none", clip_on=False,
+                transform=panel.get_xaxis_transform(), color=style.colour, marker="x",
+                linestyle="none", clip_on=False,
             )  # fmt: skip
 
 

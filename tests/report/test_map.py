@@ -117,7 +117,7 @@ def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(resul
     assert (found.tiles[0][0].winner, found.tiles[0][0].over_next, found.tiles[0][0].text) == (
         "ist",
         None,
-        "ist alone",
+        "ist others missed",
     )
 
 
@@ -213,13 +213,27 @@ def test_the_table_says_data_clock_and_error_of_replays_first(results):
     first = table.footer[0]
     assert isinstance(first, Lead)
     for said in (
+        "Among ddp and local_sgd; untuned; 30 epochs.",
         "SYNTHETIC",
-        "cluster_s, recorded on cpu, replayed on bare",
+        "Seconds: recorded on cpu, replayed on bare",
         "Replays were off by up to ",
         "% in a lab (ddp, ",
     ):
         assert said in first
     assert any(isinstance(line, Caution) and line.startswith("Seeds: one") for line in table.footer)
+
+
+def test_a_map_of_one_winner_is_a_sentence_and_no_picture(results):
+    for nodes in (2, 4):
+        write(results, "ddp", 0.04, nodes=nodes)
+        write(results, "ist", 0.001, nodes=nodes)
+    found = map_of(results, FAST / 2, FAST)
+    assert found.one_winner.startswith("ist is first to accuracy 0.8 in all 4 cells, 4 Gbit/s to 8 Gbit/s and ")
+    assert "2, 4 nodes: " in found.one_winner
+    assert found.one_winner.endswith(" times as fast as the next.")
+    assert winners_table(found).footer[0] == found.one_winner
+    assert draw_maps([found], results / "report") == []
+    assert map_of(results, SLOW, FAST).one_winner == ""
 
 
 def test_every_tile_of_the_picture_has_its_words(results):

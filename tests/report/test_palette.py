@@ -36,7 +36,6 @@ def test_methods_from_outside_have_colours_that_no_listed_method_has():
 
 SIGHT = {
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    # fmt: off
     "deuteranopia": (
         (0.367322, 0.860646, -0.227968),
         (0.280085, 0.672501, 0.047413),

@@ -32,10 +32,13 @@ _NAMES = {
 def draw_maps(maps: Iterable[WinnerMap], directory: Path) -> list[Path]:
     """Write each of `maps` into `directory` as PNG and SVG, over existing files; returns the paths.
 
+    A map of one winner is a sentence, and has no picture.
+
     Raises:
         UserError: if they cannot be written.
     """
-    return write_figures(((found.stem, partial(_fill, found)) for found in maps), directory)
+    shown = (found for found in maps if not found.one_winner)
+    return write_figures(((found.stem, partial(_fill, found)) for found in shown), directory)
 
 
 def _fill(found: WinnerMap, figure: "Figure") -> None:

@@ -56,10 +56,10 @@ class Tile:
 
     @property
     def detail(self) -> str:
-        """`1.84×`, `too close`, `alone`, `no other ran`, with the marks; for `nobody` only marks."""
+        """`1.84×`, `too close`, `others missed`, `no other ran`, with the marks; for `nobody` only marks."""
         words = {"close": "too close", "only": "no other ran", "nobody": ""}.get(self.verdict)
         if words is None:
-            words = "alone" if self.over_next is None else f"{_factor(self.over_next)}×"
+            words = "others missed" if self.over_next is None else f"{_factor(self.over_next)}×"
         return f"{ROUGH if self.rough else ''}{words}{NEVER_RUN if self.extrapolated else ''}"
 
     @property
@@ -105,7 +105,7 @@ class WinnerMap:
         said += [f"nobody in {missed}"] if missed else []
         several = any(row.seeds > 1 for row in self.group.contenders)
         return (
-            f"First to {self.target.of(self.group.metric)}{self.group.among}: {'; '.join(said)}. Replayed on "
+            f"First to {self.target.of(self.group.metric)}{self.group.of_rows}: {'; '.join(said)}. Replayed on "
             f"{self.cluster}{'' if several else '; one seed each, so no spread is known'}."
         )
 
@@ -129,12 +129,29 @@ class WinnerMap:
 
     @property
     def words(self) -> str:
-        """One line: the data, the clock, and how far replays are off."""
+        """One line: the contenders, the data, the clock, and how far replays are off."""
         times = [run.cluster for run in self.group.runs]
         return (
-            f"Data: {self.group.source.seen}. Clock: cluster_s, recorded on {self.group.device}, replayed on "
-            f"{self.cluster}. {off_words(times)}"
+            f"Among {self.group.among}. Data: {self.group.source.seen}. Seconds: recorded on "
+            f"{self.group.device}, replayed on {self.cluster}. {off_words(times)}"
         )
+
+    @property
+    def one_winner(self) -> str:
+        """The whole map in a sentence, if one row is first in all of its cells; else empty."""
+        tiles = [tile for row in self.tiles for tile in row]
+        winners = {tile.winner for tile in tiles}
+        if len(winners) > 1 or None in winners or len(tiles) == 1:
+            return ""
+        leads = sorted(tile.over_next for tile in tiles if tile.over_next is not None)
+        missed = "the others miss it" if len(leads) < len(tiles) else ""
+        ends = " to ".join(dict.fromkeys(map(_factor, (leads[0], leads[-1])))) if leads else ""
+        faster = f"{ends} times as fast as the next" if ends else ""
+        either = " or ".join(filter(None, [faster, missed]))
+        target = self.target.of(self.group.metric)
+        across = f"{self.columns[0]} to {self.columns[-1]}"
+        down = f"{', '.join(self.rows)} {self.row_label}"
+        return f"{tiles[0].winner} is first to {target} in all {len(tiles)} cells, {across} and {down}: {either}."
 
     @property
     def extrapolated(self) -> bool:

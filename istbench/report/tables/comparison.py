@@ -52,7 +52,7 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
         [
             *NAMING,
             EXTRAPOLATED,
-            ColumnOf(key="reached", title="seeds there", entry=partial(_reached, target)),
+            ColumnOf(key="reached", title="seeds that reach it", entry=partial(_reached, target)),
             seconds_to(group, target),
             RANGE,
             speed_up(group, baseline, [target]),
@@ -170,12 +170,10 @@ def _dollars(group: Group, target: Target, contender: Contender) -> Entry:
 
 def _range(contender: Contender) -> Entry:
     """The largest errors of the replayed seconds, below and above, over the runs of the row."""
-    times = [run.cluster for run in contender.runs if run.cluster is not None]
-    low = [time.low for time in times if time.low is not None]
-    high = [time.high for time in times if time.high is not None]
-    if not times or len(low) < len(times) or len(high) < len(times):
+    found = contender.known_range
+    if found is None:
         return NOTHING
-    percent = {"low": 100 * (min(low) - 1), "high": 100 * (max(high) - 1)}
+    percent = {name: 100 * (end - 1) for name, end in zip(("low", "high"), found, strict=True)}
     return Entry(text=f"{percent['low']:+.0f} to {percent['high']:+.0f}", value=percent)
 
 
@@ -241,4 +239,4 @@ EXTRAPOLATED = ColumnOf[Contender](
     key="extrapolated_from_nodes", title="extrapolated", entry=_extrapolated, optional=True
 )
 _STALLED = ColumnOf[Contender](key="stalled_s", title="s in stalls", entry=_stalled, optional=True)
-RANGE = ColumnOf[Contender](key="range_percent", title="replay known to %", entry=_range, optional=True)
+RANGE = ColumnOf[Contender](key="range_percent", title="range of the seconds %", entry=_range, optional=True)

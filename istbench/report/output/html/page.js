@@ -37,7 +37,7 @@
         || (target ?? chosen.target.value) !== chosen.target.value;
     }
     for (const section of all("section.charts", article())) {
-      section.hidden = all("figure", section).every((figure) => figure.hidden);
+      section.hidden = all("figure,.told", section).every((one) => one.hidden);
     }
     tellAll();
     draw();

@@ -115,7 +115,7 @@ def test_warnings_are_open_and_other_notes_are_closed(page_file):
 
 def test_tables_have_everything_that_a_reader_compares(read):
     for title in (
-        "seeds there",
+        "seeds that reach it",
         "seconds to 0.8",
         "speed-up over ddp",
         "$ to target",
