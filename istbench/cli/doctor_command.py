@@ -173,7 +173,7 @@ def _lab() -> Iterator[Finding]:
     except UserError as error:
         yield Finding("missing", "lab", str(error))
         return
-    latency = "by netem" if network.has_netem() else "by waiting in the fabric: this kernel has no netem"
+    latency = "by netem" if network.has_netem() else "by a process that holds frames: this kernel has no netem"
     yield Finding("ok", "lab", f"namespaces and shaped links; latency {latency}")
 
 

@@ -2,7 +2,7 @@
 
 Every node has a namespace with one interface, `eth0`. A bridge in another namespace connects them, apart from the
 machine's own network. Token buckets shape both ends of every link. With racks, each rack has a bridge of its own,
-and a shaped link from there to the common bridge: its uplink.
+and a shaped link from there to the common bridge: its uplink. Latency delays packets, by netem or `late_frames`.
 
 Every node has cores of its own, as machines have: on shared cores, the communication of one node slowed down the
 computation of another. Short time slices let a node's communication threads start at once, as on a machine with a
@@ -25,15 +25,17 @@ from istbench.base.errors import UserError
 from istbench.base.machine import cores, keep_to_share
 from istbench.base.options.run import Lab, Uplink
 from istbench.cluster.profile import bandwidth_text
-from istbench.launch.lab import control_groups, namespaces
+from istbench.launch.lab import control_groups, late_frames, namespaces
 from istbench.launch.lab.time_slices import use_short_time_slices
 
 _HUB = f"{namespaces.PREFIX}hub"
-_SUBNET = "10.77.0"
+_SUBNET, _HUB_NUMBER = "10.77.0", 254
 MOST_NODES = 250
 _QUEUE_MS = 100
 # The nodes' part of the cores if they share them. The kernel forwards all packets on the rest.
 _NODES_SHARE = 0.8
+# A process that holds frames takes .2 of a core for a link of 1 Gbit/s.
+_NODES_SHARE_BESIDE_FRAMES = 0.6
 # A bucket must hold the largest segment of the kernel (64 KiB and headers), and the bytes that arrive while a busy
 # machine polls late. An idle link sends a full bucket at once; replays count that.
 _LEAST_BURST, _BURST_S = 256_000, 2e-3
@@ -79,8 +81,11 @@ class ShapedNetwork:
     def lab(self) -> Lab:
         """The record for run headers. Workers get the launcher's copy, which counts all cores."""
         crowd = self.nodes / cores()
-        dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
-        by = "netem" if self._by_netem else "waiting in the fabric"
+        if self._by_process:
+            dilation = max(1.0, crowd) / _NODES_SHARE_BESIDE_FRAMES
+        else:
+            dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
+        by = "netem" if self._by_netem else "a process that holds frames"
         latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
         racks = (
             f", racks of {self._rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}"
@@ -92,7 +97,6 @@ class ShapedNetwork:
             bandwidth=self.bandwidth,
             burst_bytes=max(_LEAST_BURST, round(self.bandwidth / dilation / 8 * _BURST_S)),
             latency_s=self.latency_s,
-            fabric_latency_s=0.0 if self._by_netem else self.latency_s * dilation,
             dilation=dilation,
             uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else None,
             recorded_steps=self.recorded_steps or None,
@@ -104,13 +108,17 @@ class ShapedNetwork:
 
     @cached_property
     def _by_netem(self) -> bool:
-        """Whether netem adds the latency. If the kernel has no netem, the fabric waits instead."""
+        """Whether netem adds the latency. If the kernel has no netem, a process holds the frames instead."""
         return self.latency_s > 0 and has_netem()
+
+    @property
+    def _by_process(self) -> bool:
+        return self.latency_s > 0 and not self._by_netem
 
     @property
     def address(self) -> str:
         """Address of the hub, where the launcher listens."""
-        return f"{_SUBNET}.254"
+        return f"{_SUBNET}.{_HUB_NUMBER}"
 
     def listening(self) -> AbstractContextManager[None]:
         """Inside, the calling thread is in the hub's namespace."""
@@ -134,33 +142,57 @@ class ShapedNetwork:
             UserError: if this machine does not support a lab, or another one is running.
         """
         check()
+        if self._by_process:
+            late_frames.check()
         if self.lab.dilation > 1:
             control_groups.check()
         with namespaces.exclusive():
             namespaces.ip(self._network())
             for rank in range(self.nodes):
-                for name, value in self._tcp().items():
+                for name, value in self._parameters().items():
                     namespaces.set_parameter(_name(rank), f"net/ipv4/{name}", value)
+                if self._by_process:
+                    # The switch sends to a node by its port, not back to where its frames come from.
+                    table = [
+                        "fdb",
+                        "replace",
+                        _hardware_address(rank + 1),
+                        "dev",
+                        f"port{rank}",
+                        "master",
+                        "static",
+                    ]
+                    namespaces.run(["bridge", "-n", _HUB, *table])
+                    namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{rank}", "learning", "off"])
             self._shape()
             if self.lab.dilation > 1:
                 for rank in range(self.nodes):
                     control_groups.limit(_name(rank), 1 / self.lab.dilation)
-            yield
+            with self._holding_frames():
+                yield
+
+    def _holding_frames(self) -> AbstractContextManager[None]:
+        if not self._by_process:
+            return contextlib.nullcontext()
+        ports = [(_name(rank), f"in{rank}") for rank in range(self.nodes)]
+        return late_frames.delaying(self.latency_s * self.lab.dilation, _HUB, ports)
 
     def _network(self) -> list[str]:
         """The `ip` commands that build the network."""
         commands = [
             f"netns add {_HUB}",
             f"-n {_HUB} link add switch type bridge",
+            f"-n {_HUB} link set switch address {_hardware_address(_HUB_NUMBER)}",
             f"-n {_HUB} addr add {self.address}/24 dev switch",
             f"-n {_HUB} link set switch up",
             f"-n {_HUB} link set lo up",
         ]
+        size = late_frames.MTU
         for rack in range(self.racks) if self.uplink else ():
             commands += [
                 f"-n {_HUB} link add rack{rack} type bridge",
                 f"-n {_HUB} link set rack{rack} up",
-                f"-n {_HUB} link add up{rack} type veth peer name down{rack}",
+                f"-n {_HUB} link add up{rack} mtu {size} type veth peer name down{rack} mtu {size}",
                 f"-n {_HUB} link set up{rack} master rack{rack} up",
                 f"-n {_HUB} link set down{rack} master switch up",
             ]
@@ -175,17 +207,43 @@ class ShapedNetwork:
                 f"-n {node} link set eth0 up",
                 f"-n {node} link set lo up",
             ]
+            if self._by_process:
+                commands += self._late_device(rank, switch)
         return commands
 
-    def _tcp(self) -> dict[str, str]:
+    def _late_device(self, rank: int, switch: str) -> list[str]:
+        """The `ip` commands after which all that node `rank` sends leaves by `late0`.
+
+        What it receives still comes by `eth0`, whose hardware address both have.
+        """
+        node, late, own = _name(rank), late_frames.DEVICE, _hardware_address(rank + 1)
+        others = [*(other + 1 for other in range(self.nodes) if other != rank), _HUB_NUMBER]
+        return [
+            f"-n {node} tuntap add dev {late} mode tap",
+            f"-n {node} link set {late} address {own} mtu {late_frames.MTU} txqueuelen 2000 up",
+            f"-n {node} link set eth0 down",
+            f"-n {node} link set eth0 address {own} mtu {late_frames.MTU} up",
+            f"-n {node} route replace {_SUBNET}.0/24 dev {late} src {_SUBNET}.{rank + 1}",
+            f"-n {_HUB} link set port{rank} mtu {late_frames.MTU}",
+            f"-n {_HUB} tuntap add dev in{rank} mode tap",
+            f"-n {_HUB} link set in{rank} mtu {late_frames.MTU} master {switch} up",
+            *(
+                f"-n {node} neigh replace {_SUBNET}.{number} lladdr {_hardware_address(number)} dev {late}"
+                for number in others
+            ),
+        ]
+
+    def _parameters(self) -> dict[str, str]:
         # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
         unsent = min(max(_LEAST_UNSENT, self.lab.burst_bytes), _MOST_UNSENT)
-        return {**_TCP, "tcp_limit_output_bytes": str(unsent)}
+        one_way = {f"conf/{device}/rp_filter": "0" for device in ("all", "eth0")} if self._by_process else {}
+        return {**_TCP, **one_way, "tcp_limit_output_bytes": str(unsent)}
 
     def _shape(self) -> None:
         bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
         for rank in range(self.nodes):
-            namespaces.run(["tc", "-n", _name(rank), *add, "eth0", "root", "handle", "1:", *bucket])
+            out = late_frames.DEVICE if self._by_process else "eth0"
+            namespaces.run(["tc", "-n", _name(rank), *add, out, "root", "handle", "1:", *bucket])
             namespaces.run(["tc", "-n", _HUB, *add, f"port{rank}", "root", *bucket])
             if self._by_netem:
                 delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"
@@ -231,3 +289,8 @@ def has_netem() -> bool:
 
 def _name(rank: int) -> str:
     return f"{namespaces.PREFIX}{rank}"
+
+
+def _hardware_address(number: int) -> str:
+    """Of the node, or of the hub, whose address ends in `number`."""
+    return f"02:00:00:00:00:{number:02x}"

@@ -14,7 +14,7 @@ import torch
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, own_cores
-from istbench.launch.lab import control_groups, network, time_slices
+from istbench.launch.lab import control_groups, late_frames, network, time_slices
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.on_nodes import on_nodes
@@ -104,6 +104,54 @@ def test_racks_share_an_uplink_and_two_senders_take_twice_as_long():
     assert both > (8_000_000 - 6 * 256_000) * 8 / 100e6
     assert both > 1.6 * alone
     assert traces_of_labs() == []
+
+
+def round_trips(fabric):
+    """Seconds until an answer of the other node has come."""
+    fabric.barrier()
+    peer, seconds = fabric.rank ^ 1, []
+    if fabric.rank % 2:
+        with socket.create_server(("", 5001)) as server:
+            fabric.barrier()
+            connection, _ = server.accept()
+            with connection:
+                while answer := connection.recv(1):
+                    connection.sendall(answer)
+        return seconds
+    fabric.barrier()
+    with socket.create_connection((f"10.77.0.{peer + 1}", 5001)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(10):
+            started = time.perf_counter()
+            connection.sendall(b"x")
+            assert connection.recv(1) == b"x"
+            seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+@pytest.mark.parametrize("racks", [1, 2])
+def test_packets_are_late_and_links_as_fast_as_asked(racks):
+    uplink = 100e6 if racks > 1 else None
+    place = ShapedNetwork(nodes=2, bandwidth=100e6, latency_s=0.02, racks=racks, uplink=uplink)
+    try:
+        seconds, _ = on_nodes(round_trips, 2, launcher=LocalLauncher(place=place))
+        slow = on_nodes(seconds_of_all_reduce, 2, 1_000_000, launcher=LocalLauncher(place=place))
+    except UserError as reason:
+        pytest.skip(str(reason))  # without netem and TUN
+    dilation = place.lab.dilation
+    assert 0.04 <= min(seconds) / dilation < 0.06
+    assert min(slow) / dilation > (4_000_000 - 2 * 256_000) * 8 / 100e6
+    assert traces_of_labs() == []
+
+
+def test_latency_without_netem_and_tun_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(network, "has_netem", lambda: False)
+    monkeypatch.setattr(late_frames, "_TUN", tmp_path / "tun")
+    with (
+        pytest.raises(UserError, match="needs netem or .*tun, and this kernel has neither; use --latency 0"),
+        ShapedNetwork(nodes=2, bandwidth=1e9, latency_s=0.01).built(),
+    ):
+        pass
 
 
 def test_racks_and_uplinks_belong_together():
