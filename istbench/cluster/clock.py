@@ -63,7 +63,8 @@ def cluster_time(
 ) -> ClusterTime:
     """Train time on `profile` at each number of local `steps`, also inside a round, where a run could evaluate.
 
-    An evaluation waits for all messages and work under way, without which its weights do not exist yet.
+    An evaluation waits for all messages and work under way, and for a last exchange (`TraceMeta.last_bytes`). Its
+    weights do not exist before.
 
     After a step inside a round comes the exchange that closes the round, as at the end of a run's budget. The
     replay repeats the sample until it covers all steps or reaches a steady state. Each later repetition takes as
@@ -95,7 +96,8 @@ def cluster_time(
 
     step = np.array(steps, np.int64)
     whole = -(-step // round_steps) * round_steps
-    at = drain_seconds(found) + np.minimum(passed(step) + np.where(whole > step, closing, 0.0), passed(whole))
+    ending = drain_seconds(found) + _last_exchange_seconds(trace, profile)
+    at = ending + np.minimum(passed(step) + np.where(whole > step, closing, 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
     compute, communication, idle = (
@@ -152,6 +154,19 @@ def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float | None
 def drain_seconds(found: "Replay") -> float:
     """Seconds from the last step of a replay until the last message and work are done, as before an evaluation."""
     return max(0.0, found.seconds - float(found.finish_s[:, -1].max()))
+
+
+def _last_exchange_seconds(trace: "Trace", profile: ClusterProfile) -> float:
+    """Seconds of the exchange of `TraceMeta.last_bytes`."""
+    from istbench.cluster.simulator import replay
+    from istbench.cluster.trace_builder import TraceBuilder, merge
+
+    if not trace.meta.last_bytes or trace.world_size == 1:
+        return 0.0
+    builder = TraceBuilder(clock=lambda: 0.0)
+    builder.wait(builder.post("all_reduce", trace.meta.last_bytes))
+    builder.mark("step")
+    return replay(merge([builder.to_arrays()], world_size=trace.world_size), profile, compute_scale=1.0).seconds
 
 
 def _closing_seconds(reached: "Floats", round_steps: int) -> float:

@@ -89,6 +89,8 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
         stalled_s: seconds of stalls (`node.stalls`) in the sample.
         unlike_steps: local steps at the start of the run whose messages differ from those of the sample. A replay
             takes them for steps of the sample.
+        last_bytes: of an all-reduce between the last step and the weights that are evaluated. A replay adds it to
+            every evaluation.
     """
 
     nodes: Nodes
@@ -108,6 +110,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: Natural = 0
     warmup_state: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     unlike_steps: Natural = 0
+    last_bytes: Natural = 0
     stalled_s: Duration = 0.0
 
     @property

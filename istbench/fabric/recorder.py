@@ -26,7 +26,7 @@ class Recorder:
         least_steps: local steps that the sample has at least.
         window: messages that a method's priority queue sends to a node at a time; None if it has no queue.
         steady: whether the next rounds exchange alike. A method with a warm-up sets it before it marks a round.
-        warmup_steps, warmup_state, unlike_steps: as in `TraceMeta`.
+        warmup_steps, warmup_state, unlike_steps, last_bytes: as in `TraceMeta`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self.window: int | None = None
         self.least_steps = LEAST_STEPS
         self.steady = True
-        self.warmup_steps = self.warmup_state = self.unlike_steps = 0
+        self.warmup_steps = self.warmup_state = self.unlike_steps = self.last_bytes = 0
 
     @property
     def running(self) -> bool:

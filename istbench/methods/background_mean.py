@@ -101,9 +101,9 @@ class PlannedMean:
 
 
 class BackgroundMean:
-    """The mean of one vector under way. Call `turn`, then `mean`; or `peek` at any time.
+    """The mean of one vector under way. Call `turn`, then `mean`; or `finish` and `peek` at any time.
 
-    Every rank calls all methods but `state_dict` and `finish` alike.
+    Every rank calls all methods but `state_dict` and `peek` alike.
     """
 
     def __init__(self, fabric: Fabric, length: int, send: Format) -> None:
@@ -124,7 +124,13 @@ class BackgroundMean:
         """Wait for the parts, and send the mean of this rank's part on its way."""
         if self._transfers is not None:
             self._transfers.wait()
-        self._means, self._transfers = self._gather()
+        rank = self._fabric.rank
+        total = self._decoded(self._parts[0], rank).clone()
+        for part in self._parts[1:]:
+            total += self._decoded(part, rank)
+        mine = encode(total.div_(len(self._parts)), self._send)
+        self._means = [mine if peer == rank else self._blank(peer, mine) for peer in range(len(self._parts))]
+        self._transfers = self._exchange(dict.fromkeys(_others(self._means, rank), mine), self._means)
 
     def mean(self) -> Tensor:
         """Wait for the means of all parts; returns them as a new vector."""
@@ -133,12 +139,8 @@ class BackgroundMean:
         return self._joined(self._means)
 
     def peek(self) -> Tensor:
-        """The value that `mean` will return, on all ranks. Nothing changes. Call `finish` before."""
-        means = self._means
-        if not means:
-            means, transfers = self._gather()
-            transfers.finish()
-        return self._joined(means)
+        """The value that `mean` will return. Call `finish` before."""
+        return self._joined(self._means)
 
     @property
     def turned(self) -> bool:
@@ -146,18 +148,11 @@ class BackgroundMean:
         return bool(self._means)
 
     def finish(self) -> None:
-        """Finish the transfers of the current phase."""
+        """Let the means of all parts arrive now."""
+        if not self._means:
+            self.turn()
         if self._transfers is not None:
             self._transfers.finish()
-
-    def _gather(self) -> tuple[list[Tensor], Transfers]:
-        rank = self._fabric.rank
-        total = self._decoded(self._parts[0], rank).clone()
-        for part in self._parts[1:]:
-            total += self._decoded(part, rank)
-        mine = encode(total.div_(len(self._parts)), self._send)
-        means = [mine if peer == rank else self._blank(peer, mine) for peer in range(len(self._parts))]
-        return means, self._exchange(dict.fromkeys(_others(means, rank), mine), means)
 
     def _exchange(self, leaving: dict[int, Tensor], arriving: list[Tensor]) -> Transfers:
         return self._fabric.exchange_async(leaving, _others(arriving, self._fabric.rank), "averaging changes")
@@ -173,11 +168,8 @@ class BackgroundMean:
         return torch.cat([self._decoded(message, rank) for rank, message in enumerate(means)])
 
     def state_dict(self) -> dict[str, Any]:
-        """The messages that have arrived. Call `finish` before."""
-        return {
-            "parts": {str(rank): message for rank, message in enumerate(self._parts)},
-            "means": {str(rank): message for rank, message in enumerate(self._means)},
-        }
+        """The messages of the mean by rank. Call `finish` before."""
+        return {str(rank): message for rank, message in enumerate(self._means)}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """The inverse of `state_dict`.
@@ -185,10 +177,9 @@ class BackgroundMean:
         Raises:
             ValueError: for messages of other sizes.
         """
-        ranks, like = range(len(self._lengths)), torch.empty(0, device=device)
-        self._parts = [_loaded(state["parts"][str(peer)], self._blank(self._fabric.rank, like)) for peer in ranks]
-        means = state["means"]
-        self._means = [_loaded(means[str(peer)], self._blank(peer, like)) for peer in ranks] if means else []
+        like = torch.empty(0, device=device)
+        blanks = [self._blank(peer, like) for peer in range(len(self._lengths))]
+        self._means = [_loaded(state[str(peer)], blank) for peer, blank in enumerate(blanks)]
         self._transfers = None
 
 

@@ -254,6 +254,14 @@ class AveragesModels(Protocol):
 
 
 @runtime_checkable
+class EndsWithExchange(Protocol):
+    """The model that is evaluated is made of all nodes' models, which differ also between rounds."""
+
+    def finish(self) -> None:
+        """Give every node that model. Every rank calls it, on the clock, after the last step of a run."""
+
+
+@runtime_checkable
 class Remarks(Protocol):
     """It has a line for the user before a run."""
 

@@ -119,7 +119,7 @@ class Footprint:
         round_buffers: bytes of the buffers of an exchange, which exist beside gradients, without activations.
         samples: samples of a minibatch that pass through the model at once.
         window: as in `TraceMeta`.
-        unlike_steps: as in `TraceMeta`.
+        unlike_steps, last_bytes: as in `TraceMeta`.
         notes: facts that the figures leave out, a phrase each.
         before: the footprint of an earlier part of the run, which may need more memory.
         gathered: bytes of a local step as in `cluster.speed.StepWork`; 0 for a method without kernels of its own.
@@ -139,6 +139,7 @@ class Footprint:
     round_buffers: int = 0
     window: int | None = None
     unlike_steps: int = 0
+    last_bytes: int = 0
     notes: tuple[str, ...] = ()
     before: "Footprint | None" = None
     gathered: float = 0.0

@@ -11,6 +11,7 @@ means of the pair:
 A change is the slow weights minus those after the local steps. The last term pulls the weights of the pair
 together. On two nodes they stay equal. On more nodes they differ and stay close, because every round has other
 pairs. With an odd number of nodes, one node a round takes its step alone. The assembled model is the mean of all.
+At the end of a run the nodes make it by one all-reduce, on the clock.
 
 The paper lets the slow weights travel during the local steps. Here, as in the authors' code, they travel with the
 changes. That code has no `pull`; it pulls by `outer_lr`, which is the default here. The paper also routes
@@ -69,6 +70,7 @@ class NoLoCo(DiLoCo):
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         super().setup(model, workload, fabric)
         self._round = 0
+        fabric.recorder.last_bytes = sum(flat.nbytes for flat in self._flat)
         fabric.prepare_exchange_async()
 
     def _average(self) -> None:
@@ -111,6 +113,14 @@ class NoLoCo(DiLoCo):
             self._fabric.all_reduce_mean(means[-1], "assembling")
         return self._model_of(self._parameters_of(means), self._buffers_of(means))
 
+    def finish(self) -> None:
+        for slow, _, _, live, buffers in self._tensors():
+            mean = torch.cat([slow, buffers])
+            self._fabric.all_reduce_mean(mean, "averaging models")
+            slow.copy_(mean[: len(slow)])
+            live.copy_(slow)
+            buffers.copy_(mean[len(slow) :])
+
     def accumulation(self) -> int:
         """None: a node sends to one other node."""
         return 1
@@ -146,7 +156,11 @@ class NoLoCo(DiLoCo):
 
         # The changes, a difference, and the message of each node.
         return replace(
-            whole, rounds=rounds, round_buffers=2 * tensor_bytes(trained(model)) + 2 * max(messages, default=0)
+            whole,
+            rounds=rounds,
+            last_bytes=tensor_bytes(floating_tensors(model)),
+            notes=("at the end of a run the nodes average their models, once",),
+            round_buffers=2 * tensor_bytes(trained(model)) + 2 * max(messages, default=0),
         )
 
 

@@ -77,7 +77,14 @@ class StreamingDiLoCo(DiLoCo):
         self._slices = fragment_slices(self._model, self.options.fragments)
         self._fragments = [self._outer.part(slices) for slices in self._slices]
         self._flight: Flight | None = None
+        fabric.recorder.last_bytes = self._last_bytes(self._model)
         fabric.prepare_exchange_async()
+
+    def _last_bytes(self, model: nn.Module) -> int:
+        """`TraceMeta.last_bytes`: the second half of the last fragment's mean, which an evaluation waits for."""
+        *_, last = fragment_slices(model, self.options.fragments)
+        length = sum(where.stop - where.start for where in last)
+        return message_bytes(length, self.options.send) // 2 if self.options.delay else 0
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)
@@ -136,7 +143,7 @@ class StreamingDiLoCo(DiLoCo):
         return f"streams: {len(sizes)} fragments of {least:.0%} to {most:.0%} of the parameters"
 
     def drain(self) -> None:
-        """Finish the transfers in flight: no transfer may run while the clock stands still."""
+        """Let the mean in flight arrive: an evaluation has its outer step. The fragment lands when it is due."""
         if self._flight is not None:
             self._flight.mean.finish()
 
@@ -217,6 +224,7 @@ class StreamingDiLoCo(DiLoCo):
         return replace(
             ordinary,
             rounds=rounds,
+            last_bytes=self._last_bytes(model),
             buffers=ordinary.buffers + 4 * longest + 3 * message_bytes(longest, options.send),
             round_buffers=max(4 * longest, *averaged, 0),
         )

@@ -119,6 +119,7 @@ class TraceSample:
                 warmup_steps=recorder.warmup_steps,
                 warmup_state=recorder.warmup_state,
                 unlike_steps=recorder.unlike_steps,
+                last_bytes=recorder.last_bytes,
                 stalled_s=stalled_s,
             )
         except ValueError as error:  # the ranks differ, for example if parts of a model take turns

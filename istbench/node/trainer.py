@@ -7,6 +7,7 @@ from istbench.base.activity import current
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
+from istbench.methods.base import EndsWithExchange
 from istbench.node.checkpoint_steps import Totals
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
@@ -105,6 +106,12 @@ class Trainer:
             return None
         remedy = "; lower the learning rate (--set lr=...)" if "lr" in self._config.method_options else ""
         return losses.mean(self._fabric, first - segment.steps, remedy)
+
+    def finish(self) -> None:
+        """Make the last exchange of the run, if the method has one."""
+        if isinstance(self._method, EndsWithExchange):
+            with self._on_the_clock():
+                self._method.finish()
 
     @contextmanager
     def _on_the_clock(self) -> Iterator[None]:

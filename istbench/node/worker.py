@@ -18,7 +18,7 @@ from istbench.methods.base import Notes
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, destinations_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
-from istbench.node.full_model import Evaluator
+from istbench.node.full_model import Evaluated, Evaluator
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.registry import build_workload, code_of_cell, load_method
 from istbench.node.rehearsal import rehearse
@@ -29,7 +29,6 @@ from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
-from istbench.results.events import Evaluation
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 from istbench.workloads.base import Workload
@@ -172,32 +171,37 @@ class RankTraining:
 
     def _train_segments(self) -> None:
         """Train, evaluate, record, decide and save, in turn."""
-        totals, last_step = self._progress.totals, self._config.steps
+        totals = self._progress.totals
         with self._setup.workload.state_kept() if totals.step == 0 else nullcontext():
-            over = totals.step == 0 and self._is_over(self._evaluate(None))
+            over = totals.step == 0 and self._evaluate(None)
         self._trace.start()
         self._trainer.start()
-        while not over and totals.step < last_step:
+        while not over and totals.step < self._config.steps:
             loss = self._trainer.train_segment()
             if self._trainer.stopped:
                 return
-            over = self._is_over(self._evaluate(loss))
+            over = self._evaluate(loss)
             method = self._setup.method
             self._log.method_note(method.note() if isinstance(method, Notes) else "")
             self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
-            if not over and totals.step < last_step:
+            if not over:
                 self._state.save_if_due(totals)
 
-    def _evaluate(self, train_loss: float | None) -> Evaluation:
-        found = self._evaluator.evaluate(self._progress.totals.step)
-        return self._log.evaluation(found, train_loss)
+    def _evaluate(self, train_loss: float | None) -> bool:
+        """Evaluate; returns whether the run is over. The last evaluation counts the last exchange."""
+        step = self._progress.totals.step
+        found = self._evaluator.evaluate(step)
+        over = self._is_over(found)
+        if over and step:
+            self._trainer.finish()
+        self._log.evaluation(found, train_loss)
+        return over
 
-    def _is_over(self, evaluation: Evaluation) -> bool:
-        """Whether the run has reached its target or used up its seconds. Every rank must call it."""
-        config, metric = self._config, metric_of(self._setup.workload)
-        value = evaluation.metrics.get(metric.name)
-        reached = config.target is not None and metric.reached(value, config.target)
-        late = evaluation.train_s >= (config.max_seconds or math.inf)
+    def _is_over(self, found: Evaluated) -> bool:
+        """Whether the run has reached its target, or used up its steps or seconds. Every rank must call it."""
+        config, metric, totals = self._config, metric_of(self._setup.workload), self._progress.totals
+        reached = config.target is not None and metric.reached(found.metrics.get(metric.name), config.target)
+        late = totals.step >= config.steps or totals.train_s >= (config.max_seconds or math.inf)
         return self._fabric.maximum(float(reached or late)) > 0
 
     def _finish(self) -> None:

@@ -123,4 +123,4 @@ class PlannedCell:
         count = 1 if one_stands_for_all(traced, self.nodes) else self.nodes
         check_events(self.method.name, len(first) * count, self.nodes)
         events = [first, *(traced(rank) for rank in range(1, count))]
-        return trace_like(recorded, events, self.nodes, self.footprint.window)
+        return trace_like(recorded, events, self.nodes, self.footprint.window, self.footprint.last_bytes)

@@ -53,7 +53,8 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     events = [planned.events(rank, seconds[rank % len(seconds)], work) for rank in ranks]
     # One node alone has no warm-up of `ist`, and several may have one.
     meta = msgspec.structs.replace(trace.meta, unlike_steps=planned.footprint.unlike_steps)
-    dealt = trace_like(meta, events, nodes, planned.footprint.window or trace.meta.window)
+    window = planned.footprint.window or trace.meta.window
+    dealt = trace_like(meta, events, nodes, window, planned.footprint.last_bytes)
     if dealt.steps != trace.steps:
         raise UserError(f"{run.header.method} plans {dealt.steps} steps where {trace.steps} were recorded")
     sent = max(bytes_sent(own, nodes, rank) for rank, own in enumerate(events)) / dealt.steps

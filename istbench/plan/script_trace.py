@@ -146,7 +146,8 @@ class PlannedScript:
         count = 1 if one_stands_for_all(traced, self.nodes) else self.nodes
         check_events(self.method.name, len(first) * count, self.nodes)
         events = [first, *(traced(rank) for rank in range(1, count))]
-        return trace_like(self.workload.record.machine, events, self.nodes, self.footprint.window)
+        planned = self.footprint
+        return trace_like(self.workload.record.machine, events, self.nodes, planned.window, planned.last_bytes)
 
 
 def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trace:
@@ -186,4 +187,4 @@ def alone_trace(record: ScriptRecord) -> Trace:
     builder = TraceBuilder(lambda: 0.0)
     builder.compute(record.step_s)
     builder.mark("step")
-    return trace_like(record.machine, [builder.to_arrays()], 1, None)
+    return trace_like(record.machine, [builder.to_arrays()], 1, None, 0)

@@ -139,11 +139,13 @@ def check_events(method: str, events: int, nodes: int) -> None:
         raise UserError(f"{method} has too many messages on {nodes} nodes to replay them in minutes")
 
 
-def trace_like(recorded: TraceMeta, events: Sequence[NDArray[Any]], nodes: int, window: int | None) -> Trace:
+def trace_like(
+    recorded: TraceMeta, events: Sequence[NDArray[Any]], nodes: int, window: int | None, last_bytes: int
+) -> Trace:
     """The trace of `events` on `nodes` nodes, with the machine and the speeds of `recorded`.
 
-    events: of the first nodes, which the others repeat (`Trace`). window: as in `TraceMeta`.
+    events: of the first nodes, which the others repeat (`Trace`). window, last_bytes: as in `TraceMeta`.
     """
-    meta = msgspec.structs.asdict(recorded) | {"window": window}
+    meta = msgspec.structs.asdict(recorded) | {"window": window, "last_bytes": last_bytes}
     del meta["nodes"]
     return merge(events, world_size=nodes, **meta)

@@ -14,7 +14,7 @@ from istbench.base.options.texts import Message, Short, Text
 from istbench.results.metrics import Metric
 
 SCHEMA = 1
-TIMING_RULE = 3
+TIMING_RULE = 4
 
 Status = Literal["running", "done", "failed", "interrupted"]
 CellName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")]

@@ -1,5 +1,7 @@
 """NoLoCo against DiLoCo and against its definition, on real processes. `node_*` run on every node."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -33,8 +35,19 @@ def node_pair(fabric):
         models = [assembled(fabric, method) for method in both]
         if models[0] is not None:
             differences.append(largest_difference(*models))
+    both[0].close_round()
+    before, ring = copy.deepcopy(assembled(fabric, both[0])), fabric.traffic["training"].sent
+    both[0].finish()
+    after = assembled(fabric, both[0])
+    ends = None if after is None else largest_difference(before, after)
+    ring = fabric.traffic["training"].sent - ring - sum(flat.nbytes for flat in both[0]._flat)
     plain = against_definition(fabric)
-    return {"diloco": differences, "momentum": plain, "slow": both[0]._outer.start[0].tolist()}
+    return {
+        "finish": [ends, ring],
+        "diloco": differences,
+        "momentum": plain,
+        "slow": both[0]._outer.start[0].tolist(),
+    }
 
 
 def node_odd(fabric):
@@ -104,6 +117,12 @@ def test_two_nodes_without_momentum_are_diloco(pair):
     assert len(pair[0]["diloco"]) == 2
     assert max(pair[0]["diloco"]) < EXACT
     assert pair[0]["slow"] == pair[1]["slow"]  # bit for bit
+
+
+def test_the_last_exchange_is_one_ring_and_leaves_the_model(pair):
+    moved, more_bytes = pair[0]["finish"]
+    assert moved < EXACT
+    assert more_bytes == 0
 
 
 def test_it_is_its_definition_with_pairs_and_a_node_left_over(pair, odd):

@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.flat import floating_tensors
+from istbench.methods.noloco import NoLoCo
 from istbench.node.destinations import Destinations
 from istbench.node.worker import train_rank
 from istbench.results.events import Evaluation
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.processes
 
 METHODS = ["local_sgd", "ist"]
 BUDGET = 12
+PAUSE = 0.5
 CASES = {
     "ends in a round": {"local_steps": 100_000, "eval_every": Interval(steps=3)},
     "ends with a round": {"local_steps": BUDGET, "eval_every": Interval(steps=3)},
@@ -68,6 +72,41 @@ def node_runs(fabric, methods):
             steps = [event.step for event in kept.evaluations]
             found[method][name] = [steps, sent, kept.result.weights_sha256, traced]
     return found
+
+
+def node_last_exchange(fabric):
+    """By method: bytes sent and train seconds at every evaluation, and the bytes of a ring of the model."""
+    found, finish = {}, NoLoCo.finish
+
+    def slow(method):
+        time.sleep(PAUSE)
+        finish(method)
+
+    for name, options in (("noloco", {}), ("streaming_diloco", {"fragments": 2, "delay": 2})):
+        fabric.recorder.__init__(fabric.device)
+        config = RunConfig(
+            workload="toy", method=name, nodes=fabric.world_size, seed=0, workload_options={"batch_norm": True},
+            method_options={"local_steps": 4, **options}, batch_size=16, steps=8, device="cpu", threads=1,
+            eval_every=Interval(steps=4),
+        )  # fmt: skip
+        kept, workload = Kept(), open_workload("toy", {"batch_norm": True})
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(NoLoCo, "finish", slow)
+            run = RunDirectory(Path(folder))
+            train_rank(run, config, workload, fabric, Destinations([kept] if fabric.rank == 0 else []))
+        model = sum(4 * own.numel() for own in floating_tensors(workload.build_model()))
+        seen = [(event.bytes_sent_per_node, event.train_s) for event in kept.evaluations]
+        found[name] = [*map(list, zip(*seen, strict=True)), model] if seen else []
+    return found
+
+
+def test_the_last_exchange_is_on_the_clock_with_its_bytes():
+    found = on_nodes(node_last_exchange, 2)[0]
+    (none, first, last), seconds, ring = found["noloco"]
+    assert (none, last) == (0, 2 * first + ring)  # on two nodes a ring sends the model once
+    assert seconds[2] - seconds[1] > PAUSE
+    (none, first, last), _, _ = found["streaming_diloco"]
+    assert (none, last) == (0, 2 * first)  # each evaluation has paid for the fragment in flight
 
 
 @pytest.fixture(scope="module")
