@@ -1,4 +1,4 @@
-"""The largest entries of each chunk of a flat tensor as a message, and their mean over the nodes that sent them."""
+"""The largest entries of each chunk of a flat tensor as a message, and their mean over nodes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,13 +60,14 @@ class Chunks:
         return torch.arange(self.sent, device=device) // self.top * self.size
 
 
-def mean_over_senders(sent: Iterable[tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
+def mean_of_sent(sent: Iterable[tuple[Tensor, Tensor]], like: Tensor, nodes: int | None = None) -> Tensor:
     """The mean of each entry over the nodes that sent it, 0 where no node did; a flat tensor such as `like`.
 
     sent: places and values of each node, in rank order. A node sends a place once. A zero that was sent counts.
+    nodes: take the mean over this many; those that did not send an entry count as zero.
     """
     total, senders = torch.zeros_like(like), torch.zeros_like(like)
     for places, values in sent:
         total.index_add_(0, places, values)
         senders.index_add_(0, places, torch.ones_like(values))
-    return total.div_(senders.clamp_(min=1))
+    return total.div_(senders.clamp_(min=1) if nodes is None else nodes)

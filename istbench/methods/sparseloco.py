@@ -3,8 +3,9 @@
 Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", arXiv 2508.15706. Every node keeps the
 changes that it did not send (error feedback). At the end of a round it multiplies them by `feedback` and adds the
 change of the round. It sends the `top` entries of largest magnitude of each `chunk` and keeps the others. All nodes
-gather all sent entries. The change of an entry is its mean over the nodes that sent it. The outer step is SGD: the
-kept changes take the place of DiLoCo's outer momentum.
+gather all sent entries. The change of an entry is its mean over the nodes that sent it, as in the authors' code:
+github.com/tplr-ai/templar, src/tplr/compress.py, `batch_decompress`. With `mean=all` it is the mean over all nodes.
+The outer step is SGD: the kept changes take the place of DiLoCo's outer momentum.
 
 All parameters are one flat tensor, in the order of the model, and chunks are runs of it. (The paper's chunks are
 squares of 64 x 64 of each matrix.) A sent entry is its value, unchanged, and its place in the chunk: 2 bytes, or 1
@@ -15,7 +16,7 @@ Floating-point buffers, such as the statistics of BatchNorm, are averaged whole.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta
@@ -26,7 +27,7 @@ from istbench.base.options.numbers import Count, Rate, Share
 from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.fabric import Fabric
 from istbench.methods.base import fitting
-from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
+from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_of_sent
 from istbench.methods.diloco import DiLoCo
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
@@ -50,6 +51,10 @@ class SparseLoCo(DiLoCo):
         chunk: Entries = field(default=4096, metadata={"help": "entries of a chunk of the flat parameters"})
         top: Entries = field(default=32, metadata={"help": "largest entries that a node sends of each chunk"})
         feedback: Share = field(default=0.95, metadata={"help": "factor of the kept changes in each round"})
+        mean: Literal["senders", "all"] = field(
+            default="senders",
+            metadata={"help": "mean of an entry: over the nodes that sent it, or over all, the others as zero"},
+        )
         outer_lr: Rate = field(
             default=1.0, metadata={"help": "learning rate of the outer step", "tune": OUTER_RATE}
         )
@@ -95,7 +100,11 @@ class SparseLoCo(DiLoCo):
         messages = message.new_empty(self._fabric.world_size * message.numel())
         self._fabric.all_gather_async(messages, message, name).wait()
         by_rank = messages.split(message.numel())
-        return mean_over_senders((chunks.unpacked(sent, like.dtype) for sent in by_rank), like)
+        return mean_of_sent(
+            (chunks.unpacked(sent, like.dtype) for sent in by_rank),
+            like,
+            self._fabric.world_size if self.options.mean == "all" else None,
+        )
 
     def accumulation(self) -> int:
         """None: a node sends few entries."""

@@ -28,7 +28,7 @@ SPARSE = {"local_steps": LOCAL_STEPS, "chunk": 50, "top": 7, "feedback": 0.9, "o
 def node_all(fabric):
     return {
         "diloco": node_that_sends_all(fabric, "sgd"),
-        "definition": against_definition(fabric),
+        "definition": {mean: against_definition(fabric, mean) for mean in ("senders", "all")},
         "weights": weights_of_rounds(fabric),
     }
 
@@ -70,10 +70,10 @@ def test_with_all_entries_sent_by_two_nodes_it_is_diloco_bit_for_bit():
     assert set(on_nodes(node_that_sends_all, 2, "adamw")[0]) == {0.0}
 
 
-def against_definition(fabric):
+def against_definition(fabric, mean):
     """The largest difference from a reference with whole tensors, also of what is kept."""
     workload = open_workload("toy", PLAIN)
-    method = set_up(fabric, workload, "sparseloco", SPARSE)
+    method = set_up(fabric, workload, "sparseloco", {**SPARSE, "mean": mean})
     train(fabric, workload, method, 0, STEPS)
     model = assembled(fabric, method)
     mine = plain_training(workload, method.options, 0)
@@ -95,7 +95,8 @@ def against_definition(fabric):
             kept = kept - total
             fabric.all_reduce_sum(total)
             fabric.all_reduce_sum(senders)
-            start = start - torch.where(senders > 0, total / senders, 0)
+            divisor = senders.clamp(min=1) if mean == "senders" else NODES
+            start = start - total / divisor
             vector_to_parameters(start.clone(), mine.parameters())
     return {
         "kept": float((torch.cat(method._kept) - left).abs().max()),
@@ -105,12 +106,13 @@ def against_definition(fabric):
     }
 
 
-def test_it_is_its_definition_also_in_the_middle_of_a_round(seen):
-    assert seen[0]["definition"]["model"] < EXACT
-    for of_node in seen:
-        assert of_node["definition"]["few"]
-        assert of_node["definition"]["kept"] < EXACT
-        assert of_node["definition"]["size"] > 100 * EXACT
+@pytest.mark.parametrize("mean", ["senders", "all"])
+def test_it_is_its_definition_also_in_the_middle_of_a_round(seen, mean):
+    assert seen[0]["definition"][mean]["model"] < EXACT
+    for of_node in (node["definition"][mean] for node in seen):
+        assert of_node["few"]
+        assert of_node["kept"] < EXACT
+        assert of_node["size"] > 100 * EXACT
 
 
 def weights_of_rounds(fabric):

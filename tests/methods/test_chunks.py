@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_over_senders
+from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_of_sent
 
 SIZES = st.tuples(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 
@@ -79,5 +79,7 @@ def test_the_mean_is_over_the_nodes_that_sent_an_entry():
         (torch.tensor([2, 3]), torch.tensor([-2.0, 0.0])),
         (torch.tensor([3, 2]), torch.tensor([5.0, 1.0])),
     ]
-    mean = mean_over_senders(sent, torch.zeros(5))
+    mean = mean_of_sent(sent, torch.zeros(5))
     assert mean.tolist() == [1.0, 0.0, 1.0, 2.5, 0.0]  # a zero that was sent counts
+    over_all = mean_of_sent(sent, torch.zeros(5), nodes=4)
+    assert over_all.tolist() == [0.25, 0.0, 0.75, 1.25, 0.0]
