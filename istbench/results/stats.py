@@ -5,17 +5,9 @@ A seed that missed its target counts as infinity, so a method gains nothing from
 
 import functools
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-BOOTSTRAP_FROM = 5
-_RESAMPLES = 2000
 _CONFIDENCE = 0.95
 _Middle = Callable[[float, float], float]
 
@@ -24,7 +16,9 @@ _Middle = Callable[[float, float], float]
 class Estimate:
     """A median over seeds with its interval, in the unit of the values; an infinite value stands for a miss.
 
-    low, high: minimum and maximum below `BOOTSTRAP_FROM` seeds, from there a bootstrap 95 % interval.
+    low, high: two of the values, as many from either end. The interval holds the median over all seeds that there
+        could be with a probability that follows from the number of seeds alone: `coverage`. It is the narrowest of
+        at least 95 %, or the range of the values below six seeds, which cannot have that.
     reached, seeds: number of finite seeds, and of all seeds.
     """
 
@@ -50,9 +44,27 @@ class SpeedUp:
     baseline_reached: int
 
 
+def coverage(seeds: int) -> float:
+    """The probability that the interval of an `Estimate` of so many seeds holds the median over all seeds."""
+    return _covered(seeds, _cut_off(seeds))
+
+
 def interval_name(seeds: int) -> str:
-    """The kind of interval for this number of seeds."""
-    return "min–max" if seeds < BOOTSTRAP_FROM else "bootstrap 95 % interval"
+    """The kind of interval for this number of seeds, with its coverage."""
+    share = f"{100 * coverage(seeds):.3g} % interval"
+    return share if _cut_off(seeds) else f"min–max, a {share}"
+
+
+@functools.cache
+def _cut_off(seeds: int) -> int:
+    """The number of values at either end that are outside the interval."""
+    return max((cut for cut in range(1, seeds) if _covered(seeds, cut) >= _CONFIDENCE), default=0)
+
+
+def _covered(seeds: int, cut: int) -> float:
+    """The coverage without `cut` values at either end: a seed is below the median as often as above it."""
+    outside = sum(math.comb(seeds, below) for below in range(cut + 1))
+    return 1 - outside * 2.0 ** (1 - seeds)
 
 
 def median(values: Sequence[float]) -> float:
@@ -126,35 +138,6 @@ def _estimate(values: Sequence[float], middle: _Middle) -> Estimate:
     if any(math.isnan(value) for value in values):
         raise ValueError("NaN among the values of an entry; write a miss as infinity")
     centre = middle(*_middle_two(values))
-    low, high = min(values), max(values)
-    if len(values) >= BOOTSTRAP_FROM and low < high:
-        low, high = _bootstrap(tuple(values), middle)
+    ordered, cut = sorted(values), _cut_off(len(values))
     reached = sum(math.isfinite(value) for value in values)
-    return Estimate(median=centre, low=low, high=high, reached=reached, seeds=len(values))
-
-
-@functools.lru_cache(maxsize=4096)  # tables, charts and answers ask for the same intervals
-def _bootstrap(values: tuple[float, ...], middle: _Middle) -> tuple[float, float]:
-    """The percentile interval of the median, from the same resamples at every call.
-
-    Percentiles are resampled medians without interpolation, because nothing lies between a number and a miss.
-    """
-    import numpy as np
-
-    ordered, count = sorted(values), len(values)
-    ranks = np.sort(np.argsort(np.argsort(values))[_drawn(count)], axis=1)
-    # Few values have few pairs in the middle of a resample.
-    pairs, of_resample = np.unique(ranks[:, (count - 1) // 2] * count + ranks[:, count // 2], return_inverse=True)
-    found = [middle(ordered[pair // count], ordered[pair % count]) for pair in pairs.tolist()]
-    medians = np.sort(np.array(found)[of_resample]).tolist()
-    tail = (1 - _CONFIDENCE) / 2
-    return medians[math.floor(tail * (_RESAMPLES - 1))], medians[math.ceil((1 - tail) * (_RESAMPLES - 1))]
-
-
-@functools.cache
-def _drawn(count: int) -> "NDArray[np.intp]":
-    """Indices of `count` values in each resample [resamples, count]."""
-    import numpy as np
-
-    generator = random.Random(0)
-    return np.array([generator.choices(range(count), k=count) for _ in range(_RESAMPLES)], dtype=np.intp)
+    return Estimate(median=centre, low=ordered[cut], high=ordered[-1 - cut], reached=reached, seeds=len(values))

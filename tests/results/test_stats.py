@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from istbench.results.stats import estimate, interval_name, median, speed_up
+from istbench.results.stats import coverage, estimate, interval_name, median, speed_up
 
 MISS = math.inf
+DRAWS = 4000
 
 
 @pytest.mark.parametrize(
@@ -48,20 +49,42 @@ def test_identical_values_have_an_interval_of_no_width():
 def test_below_five_seeds_the_interval_is_the_range():
     found = estimate([4.0, 1.0, 2.0, MISS])
     assert (found.median, found.low, found.high, found.reached, found.seeds) == (3.0, 1.0, MISS, 3, 4)
-    assert interval_name(found.seeds) == "min–max"
+    assert interval_name(found.seeds) == "min–max, a 87.5 % interval"
 
 
-def test_from_five_seeds_the_interval_is_a_bootstrap_and_always_the_same():
-    values = [1.0, 2.0, 3.0, 4.0, 100.0]
-    found = estimate(values)
-    assert found == estimate(values)
-    assert found.median == 3.0
-    assert 1.0 <= found.low < 3.0 < found.high <= 100.0
-    assert interval_name(found.seeds) == "bootstrap 95 % interval"
-    assert estimate([10 + n / 100 for n in range(100)]).high < 10.75
+COVERAGE = {
+    3: (0, "min–max, a 75 % interval"),
+    4: (0, "min–max, a 87.5 % interval"),
+    5: (0, "min–max, a 93.8 % interval"),
+    6: (0, "min–max, a 96.9 % interval"),
+    7: (0, "min–max, a 98.4 % interval"),
+    8: (0, "min–max, a 99.2 % interval"),
+    9: (1, "96.1 % interval"),
+    10: (1, "97.9 % interval"),
+    11: (1, "98.8 % interval"),
+    12: (2, "96.1 % interval"),
+}
 
 
-def test_the_bootstrap_never_takes_a_mean_with_a_miss():
+@pytest.mark.parametrize("seeds", COVERAGE)
+def test_an_interval_says_its_coverage_and_has_it(seeds):
+    cut, name = COVERAGE[seeds]
+    assert interval_name(seeds) == name
+    draw, held = random.Random(seeds), 0
+    for _ in range(DRAWS):
+        values = [draw.random() for _ in range(seeds)]
+        found = estimate(values)
+        assert (found.low, found.high) == (sorted(values)[cut], sorted(values)[-1 - cut])
+        held += found.low <= 0.5 <= found.high
+    spread = math.sqrt(coverage(seeds) * (1 - coverage(seeds)) / DRAWS)
+    assert held / DRAWS == pytest.approx(coverage(seeds), abs=4 * spread)
+
+
+def test_of_one_seed_the_interval_covers_nothing():
+    assert coverage(1) == 0
+
+
+def test_an_interval_never_takes_a_mean_with_a_miss():
     found = estimate([1.0, 1.1, 1.2, MISS, MISS])
     assert (found.median, found.high, found.reached) == (1.2, MISS, 3)
     assert math.isfinite(found.low)
@@ -119,12 +142,3 @@ def test_one_miss_of_three_leaves_a_median_with_an_open_end():
 def test_a_target_reached_before_training_has_no_ratio():
     assert speed_up({0: 0.0}, {0: 0.0}) is None
     assert speed_up({0: 3.0, 1: 4.0}, {0: 0.0, 1: 2.0}).pairs == 1
-
-
-@pytest.mark.parametrize("count", [5, 6, 11])
-def test_the_interval_is_that_of_resamples_drawn_one_by_one(count):
-    values = [random.Random(count).choice([MISS, random.Random(k).uniform(1, 9)]) for k in range(count)]
-    generator = random.Random(0)
-    medians = sorted(median(generator.choices(values, k=count)) for _ in range(2000))
-    found = estimate(values)
-    assert (found.low, found.high) == (medians[49], medians[1950])
