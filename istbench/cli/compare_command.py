@@ -63,7 +63,7 @@ from istbench.node.registry import check_name
 )
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
-@click.option("--quiet", is_flag=True, help="Print the tables and failures alone, without progress.")
+@click.option("--quiet", is_flag=True, help="Print the answer, the table and failures alone, without progress.")
 def command(
     suite: Path | None,
     out: Path,

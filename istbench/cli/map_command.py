@@ -147,7 +147,7 @@ def command(
         click.echo(json.dumps(records, indent=1, allow_nan=False))
     shown = [] if as_json else maps
     report = Report(
-        answers=tuple(found.sentence for found in shown),
+        answers=tuple(found.answer for found in shown),
         tables=tuple(winners_table(found) for found in shown),
         plots=(),
         problems=problems,
@@ -190,7 +190,7 @@ def _map_script(
         click.echo(json.dumps(found.records(), indent=1, allow_nan=False))
     shown = [] if as_json else [found]
     report = Report(
-        answers=tuple(one.sentence for one in shown),
+        answers=tuple(one.answer for one in shown),
         tables=tuple(one.table() for one in shown),
         plots=(),
         problems=problems,

@@ -79,8 +79,7 @@ def command(
     """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
 
     RESULTS is a results directory, the directory of one run, or a file of `istbench record`. With several
-    bandwidths, a table gives those at which one method overtakes another. With several latencies, each has its
-    own tables.
+    bandwidths, --all also gives those at which one method overtakes another. Each latency has its own column.
 
     --nodes deals each recorded run to other numbers of nodes, by its method's plan (see docs/plan.md). A run by a
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script

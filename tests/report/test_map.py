@@ -53,7 +53,7 @@ def test_the_first_method_depends_on_the_bandwidth_and_leads_by_the_ratio_of_the
     expected = {"bandwidth": SLOW, "nodes": 2, "winner": "local_sgd", "extrapolated": False, "target": 0.8}
     assert expected.items() <= record.items()
     assert record["over_next"] == slow.over_next
-    assert found.sentence == (
+    assert found.answer == (
         "First to accuracy 0.8 of ddp and local_sgd: local_sgd in 1 of 2 cells, ddp in 1. Replayed on bare; "
         "one seed each, so no spread is known."
     )
@@ -89,7 +89,7 @@ def test_ranges_over_seeds_that_overlap_are_too_close_to_call(results):
     ((tile,),) = map_of(results, FAST).tiles
     assert (tile.verdict, tile.winner, tile.leaders) == ("close", None, ("ddp", "ist"))
     assert tile.text == "ddp or ist too close"
-    assert ": 1 of 1 too close to call. Replayed" in map_of(results, FAST).sentence
+    assert ": 1 of 1 too close to call. Replayed" in map_of(results, FAST).answer
     assert tile.over_next > 1
 
 
@@ -109,11 +109,11 @@ def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(resul
     assert (tile.verdict, tile.winner, tile.seconds, tile.text) == ("nobody", None, None, "nobody")
     found = map_of(results, FAST)
     assert found.target.level == 0.7  # the hardest that a method reached
-    assert found.sentence.startswith("First to accuracy 0.7 of ddp and ist: ist. Replayed on bare")
+    assert found.answer.startswith("First to accuracy 0.7 of ddp and ist: ist. Replayed on bare")
     sweep = sweep_of(results, FAST)
     chosen = winner_map([sweep], "nodes", "bare", target=sweep.groups[0].targets[-1])
     assert (chosen.target.level, chosen.tiles[0][0].verdict) == (0.8, "nobody")
-    assert ": nobody in 1. Replayed" in chosen.sentence
+    assert ": nobody in 1. Replayed" in chosen.answer
     assert (found.tiles[0][0].winner, found.tiles[0][0].over_next, found.tiles[0][0].text) == (
         "ist",
         None,

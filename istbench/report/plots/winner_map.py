@@ -95,7 +95,7 @@ class WinnerMap:
         return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}"
 
     @property
-    def sentence(self) -> str:
+    def answer(self) -> str:
         """The answer: the first rows with the number of their cells, among whom, how sure, and replayed."""
         tiles = [tile for row in self.tiles for tile in row]
         winners = [tile.leaders[0] for tile in tiles if tile.verdict in ("first", "only")]

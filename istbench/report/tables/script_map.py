@@ -31,7 +31,7 @@ class FastestMap:
     assumed: Sequence[str]
 
     @property
-    def sentence(self) -> str:
+    def answer(self) -> str:
         """The answer: the fastest methods with the number of their cells, among whom, and that it is a replay."""
         cells = [times for row in self.rows.values() for times in row if times]
         methods = dict.fromkeys(time.method for times in cells for time in times)
