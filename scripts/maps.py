@@ -85,8 +85,8 @@ def levels(text: str) -> tuple[float, ...]:
 
 def verdict(found: WinnerMap) -> str:
     """In how many cells each method is first, the first ones are too close, one ran alone, or nobody arrives."""
-    if found.one_winner:
-        return found.one_winner
+    if found.sentence:
+        return found.sentence
     tiles = [tile for row in found.tiles for tile in row]
     firsts = Counter(tile.winner for tile in tiles if tile.winner is not None)
     kinds = Counter(tile.verdict for tile in tiles)

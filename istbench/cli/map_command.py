@@ -147,7 +147,7 @@ def command(
         click.echo(json.dumps(records, indent=1, allow_nan=False))
     shown = [] if as_json else maps
     report = Report(
-        answers=tuple(found.answer for found in shown),
+        answers=tuple(line for found in shown for line in found.answers),
         tables=tuple(winners_table(found) for found in shown),
         plots=(),
         problems=problems,

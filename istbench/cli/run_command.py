@@ -91,7 +91,7 @@ def _notes(run: RunDirectory) -> list[str]:
 def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_json: bool, explain: bool) -> int:
     """Print the results of a run; returns the exit status."""
     from istbench.cli.replaying import replaying
-    from istbench.report.tables.summary import run_summary
+    from istbench.report.tables.summary import run_sentence, run_summary
     from istbench.results.load import load_run
 
     finished = load_run(outcome.finished()).on_data(outcome.source)
@@ -100,9 +100,10 @@ def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_jso
     if as_json:
         click.echo(json.dumps(_as_json(finished, cluster, replayed), allow_nan=False))
     else:
-        from istbench.report.output.terminal import print_table
+        from istbench.report.output.terminal import print_tables
 
-        print_table(run_summary(finished, replayed), sys.stdout, explain=explain)
+        answers = [run_sentence(finished, replayed)]
+        print_tables([run_summary(finished, replayed)], sys.stdout, answers=answers, explain=explain)
     if problem:
         click.echo(printable(f"no {cluster.name} seconds: {problem}"), err=True)
     if request.target is None or finished.reached(request.target):

@@ -26,9 +26,9 @@ class Answer:
     """The answer for one target.
 
     outcome: one method is first, several are too close to call, or nobody reached the target.
-    lead: the answer: who, among whom, measured or replayed. details: the speed-up and the costs. basis: a sentence
-    each about the contenders, the clock, its range, unequal tuning and the data. doubts: reasons to doubt it, in a
-    few words each.
+    lead: the answer: who, among whom, how sure, measured or replayed. details: the speed-up and the costs.
+    basis: a sentence each about the contenders, the clock, its range, unequal tuning and the data. doubts: reasons
+    to doubt the answer, in a few words each.
     """
 
     outcome: Outcome
@@ -72,7 +72,7 @@ def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -
                 lead: tuple[str, ...] = (f"No run is the first: {why}.",)
             else:
                 found = answer(group, target, baseline)
-                lead = (*found.lead, *filter(None, [found.doubt]))
+                lead = (*found.lead, *([found.doubt] if found.doubt else []))
             # The same on several clocks is said once.
             new = [lead[0], *(sentence for sentence in lead[1:] if sentence not in said)]
             said.update(new)
@@ -105,8 +105,16 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     outcome: Outcome = "close" if close else "first"
     return Answer(
         outcome=outcome,
-        lead=(*lead, *_one_machine(rows, first, close=bool(close)), *_sooner_controls(group, target, first)),
-        details=(*_over_baseline(group, target, first, baseline, close=bool(close)), *_costs(group, target, shown)),
+        lead=(
+            *lead,
+            *_one_machine(rows, first, close=bool(close)),
+            *_sooner_controls(group, target, first),
+        ),
+        details=(
+            *_over_baseline(group, target, first, baseline, close=bool(close)),
+            *_costs(group, target, shown),
+            *_one_seed(shown),
+        ),
         basis=_basis(group, shown),
         doubts=doubts(group, shown),
     )
@@ -141,6 +149,11 @@ def _times_as_long(slower: RowTime, faster: RowTime) -> str:
     return (
         f", {number(slower.seconds.median / faster.seconds.median)} times as long" if faster.seconds.median else ""
     )
+
+
+def _one_seed(rows: Sequence[RowTime]) -> Iterable[str]:
+    if max(row.seconds.seeds for row in rows) == 1:
+        yield "One seed each, so no spread is known."
 
 
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:

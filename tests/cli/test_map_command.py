@@ -18,11 +18,13 @@ def results(tmp_path_factory):
 def test_map_prints_a_table_draws_it_and_lists_its_cells(results, istbench):
     status, table, said = istbench("map", results, "--bandwidth", "10mbit,10gbit")
     assert status == 0
-    assert table.startswith("First to accuracy 0.8 of ddp and local_sgd on 2 and 4 nodes: ")
     assert "first to accuracy 0.8" in table
     assert "Seeds: one in each row, so no spread is known." in table
-    assert said.count("picture: ") == 1
-    assert len(list((results / "report").glob("*-map-by-nodes-to-0-8.svg"))) == 1
+    assert table.startswith("local_sgd is first to accuracy 0.8 in all 4 cells, ")
+    assert "Replayed on m5.2xlarge, among ddp and local_sgd; untuned" in table
+    assert "picture: " not in said  # a map of one winner is a sentence
+    *_, said = istbench("map", results, "--by", "latency", "--latency", "1ms,50ms", "--nodes", 2)
+    assert said.count("picture: ") == len(list((results / "report").glob("*-map-by-latency-to-0-8.svg")))
     status, text, said = istbench("map", results, "--bandwidth", "10mbit,10gbit", "--json", "--no-pictures")
     cells = json.loads(text)
     assert (status, "picture" in said) == (0, False)

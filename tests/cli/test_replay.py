@@ -23,7 +23,7 @@ def test_replay_prints_every_format_and_draws(results, istbench):
     assert status == 0
     assert "where the replayed time goes on p3.2xlarge at 10 Gbit/s" in table
     assert "bandwidths where methods cross on m5.2xlarge" in table
-    assert said.count("picture: ") == 2 * 2 * 2 + 2
+    assert said.count("picture: ") == 2 * 2 + 2
     assert len(list((results / "report").glob("*-by-bandwidth-n2.svg"))) == 2
     status, text, _ = istbench(*asked, "--no-pictures", "--format", "json")
     tables = json.loads(text)["tables"]
@@ -65,7 +65,7 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, istbe
     status, table, _ = istbench("replay", run, "--cluster", profile, "--no-pictures")
     assert status == 0
     assert "on mine" in table
-    assert "local_sgd" not in table
+    assert not any(line.startswith("local_sgd") for line in table.splitlines())
     profile.write_text(profile.read_text().replace("gflops", "gflop"))
     status, _, said = istbench("replay", run, "--cluster", profile)
     assert status == 2

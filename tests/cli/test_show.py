@@ -18,7 +18,7 @@ def test_the_pictures_of_one_run_lie_in_its_directory_and_json_names_them(result
     document = json.loads(capsys.readouterr().out)
     drawn = document["pictures"]
     assert sorted(drawn) == sorted(str(path) for path in (run / "report").iterdir())
-    assert len(drawn) == 4
+    assert len(drawn) == 2
     assert document["page"] is None
 
 
@@ -32,7 +32,7 @@ def test_the_page_lies_beside_the_pictures_and_is_named(results, capsys):
 def test_without_pictures_nothing_is_written(results, capsys):
     write_plausible(results, "ddp")
     report = build_report(results)
-    assert len(report.plots) == 2
+    assert len(report.plots) == 1
     show_report(report, results, pictures=False)
     assert [path.name for path in results.iterdir()] == ["runs"]
     assert capsys.readouterr().err == ""
@@ -55,5 +55,5 @@ def test_a_page_that_cannot_be_written_costs_no_table(results, capsys):
         show_report(build_report(results), results, output_format="json", page=results / "runs")
     document = json.loads(capsys.readouterr().out)
     assert document["tables"]
-    assert len(document["pictures"]) == 4
+    assert len(document["pictures"]) == 2
     assert document["page"] is None

@@ -53,9 +53,9 @@ def test_the_first_method_depends_on_the_bandwidth_and_leads_by_the_ratio_of_the
     expected = {"bandwidth": SLOW, "nodes": 2, "winner": "local_sgd", "extrapolated": False, "target": 0.8}
     assert expected.items() <= record.items()
     assert record["over_next"] == slow.over_next
-    assert found.answer == (
-        "First to accuracy 0.8 of ddp and local_sgd: local_sgd in 1 of 2 cells, ddp in 1. Replayed on bare; "
-        "one seed each, so no spread is known."
+    assert found.answers == (
+        "First to accuracy 0.8 of ddp and local_sgd: local_sgd in 1 of 2 cells, ddp in 1.",
+        "Replayed on bare, among ddp and local_sgd; untuned; 30 epochs; one seed each, so no spread is known.",
     )
 
 
@@ -89,7 +89,7 @@ def test_ranges_over_seeds_that_overlap_are_too_close_to_call(results):
     ((tile,),) = map_of(results, FAST).tiles
     assert (tile.verdict, tile.winner, tile.leaders) == ("close", None, ("ddp", "ist"))
     assert tile.text == "ddp or ist too close"
-    assert ": 1 of 1 too close to call. Replayed" in map_of(results, FAST).answer
+    assert map_of(results, FAST).answers[0].endswith(": 1 of 1 too close to call.")
     assert tile.over_next > 1
 
 
@@ -109,11 +109,11 @@ def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(resul
     assert (tile.verdict, tile.winner, tile.seconds, tile.text) == ("nobody", None, None, "nobody")
     found = map_of(results, FAST)
     assert found.target.level == 0.7  # the hardest that a method reached
-    assert found.answer.startswith("First to accuracy 0.7 of ddp and ist: ist. Replayed on bare")
+    assert found.answers[0] == "First to accuracy 0.7 of ddp and ist: ist."
     sweep = sweep_of(results, FAST)
     chosen = winner_map([sweep], "nodes", "bare", target=sweep.groups[0].targets[-1])
     assert (chosen.target.level, chosen.tiles[0][0].verdict) == (0.8, "nobody")
-    assert ": nobody in 1. Replayed" in chosen.answer
+    assert chosen.answers[0].endswith(": nobody in 1.")
     assert (found.tiles[0][0].winner, found.tiles[0][0].over_next, found.tiles[0][0].text) == (
         "ist",
         None,
@@ -228,12 +228,12 @@ def test_a_map_of_one_winner_is_a_sentence_and_no_picture(results):
         write(results, "ddp", 0.04, nodes=nodes)
         write(results, "ist", 0.001, nodes=nodes)
     found = map_of(results, FAST / 2, FAST)
-    assert found.one_winner.startswith("ist is first to accuracy 0.8 in all 4 cells, 4 Gbit/s to 8 Gbit/s and ")
-    assert "2, 4 nodes: " in found.one_winner
-    assert found.one_winner.endswith(" times as fast as the next.")
-    assert winners_table(found).footer[0] == found.one_winner
+    assert found.sentence.startswith("ist is first to accuracy 0.8 in all 4 cells, 4 Gbit/s to 8 Gbit/s and ")
+    assert "2, 4 nodes: " in found.sentence
+    assert found.sentence.endswith(" times as fast as the next.")
+    assert winners_table(found).footer[0] == found.sentence
     assert draw_maps([found], results / "report") == []
-    assert map_of(results, SLOW, FAST).one_winner == ""
+    assert map_of(results, SLOW, FAST).sentence == ""
 
 
 def test_every_tile_of_the_picture_has_its_words(results):

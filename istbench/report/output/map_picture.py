@@ -37,7 +37,7 @@ def draw_maps(maps: Iterable[WinnerMap], directory: Path) -> list[Path]:
     Raises:
         UserError: if they cannot be written.
     """
-    shown = (found for found in maps if not found.one_winner)
+    shown = (found for found in maps if not found.sentence)
     return write_figures(((found.stem, partial(_fill, found)) for found in shown), directory)
 
 

@@ -49,7 +49,7 @@ def print_tables(
         for line in lines:
             console.print(Text(printable(line), style=style))
 
-    counts = Counter(line for table in tables for line in dict.fromkeys(table.footer))
+    counts = Counter(line for table in tables for line in dict.fromkeys(table.footer) if line not in answers)
     unsaid = [] if explain else [line for line in counts if not isinstance(line, Lead | Caution)]
     if len(unsaid) < 2:  # the line that counts them would take as much room
         unsaid = []

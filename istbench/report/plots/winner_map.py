@@ -95,8 +95,8 @@ class WinnerMap:
         return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}"
 
     @property
-    def answer(self) -> str:
-        """The answer: the first rows with the number of their cells, among whom, how sure, and replayed."""
+    def answers(self) -> tuple[str, ...]:
+        """The first rows with the number of their cells; and among whom, how sure, and replayed."""
         tiles = [tile for row in self.tiles for tile in row]
         winners = [tile.leaders[0] for tile in tiles if tile.verdict in ("first", "only")]
         close, missed = (sum(tile.verdict == name for tile in tiles) for name in ("close", "nobody"))
@@ -105,8 +105,10 @@ class WinnerMap:
         said += [f"nobody in {missed}"] if missed else []
         several = any(row.seeds > 1 for row in self.group.contenders)
         return (
-            f"First to {self.target.of(self.group.metric)}{self.group.of_rows}: {'; '.join(said)}. Replayed on "
-            f"{self.cluster}{'' if several else '; one seed each, so no spread is known'}."
+            self.sentence
+            or f"First to {self.target.of(self.group.metric)}{self.group.of_rows}: {'; '.join(said)}.",
+            f"Replayed on {self.cluster}, among {self.group.among}"
+            f"{'' if several else '; one seed each, so no spread is known'}.",
         )
 
     @property
@@ -137,7 +139,7 @@ class WinnerMap:
         )
 
     @property
-    def one_winner(self) -> str:
+    def sentence(self) -> str:
         """The whole map in a sentence, if one row is first in all of its cells; else empty."""
         tiles = [tile for row in self.tiles for tile in row]
         winners = {tile.winner for tile in tiles}

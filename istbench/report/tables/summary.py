@@ -25,6 +25,26 @@ from istbench.results.slow_node import straggler
 _MEGA = 1e6
 
 
+def run_sentence(run: Run, replayed: Run | None = None) -> str:
+    """The answer of one run: the seconds to the hardest target that it reached, measured and `replayed`."""
+    header, metric, best = run.header, run.curve.metric, run.curve.best()
+    name = f"{header.method_label} on {count_nodes(header.nodes)}"
+    level = next((level for level in reversed(run.targets) if run.reached(level)), None)
+    there = None if level is None else run.reached(level)
+    if level is None or there is None:
+        final = "never a number" if best is None else metric_value(best)
+        missed = " and reached no target" if run.targets else ""
+        return f"{name} trained for {header.budget}{missed}: the best {metric.name} is {final}."
+    on_cluster = None if replayed is None else replayed.reached(level)
+    also = ""
+    if on_cluster is not None and replayed is not None and replayed.cluster is not None:
+        also = f", {number(on_cluster.seconds)} s replayed on {replayed.cluster.profile.name}"
+    return (
+        f"{name} reached {metric.title} {level_text(level)} in {number(there.seconds)} s measured on "
+        f"{header.host.name}{also}. One seed, so no spread is known."
+    )
+
+
 def run_summary(run: Run, replayed: Run | None = None) -> Table:
     """The result of one run, an item in each row.
 

@@ -51,8 +51,8 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     assert profile is not None
     tiles = [tile for row in found.tiles for tile in row]
     times = [run.cluster for run in group.runs if run.cluster is not None]
-    if found.one_winner:
-        yield Lead(found.one_winner)
+    if found.sentence:
+        yield Lead(found.sentence)
     yield Lead(found.words)
     yield Lead(f"Runs: {found.subtitle}.")
     yield from (line for line in seeds_line(group) if isinstance(line, Caution))

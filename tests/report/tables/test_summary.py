@@ -9,7 +9,7 @@ from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import footer
 
 from istbench.report.replayed import build_report_on_clusters
-from istbench.report.tables.summary import run_summary
+from istbench.report.tables.summary import run_sentence, run_summary
 from istbench.results.load import load_run
 from istbench.results.on_cluster import runs_on_clusters
 
@@ -23,6 +23,16 @@ def test_the_summary_of_a_run(results):
     assert items["train seconds to accuracy 0.8"].value is None
     assert items["final accuracy"].text == "0.750"
     assert "SYNTHETIC" in footer(table)
+    assert run_sentence(run) == (
+        "ist on 2 nodes reached accuracy 0.7 in 8.40 s measured on laptop. One seed, so no spread is known."
+    )
+
+
+def test_a_run_that_reached_no_target_says_so_first(results):
+    run = load_run(write_run(results, header("ist"), ramp(9.0, 0.5)))
+    assert run_sentence(run) == (
+        "ist on 2 nodes trained for 30 epochs and reached no target: the best accuracy is 0.500."
+    )
 
 
 def test_the_summary_of_a_run_that_failed_at_once(results):
@@ -39,6 +49,7 @@ def test_the_summary_of_a_run_on_a_cluster(results):
     assert items["m5.2xlarge seconds to accuracy 0.8"].text == "not reached"
     assert items["m5.2xlarge dollars"].value == pytest.approx(101 * 2 * 0.384 / 3600)
     assert items["train seconds"].value == 9.0
+    assert " in 8.40 s measured on laptop, 94.3 s replayed on m5.2xlarge. One seed" in run_sentence(run, replayed)
 
 
 def test_what_speaks_against_replayed_seconds_is_said_beside_them(results):
