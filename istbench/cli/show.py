@@ -90,6 +90,7 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
         section = None if advice is None else advice_section(advice)
     except UserError as error:
         report = dataclasses.replace(report, problems=(*report.problems, f"advice: {error}"))
-    page = build_page(report, f"Results in {results.resolve().name}", file, round_charts, advice=section)
+    title = f"Results in {results.resolve().name}" if section is None else section.title
+    page = build_page(report, title, file, round_charts, advice=section)
     write_page(page, file)
     return dataclasses.replace(report, problems=page.problems)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -55,7 +56,8 @@ class OnClock:
 
     clock: in words, such as `replayed seconds on m5.2xlarge`. by_target: the easiest target first. notes: lines
     below the main table. others: further tables. curves: over seconds. by_nodes: seconds to each target.
-    shares: where the time goes. rounds: one round of each method.
+    shares: where the time goes. rounds: one round of each method. cluster: of the replay, if it is one.
+    asked: the level to open, if there is one.
     """
 
     clock: str
@@ -66,10 +68,21 @@ class OnClock:
     by_nodes: Plot | None
     shares: Bars | None
     rounds: tuple[Bars, ...]
+    cluster: str = ""
+    asked: float | None = None
 
     @property
-    def hardest_reached(self) -> int:
-        """The place in `by_target` of the hardest target that somebody reached, or else of the easiest one."""
+    def has_asked(self) -> bool:
+        """Whether the level to open is one of its targets."""
+        return any(at.target is not None and at.target.level == self.asked for at in self.by_target)
+
+    @property
+    def opens_on(self) -> int:
+        """The place in `by_target` of the level to open, or of the hardest one reached, or else of the easiest."""
+        if self.has_asked:
+            return next(
+                place for place, at in enumerate(self.by_target) if at.target and at.target.level == self.asked
+            )
         return hardest_reached([at.answer for at in self.by_target])
 
 
@@ -105,9 +118,16 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The advice as a part of a page: its paragraphs, each some lines under a heading, and all candidates."""
+    """The advice as a part of a page: its paragraphs, each some lines under a heading, and all candidates.
+
+    title: the question. outcome: as in `Answer`; `unsure` for a first that may be another. target, cluster: of the
+    question.
+    """
 
     title: str
+    outcome: Literal["first", "unsure", "close", "nobody"]
+    target: float
+    cluster: str
     command: str
     paragraphs: tuple[tuple[str, tuple[str, ...]], ...]
     table: Table
@@ -121,6 +141,26 @@ class Page:
     studies: tuple[Study, ...]
     problems: tuple[str, ...]
     advice: Section | None = None
+
+    @property
+    def opens_on(self) -> tuple[int, int]:
+        """The study and the clock to open: with an advice, those to its target on its cluster with most runs."""
+        if self.advice is None:
+            return 0, 0
+        asked = [
+            (
+                clock.has_asked,
+                clock.cluster == self.advice.cluster,
+                bool(clock.cluster),
+                len(study.cells),
+                -at,
+                -place,
+            )
+            for at, study in enumerate(self.studies)
+            for place, clock in enumerate(study.clocks)
+        ]
+        *_, at, place = max(asked, default=(0, 0))
+        return -at, -place
 
 
 def build_page(
@@ -137,8 +177,9 @@ def build_page(
     sweeps: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in report.sweeps:
         sweeps[sweep.groups[0].study].append(sweep)
+    asked = None if advice is None else advice.target
     studies = by_study(report.groups)
-    shown = tuple(_study(groups, sweeps[groups[0].study], report, file, rounds) for groups in studies)
+    shown = tuple(_study(groups, sweeps[groups[0].study], report, file, rounds, asked) for groups in studies)
     return Page(
         title=title,
         studies=shown,
@@ -174,10 +215,11 @@ def _study(
     report: Report,
     file: Path,
     rounds: Callable[[Group], Sequence[Bars]],
+    asked: float | None,
 ) -> Study:
     first = groups[0]
     clocks = [
-        _on_clock(moved, report, rounds if moved is group else _no_rounds)
+        _on_clock(moved, report, rounds if moved is group else _no_rounds, asked)
         for group in groups
         for moved in (group, *([] if group.profile is not None or not group.contenders else [_on_wall(group)]))
     ]
@@ -227,7 +269,9 @@ def _on_wall(group: Group) -> Group:
     return dataclasses.replace(group, contenders=tuple(contenders))
 
 
-def _on_clock(group: Group, report: Report, rounds: Callable[[Group], Sequence[Bars]]) -> OnClock:
+def _on_clock(
+    group: Group, report: Report, rounds: Callable[[Group], Sequence[Bars]], asked: float | None
+) -> OnClock:
     main = comparison(group, report.baseline)
     by_target = [
         AtTarget(
@@ -250,6 +294,8 @@ def _on_clock(group: Group, report: Report, rounds: Callable[[Group], Sequence[B
         else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
         rounds=tuple(rounds(group)),
+        cluster="" if group.profile is None else group.profile.name,
+        asked=asked,
     )
 
 
@@ -291,7 +337,7 @@ def _cell(run: Run, file: Path) -> RunDetails:
         "lab": header.host.lab or "",
         "versions": ", ".join(f"{name} {version}" for name, version in header.versions.items()),
         "source tree": git,
-        "timing rule": str(header.timing_rule),
+        "version of the clock's rules": str(header.timing_rule),
         "started, finished": ", ".join(filter(None, [header.started_at, header.finished_at])),
         "parts that differ": "; ".join(run.changes),
         "stalls": stall_words(run) if run.stalls else "",

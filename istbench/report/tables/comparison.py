@@ -47,8 +47,9 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
 
 def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
-    """The main table of a group for one target: dollars on a cluster, and speed-ups to this target alone."""
-    columns, rows = fill(
+    """The main table of a group for one target: the soonest first, dollars, and speed-ups to this target alone."""
+    rows = sorted(group.contenders, key=lambda row: estimate(list(row.seconds(target.level).values())).median)
+    columns, entries = fill(
         [
             *NAMING,
             EXTRAPOLATED,
@@ -59,12 +60,12 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
             *dollars_to(group, target),
             *cost(group),
         ],
-        group.contenders,
+        rows,
     )
     return Table(
         title=f"{group.workload_label}: {group.clock_words} to {target.of(group.metric)} on {group.machine}",
         columns=columns,
-        rows=rows,
+        rows=entries,
         keys=len(NAMING),
         context=group_context(group, baseline),
     )

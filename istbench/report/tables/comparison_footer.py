@@ -90,9 +90,9 @@ def _own_lines(group: Group, baseline: str) -> Iterable[str]:
 def _clock_lines(groups: Sequence[Group]) -> Iterable[str]:
     for group in groups:
         if group.clock != "cluster_s":
-            yield Lead(f"Clock: {group.clock} on {group.machine}, timing rule {group.timing_rule}.")
+            yield Lead(f"Clock: {group.clock_words} on {group.machine}.")
     if replayed := [group.machine for group in groups if group.clock == "cluster_s"]:
-        yield Lead(f"Clock: cluster_s, recorded on {groups[0].device}, replayed on {joined(replayed)}.")
+        yield Lead(f"Clock: recorded on {groups[0].device}, replayed on {joined(replayed)}.")
 
 
 def _cluster_lines(group: Group) -> Iterable[str]:

@@ -91,7 +91,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
         empty=f"No two methods to compare between {low} and {high}.",
         footer=(
             data_line(group.source),
-            Lead(f"Clock: cluster_s, replayed at {', '.join(replayed)}."),
+            Lead(f"Clock: seconds replayed at {', '.join(replayed)}."),
             *shared_line(group),
             *metric_line(group.metric, own=group.has_own_metric),
             *close_targets_line(group.close_targets, group.evaluation_error),

@@ -37,7 +37,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
         footer=(
             data_line(group.source),
             *shared_line(group),
-            Lead("Clock: train_s, from the node with the fewest seconds to the node with the most."),
+            Lead("Clock: train seconds, from the node with the fewest seconds to the node with the most."),
             *([_SHARED] if _share_cores(group, rows) else []),
             *group_stall_lines(group),
             guide_line("computing-and-waiting-by-node"),

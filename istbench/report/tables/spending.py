@@ -28,7 +28,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
         footer=(
             data_line(group.source),
             *shared_line(group),
-            Lead(f"Clock: cluster_s. {_price_line(group.profile)}"),
+            Lead(f"Clock: replayed seconds. {_price_line(group.profile)}"),
             *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
             *sustained_line(group.profile),
             *_careful(group),

@@ -2,7 +2,10 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
@@ -20,6 +23,7 @@ from istbench.studies.advise.steps_to_target import TOO_FEW
 _RANGE = "Ranges in brackets hold 8 of 10 draws."
 _SHOWN = 0.01
 _NAMED = 3
+_FEWEST_SEEDS = 3
 
 
 def advice_text(advice: Advice) -> str:
@@ -44,7 +48,10 @@ def advice_section(advice: Advice) -> Section:
         ("Not tested", advice.not_tested),
     ]
     return Section(
-        title=f"Which method: {_question(advice)}",
+        title=_title(advice),
+        outcome=_outcome(advice),
+        target=advice.target,
+        cluster=advice.cluster,
         command=shlex.join(advice.best.command) if advice.best else "",
         paragraphs=tuple((heading, lines) for heading, lines in paragraphs if lines),
         table=candidates_table(advice),
@@ -67,14 +74,40 @@ def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
 
 def candidates_table(advice: Advice) -> Table:
     """A row for each candidate, the likeliest first."""
-    columns, rows = fill(_COLUMNS, advice.choices)
+    shared = _shared_words([choice.label for choice in advice.choices if choice.label != ONE_NODE])
+    named = [
+        msgspec.structs.replace(choice, label=" ".join(word for word in choice.label.split() if word not in shared))
+        for choice in advice.choices
+    ]
+    columns, rows = fill(_COLUMNS, named)
+    throughout = f", all with {' '.join(shared)}" if shared else ""
     return Table(
-        title=f"Candidates: {_question(advice)}",
+        title=f"Candidates{throughout}: {_question(advice)}",
         columns=columns,
         rows=rows,
         empty="No candidate.",
         footer=(f"Seconds are replayed on {advice.cluster}. {_RANGE}",),
     )
+
+
+def _shared_words(labels: Sequence[str]) -> list[str]:
+    """The options that all `labels` have; none of fewer than two."""
+    first, *others = [label.split()[1:] for label in labels] or [[]]
+    return [word for word in first if all(word in other for other in others)] if others else []
+
+
+def _title(advice: Advice) -> str:
+    where = f"{count_nodes(advice.nodes)} of {advice.cluster}"
+    return f"Which method trains {advice.workload} to {_target(advice)} first on {where}?"
+
+
+def _outcome(advice: Advice) -> Literal["first", "unsure", "close", "nobody"]:
+    """How sure the page looks: an extrapolated time and fewer than three seeds make a clear answer unsure."""
+    if advice.best is None:
+        return "nobody"
+    if advice.verdict != "clear":
+        return "close"
+    return "unsure" if advice.best.extrapolated or advice.best.seeds < _FEWEST_SEEDS else "first"
 
 
 def _question(advice: Advice) -> str:
@@ -254,10 +287,8 @@ def _odds_entry(choice: RankedChoice) -> Entry:
 
 
 def _seconds_entry(choice: RankedChoice) -> Entry:
-    if choice.why_not:
-        return Entry(text=choice.why_not, value=None)
     if choice.seconds is None:
-        return Entry(text="not expected", value=None)
+        return NOTHING if choice.why_not else Entry(text="not expected", value=None)
     text = f"{number(choice.seconds)} {_range(choice.low, choice.high)}"
     return Entry(text=text, value={"seconds": choice.seconds, "low": choice.low, "high": choice.high})
 
@@ -280,4 +311,11 @@ _COLUMNS: list[ColumnOf[RankedChoice]] = [
     ColumnOf(key="exposed", title="exposed communication", entry=lambda one: _share(one.exposed)),
     ColumnOf(key="seeds", title="seeds", entry=lambda one: plain(one.seeds)),
     ColumnOf(key="steps_probed", title="steps probed", entry=lambda one: plain(one.steps_probed)),
+    ColumnOf(
+        key="why_not",
+        title="no odds because",
+        align="left",
+        entry=lambda one: plain(one.why_not) if one.why_not else NOTHING,
+        optional=True,
+    ),
 ]

@@ -142,7 +142,13 @@ def test_an_untested_candidate_has_no_odds():
     assert (untested.label, untested.odds, untested.reaching, untested.why_not) == ("p3", None, None, NO_TIME)
     assert json.loads(msgspec.json.encode(found))["others"][-1]["odds"] is None
     row = candidates_table(found).rows[-1]
-    assert [entry.text for entry in row[:3]] == ["p3", "–", "untested: no time"]
+    assert [entry.text for entry in (*row[:3], row[-1])] == ["p3", "–", "–", "untested: no time"]
+
+
+def test_options_of_all_candidates_stand_once_above_the_table():
+    table = candidates_table(advice(candidate("ist lr=0.1 local_steps=9"), candidate("ddp lr=0.1", compute=0.02)))
+    assert table.title.startswith("Candidates, all with lr=0.1: ")
+    assert {row[0].text for row in table.rows} == {"ist local_steps=9", "ddp"}
 
 
 def test_odds_are_rounded_towards_doubt():
@@ -240,13 +246,17 @@ def test_a_metric_that_falls_has_its_unit_and_its_direction():
 def test_the_page_has_the_same_words_and_a_row_for_each_candidate(clear):
     section, table = advice_section(clear), candidates_table(clear)
     assert section.table == table
-    assert section.title == "Which method: speech to accuracy 0.8 on 2 nodes of m5.2xlarge at 800 Mbit/s"
+    assert (
+        section.title == "Which method trains speech to accuracy 0.8 first on 2 nodes of m5.2xlarge at 800 Mbit/s?"
+    )
     lines = [line for _, paragraph in section.paragraphs for line in paragraph]
     assert all(line in advice_text(clear) for line in [section.command, *lines])
     assert [row[0].text for row in table.rows] == ["ist local_steps=10", "ddp", "ddp accumulate=4", "p3"]
     keys = [column.key for column in table.columns]
     assert keys[:4] == ["candidate", "odds", "seconds", "dollars"]
-    assert [row[2].text for row in table.rows[2:]] == ["not expected", "needs 9 GiB per node, more than 3"]
+    assert [row[2].text for row in table.rows[2:]] == ["not expected", "–"]
+    assert [row[-1].text for row in table.rows[2:]] == ["–", "needs 9 GiB per node, more than 3"]
+    assert section.outcome == "unsure"  # of one seed
 
 
 def test_options_of_several_numbers_are_as_on_a_command_line():

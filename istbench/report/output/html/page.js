@@ -184,6 +184,19 @@
 
   // Tables.
 
+  // A table that goes on to the right fades there.
+  function edge(scroll) {
+    const rest = scroll.scrollWidth - scroll.clientWidth;
+    scroll.classList.toggle("more", scroll.scrollLeft < rest - 2);
+    scroll.classList.toggle("moved", rest > 2 && scroll.scrollLeft >= rest - 2);
+  }
+
+  const sized = new ResizeObserver((entries) => { for (const { target } of entries) edge(target); });
+  for (const scroll of all(".scroll")) {
+    sized.observe(scroll);
+    scroll.addEventListener("scroll", () => edge(scroll), { passive: true });
+  }
+
   const number = (text) => (text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 
   function sort(button) {

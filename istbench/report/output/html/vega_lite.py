@@ -376,8 +376,19 @@ def _line_layers(plot: Plot) -> list[Spec]:
             "encoding": {"detail": {"field": "seed", "type": "nominal"}},
         },
         {"transform": _of_kind("median"), "mark": {"type": "line", "strokeWidth": 2.6}},
-        *_markers(plot, "mark", 55, {"tooltip": _TOLD}),
+        *_markers(plot, "mark", 55, {"tooltip": _told_by(plot)}),
+        {  # an invisible place for the words of each point, so that the whole line has them
+            "transform": _of_kind("median"),
+            "mark": {"type": "circle", "size": 220, "opacity": 0},
+            "encoding": {"tooltip": _told_by(plot)},
+        },
     ]
+
+
+def _told_by(plot: Plot) -> list[Spec]:
+    """The words of a point of a curve: its method and its place."""
+    named = [("label", "method"), ("x", plot.x_label), ("y", plot.y_label)]
+    return [{"field": field, "title": clipped(title)} for field, title in named]
 
 
 def _point_layers(plot: Plot) -> list[Spec]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
+from istbench.report.output.html.guides import read_here
 from istbench.report.output.html.text import clipped, script_json
 from istbench.report.output.html.vega_lite import (
     DASHES,
@@ -75,7 +76,7 @@ def _views(page: Page) -> str:
             [
                 {
                     "targets": [[_target_key(at), _target_name(at)] for at in clock.by_target],
-                    "first": clock.hardest_reached,
+                    "first": clock.opens_on,
                 }
                 for clock in study.clocks
             ]
@@ -124,7 +125,9 @@ def _environment() -> Any:
         finalize=said,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(clip=clipped, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script)
+    environment.filters.update(
+        clip=clipped, read_here=read_here, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script
+    )
     environment.globals.update(winners=_winners, map_notes=_map_notes)
     environment.tests.update(shown_note=_is_shown)
     environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=_dash_text, on_dark=on_dark)

@@ -10,9 +10,9 @@ from istbench.report.report import build_report
 from istbench.report.timeline.chart import round_charts
 
 
-def page_of(results):
+def page_of(results, advice=None):
     report = build_report(results, cluster=load_profile("m5.2xlarge"), bandwidths=(1e8, 1e9, 1e10))
-    return build_page(report, "Results in trial", results / "report" / "page.html", round_charts)
+    return build_page(report, "Results in trial", results / "report" / "page.html", round_charts, advice)
 
 
 @pytest.fixture(scope="session")

@@ -182,6 +182,21 @@ def test_a_narrow_screen_scrolls_only_downward_and_axe_finds_nothing_serious(ope
     assert opened.said == []
 
 
+def test_a_table_shows_that_it_scrolls_and_a_curve_has_words(opened):
+    table = opened.locator("article:not([hidden]) .scroll:visible").first
+    assert "more" not in table.get_attribute("class")
+    opened.set_viewport_size({"width": 360, "height": 740})
+    opened.locator(".swipe:visible").first.wait_for()
+    assert "more" in table.get_attribute("class")
+    table.evaluate("one => one.scrollTo(9999, 0)")
+    opened.wait_for_function("one => one.classList.contains('moved')", arg=table.element_handle())
+    opened.set_viewport_size({"width": 1200, "height": 900})
+    opened.locator("figure:visible svg").first.wait_for()
+    points = opened.locator("figure:visible").first.locator("svg .mark-symbol path")
+    points.last.hover(force=True)
+    opened.locator("[title*='test accuracy: ']").first.wait_for(state="attached")
+
+
 def test_the_print_is_light_and_whole(opened):
     opened.emulate_media(media="print", color_scheme="dark")
     assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

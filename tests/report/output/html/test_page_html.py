@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
+from conftest import page_of
 from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
 from istbench.base.decode import decode_own
@@ -17,8 +18,9 @@ from istbench.base.errors import UserError
 from istbench.report import page as page_module
 from istbench.report.groups import group_runs
 from istbench.report.output.html.write import page_html, write_page
-from istbench.report.page import build_page
+from istbench.report.page import Section, build_page
 from istbench.report.report import Report, build_report
+from istbench.report.tables.table import Column, Entry, Table
 from istbench.results.curves import Curve
 from istbench.results.header import Header
 from istbench.results.load import Run
@@ -142,6 +144,45 @@ def test_each_cell_has_its_command_and_links_to_its_raw_files(page_file, read):
     assert len(links) >= 2 * 11
     assert all(path.is_file() for path in links)
     assert all(not one["href"].startswith("/") for one in read.all("a"))
+
+
+def test_an_advice_is_the_answer_of_its_page(trial):
+    reasons = Table(
+        title="Candidates",
+        columns=(Column(key="candidate", title="candidate"), Column(key="why", title="no odds because")),
+        rows=(
+            (Entry(text="ist", value="ist"), Entry(text="it needs 9 GiB of memory, which a node has not", value=1)),
+        ),
+    )
+    asked = Section(
+        title="Which method is first?", outcome="unsure", target=0.7, cluster="m5.2xlarge", command="istbench run",
+        paragraphs=(("", ("ist takes 3 s.", "ddp takes 9 s.")), ("Why", ("It sends less.",))), table=reasons,
+    )  # fmt: skip
+    page = page_of(trial, asked)
+    study, clock = page.opens_on
+    assert page.studies[study].clocks[clock].cluster == "m5.2xlarge"
+    assert (
+        page.studies[study].clocks[clock].by_target[page.studies[study].clocks[clock].opens_on].target.level == 0.7
+    )
+    read = Reader(page_html(page))
+    assert len(read.all("p", **{"class": "verdict unsure"})) == 1  # the boxes of the probes look neutral
+    assert not read.all("p", **{"class": "verdict first"})
+    assert len(read.all("td", **{"class": "right long"})) == 1
+    assert len([one for one in read.all("option") if "selected" in one]) == 2
+    assert "The advice rests on these runs." in read.text
+
+
+def test_no_line_leads_to_a_file_of_the_documentation(read):
+    assert "docs/" not in read.text
+    assert "Each cell has the method that reaches the target first" in read.text
+
+
+def test_the_soonest_row_is_on_top(page):
+    for at in page.studies[0].clocks[0].by_target:
+        place = next(n for n, column in enumerate(at.table.columns) if column.key.startswith("train_s_to"))
+        medians = [row[place].value["median"] for row in at.table.rows]
+        reached = [one for one in medians if one is not None]
+        assert medians == sorted(reached) + [None] * (len(medians) - len(reached))
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\" ' {{ 7*7 }} \ud800 \x1b[31m"
