@@ -10,7 +10,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.palette import method_styles
 from istbench.results.stats import Estimate, estimate
 
-COLOURS = {"ist all": "#D55E00", "ist late": "#7F2704", "ist other": "#FDAE6B"}
+COLOURS = {"ist all": "#D55E00", "ist late": "#661100", "ist other": "#F2A65A"}
 """Of forms of `ist`: one hue in three strengths. Other methods have their colour of every report."""
 MARKERS = {
     "coverage 1": "o",
@@ -21,8 +21,10 @@ MARKERS = {
     "widened": "X",
 }
 BASELINE = "*"
+ACROSS = "ddp"
+"""Drawn as lines across."""
 RANGE: Mapping[str, Any] = {"color": "black", "linewidth": 1, "marker": "_", "markersize": 5}
-SIZES = (10, 7, 4.5)
+SIZES = (12, 8.5, 5.5)
 """Of markers, by bandwidth."""
 _MANY_TICKS = 200
 """Bytes of the heaviest row over those of the lightest at which the axis has fewer ticks."""
@@ -31,44 +33,42 @@ _LEAST_SPAN = 0.03
 
 
 def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> None:
-    """Panels: accuracy and seconds downwards; bytes and arithmetic across, for each number of nodes.
+    """Panels: accuracy and seconds downwards, over bytes, for each number of nodes across.
 
-    A level that no row reaches has no panel.
+    A level that no row reaches has no panel. The arithmetic is in the table: with it, the picture was too small.
     """
     nodes = sorted({row.cell.nodes for row in rows})
     levels = [level for level in levels if any(any(shown_seconds(row, level)) for row in rows)]
-    figure.set_size_inches(1 + 3.4 * 2 * len(nodes), 1.6 + 3.2 * (1 + len(levels)))
-    panels = figure.subplots(1 + len(levels), 2 * len(nodes), sharey="row", sharex="col", squeeze=False)
+    figure.set_size_inches(2.9 + 3.3 * len(nodes), 0.9 + 2.6 * (1 + len(levels)))
+    panels = figure.subplots(1 + len(levels), len(nodes), sharey="row", sharex="col", squeeze=False)
     tops = {level: top_of(rows, level) for level in levels}
     for place, count in enumerate(nodes):
         own = [row for row in rows if row.cell.nodes == count]
-        sent = [row.megabytes for row in own if row.megabytes]
+        sent = [row.megabytes for row in own if row.megabytes and row.cell.method != ACROSS]
         digits = (1, 2, 3, 5) if sent and max(sent) < _MANY_TICKS * min(sent) else (1, 3)
-        for side, what in enumerate(("MB a node sends a round", "GFLOP of a local step")):
-            column = panels[:, 2 * place + side]
-            column[0].set_title(f"{count} nodes", fontsize="medium")
-            column[-1].set_xlabel(what, fontsize="medium")
-            for panel in column:
-                if side == 0:
-                    panel.set_xscale("log")
-                    plain_ticks(panel.xaxis, digits)
-                panel.grid(alpha=0.2)
-                panel.spines[["top", "right"]].set_visible(False)
-            for row in own:
-                x = row.megabytes if side == 0 else row.operations and row.operations / 1e9
-                draw_row(column, row, x, levels, tops)
-    panels[0, 0].set_ylabel("final accuracy", fontsize="medium")
+        column = panels[:, place]
+        column[0].set_title(f"{count} nodes", fontsize="large")
+        column[-1].set_xlabel("MB a node sends a round", fontsize="large")
+        for panel in column:
+            panel.set_xscale("log")
+            plain_ticks(panel.xaxis, digits)
+            panel.tick_params(labelsize="large")
+            panel.grid(alpha=0.2)
+            panel.spines[["top", "right"]].set_visible(False)
+        for row in own:
+            draw_row(column, row, levels, tops)
+    panels[0, 0].set_ylabel("final accuracy", fontsize="large")
     low, high = panels[0, 0].get_ylim()
     more = max(0.0, _LEAST_SPAN - (high - low)) / 2
     panels[0, 0].set_ylim(low - more, high + more)
     for panel, level in zip(panels[1:, 0], levels, strict=True):
         panel.set_yscale("log")
         plain_ticks(panel.yaxis, (1, 1.5, 2, 3, 4, 5, 7))
-        panel.set_ylabel(f"replayed seconds to {level:g}", fontsize="medium")
+        panel.set_ylabel(f"seconds to {level:g}", fontsize="large")
         if math.isfinite(tops[level]):
             panel.set_ylim(top=tops[level])
-    figure.legend(handles=handles_of(rows), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
-    figure.suptitle(f"From IST to local SGD: {of}", fontweight="bold")
+    figure.legend(handles=handles_of(rows), loc="outside right center", frameon=False, fontsize="large")
+    figure.suptitle(f"From IST to local SGD: {of}, replayed".replace(", ", "\n", 1), fontweight="bold")
 
 
 def shown_seconds(row: Row, level: float) -> list[Estimate | None]:
@@ -92,14 +92,16 @@ def plain_ticks(axis: Any, digits: Sequence[float]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def draw_row(
-    column: Sequence[Any], row: Row, x: float | None, levels: Sequence[float], tops: Mapping[float, float]
-) -> None:
-    """The points of a cell at `x`: its accuracy, and a line through its seconds at each bandwidth."""
-    if x is None or x <= 0:
+def draw_row(column: Sequence[Any], row: Row, levels: Sequence[float], tops: Mapping[float, float]) -> None:
+    """The points of a cell over its bytes: its accuracy, and a line through its seconds at each bandwidth."""
+    x = row.megabytes
+    if x <= 0:
+        return
+    if row.cell.method == ACROSS:
+        draw_across(column, row, levels, tops)
         return
     style = style_of(row.cell)
-    column[0].plot([x], [row.final], linestyle="none", markersize=8, **style)
+    column[0].plot([x], [row.final], linestyle="none", markersize=10, **style)
     draw_range(column[0], x, estimate(row.finals))
     for panel, level in zip(column[1:], levels, strict=True):
         times = shown_seconds(row, level)
@@ -108,11 +110,28 @@ def draw_row(
         for time, size in reached:
             panel.plot([x], [time.median], linestyle="none", markersize=size, **style)
             draw_range(panel, x, time)
-        slowest = times[0]
-        if slowest is not None and slowest.median > tops[level]:
+
+
+def draw_across(column: Sequence[Any], row: Row, levels: Sequence[float], tops: Mapping[float, float]) -> None:
+    """Lines across for a method that sends far more bytes than the others, whose points would shrink the rest."""
+    look = {"color": style_of(row.cell)["color"], "linestyle": "--"}
+    column[0].axhline(row.final, linewidth=1.8, **look)
+    if all(map(math.isfinite, row.finals)):
+        column[0].axhspan(min(row.finals), max(row.finals), color=look["color"], alpha=0.12, linewidth=0)
+    for panel, level in zip(column[1:], levels, strict=True):
+        for time, bits in zip(shown_seconds(row, level), BANDWIDTHS, strict=True):
+            if time is None:
+                continue
+            above = time.median > tops[level]
+            place = tops[level] if above else time.median
+            if not above:
+                panel.axhline(place, linewidth=1.4, **look)
+                if math.isfinite(time.high):
+                    panel.axhspan(time.low, time.high, color=look["color"], alpha=0.12, linewidth=0)
             panel.annotate(
-                f"↑{slowest.median:.0f}", (x, tops[level]), xytext=(-4, -2), textcoords="offset points",
-                ha="right", va="top", fontsize="small", color=style["color"],
+                f"{bandwidth_text(bits)}{f': {time.median:.0f} s ↑' if above else ''}", (0.01, place),
+                xycoords=("axes fraction", "data"), xytext=(0, -2 if above else 2), textcoords="offset points",
+                ha="left", va="top" if above else "bottom", fontsize="medium", color=look["color"],
             )  # fmt: skip
 
 
@@ -147,7 +166,12 @@ def style_of(cell: Cell) -> dict[str, Any]:
     colour = colour_of(kind_of_colour(cell))
     filled = cell.moving == 1
     marker = MARKERS.get(shape_of(cell), "p") if cell.of_ist else BASELINE
-    return {"color": colour, "marker": marker, "markerfacecolor": colour if filled else "white"}
+    return {
+        "color": colour,
+        "marker": marker,
+        "markerfacecolor": colour if filled else "white",
+        "markeredgewidth": 1.8,
+    }
 
 
 def handles_of(rows: Sequence[Row]) -> list[Any]:
@@ -166,7 +190,12 @@ def handles_of(rows: Sequence[Row]) -> list[Any]:
         "ist other": "ist, named layers",
     }
     return [
-        *(handle(names.get(kind, kind), color=colour_of(kind), marker=kinds[kind]) for kind in sorted(kinds)),
+        *(
+            handle(names.get(kind, kind), color=colour_of(kind), marker=kinds[kind])
+            if kind != ACROSS
+            else Line2D([], [], color=colour_of(kind), linestyle="--", label=f"{kind}, more MB")
+            for kind in sorted(kinds)
+        ),
         *(handle(shape, marker=MARKERS.get(shape, "p")) for shape in shapes),
         *(
             handle(f"moving {share:g} ({words})", markerfacecolor=fill)

@@ -220,7 +220,9 @@ def test_another_method_has_its_own_colour_in_the_legend(dealing, row):
         [row("diloco"), row("ist"), row("streaming_ist"), row("ddp")]
     )
     colours = {handle.get_label(): handle.get_color() for handle in handles}
-    assert len({colours[name] for name in ("ddp", "diloco", "ist, late layers dealt", "streaming_ist")}) == 4
+    assert (
+        len({colours[name] for name in ("ddp, more MB", "diloco", "ist, late layers dealt", "streaming_ist")}) == 4
+    )
 
 
 def head_of(method, seed=0, *, workload_options=(), fingerprint="ab" * 32, **options):
