@@ -6,10 +6,10 @@
 
 Final accuracy and replayed seconds to accuracies, against the bytes of a round. The table also has the arithmetic
 of a local step. A round of every method has as many local steps as one of `ist`. Accuracies are those of the runs;
-seconds are replayed on m5.2xlarge with other links. A diverged run counts as a miss. Writes README.md, cells.csv, and the
-picture. README.md says whether a form of `ist` ends close to `local_sgd`, is lighter and is first, and at which
-bandwidths. It names no first where a baseline has not finished, or where ranges overlap, and says so where the
-first has one seed.
+seconds are replayed on m5.2xlarge with other links. A diverged run counts as a miss. Writes README.md, cells.csv,
+and the picture. README.md says whether a form of `ist` ends close to `local_sgd`, is lighter and is first, and at
+which bandwidths. It names no first where a baseline has not finished, or where ranges overlap, and says so where
+the first has one seed.
 """
 
 import argparse
