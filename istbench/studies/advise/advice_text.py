@@ -208,7 +208,8 @@ def _odds(advice: Advice) -> Iterable[str]:
     for odds, other in rivals:
         if odds > advice.odds:
             reaching = f"reaches the target in only {other.reaching:.0%} of the draws"
-            later = "is expected later: its range is wider"
+            longest = "never reach the target" if other.high is None else f"take {number(other.high)} s"
+            later = f"may {longest}: its range is wider"
             yield f"{other.label} has higher odds, but {reaching if other.seconds is None else later}."
     if advice.nobody is not None and advice.nobody >= _SHOWN:
         yield f"The odds that no candidate reaches the target are {_two(advice.nobody)}."

@@ -14,15 +14,18 @@ _MOST_DOUBLINGS = 10
 
 
 def level_of(curve: Curve) -> tuple[float, float] | None:
-    """The best value of `curve`, rounded to the easier side, and the train seconds to it.
+    """The best value of `curve` less the noise of an evaluation, rounded to the easier side; train seconds to it.
 
-    The level is still better than the value before training. None if no evaluation after that one is better.
+    The best of many evaluations is one that noise lifts, and a longer run may not repeat it. The level is still
+    better than the value before training. None if no evaluation after that one is better.
     """
     values = [value for value in curve.values if value is not None]
     best = curve.best()
     if best is None or not values or not curve.metric.better(best, values[0]):
         return None
-    level = _easier(best, values[0], curve.metric)
+    noise = SignedCurve.of(curve).noise
+    steady = best + noise if curve.metric.lower_is_better else best - noise
+    level = _easier(steady if curve.metric.better(steady, values[0]) else best, values[0], curve.metric)
     there = time_to_target(curve, level)
     return None if there is None else (level, there.seconds)
 

@@ -25,10 +25,10 @@ _LIFTED = 1.0  # standard deviations of an evaluation, by which the first one at
 _BEYOND = 0.35  # spread of the log of the log of a distance, since the law itself is not exact
 
 
-def steps_by_law(curve: SignedCurve, level: float, beyond: Floats, random: np.random.Generator) -> Floats:
+def steps_by_law(curve: SignedCurve, level: float | Floats, beyond: Floats, random: np.random.Generator) -> Floats:
     """Draws of the step at which `curve`, which ends short of `level`, reaches it [draws]; infinite for never.
 
-    beyond: standard normal numbers, the error of the law [draws].
+    level: one for all draws, or of each [draws]. beyond: standard normal numbers, the error of the law [draws].
     """
     if len(curve.steps) < LEAST_POINTS:
         return np.full(len(beyond), math.inf)
@@ -40,7 +40,7 @@ def steps_by_law(curve: SignedCurve, level: float, beyond: Floats, random: np.ra
     return np.asarray(distance * curve.last)
 
 
-def _distance(x: Floats, y: Floats, level: float, draws: int, random: np.random.Generator) -> Floats:
+def _distance(x: Floats, y: Floats, level: float | Floats, draws: int, random: np.random.Generator) -> Floats:
     """Draws of x at which a - b * x**-c reaches `level`, from rising `y` at `x`, where x = 1 is the last point."""
     freedom = len(x) - 2 + _PRIOR_POINTS
     noise = _PRIOR_POINTS * (_PRIOR_NOISE * float(np.ptp(y))) ** 2

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -65,17 +66,26 @@ class SignedCurve:
         """The best value up to each point [points]."""
         return np.maximum.accumulate(self.values)
 
-    def step_at(self, value: float) -> float:
-        """The first step whose best value so far is `value`; infinite if none is, 0 if the start is.
+    @cached_property
+    def noise(self) -> float:
+        """The spread of an evaluation, by what each loses to the one before; 0 of a curve that never falls."""
+        lost = np.minimum(np.diff(self.values), 0.0)
+        return float(np.sqrt(np.mean(lost**2))) if len(lost) else 0.0
+
+    def steps_at(self, values: Floats, side: Literal["left", "right"] = "left") -> Floats:
+        """The first step whose best value so far is each of `values`; infinite if none is, 0 if the start is.
 
         Between two points the value is linear in the log of the step; up to the first one, in its root.
+        side: `right` for the last step, where the curve stays at a value.
         """
-        if not len(self.steps) or value > self.best[-1]:
-            return math.inf
-        after = int(np.argmax(self.best >= value))
-        if after:
-            share = (value - self.best[after - 1]) / (self.best[after] - self.best[after - 1])
-            return float(self.steps[after - 1] ** (1 - share) * self.steps[after] ** share)
-        if self.start is None or value <= self.start:
-            return 0.0
-        return float(self.steps[0] * ((value - self.start) / (self.best[0] - self.start)) ** 2)
+        if not len(self.steps):
+            return np.full(np.shape(values), math.inf)
+        after = np.searchsorted(self.best, values, side)
+        low, high = np.maximum(after - 1, 0), np.minimum(after, len(self.steps) - 1)
+        start = math.inf if self.start is None else self.start
+        with np.errstate(all="ignore"):
+            share = np.where(low < high, (values - self.best[low]) / (self.best[high] - self.best[low]), 0.0)
+            between = self.steps[low] ** (1 - share) * self.steps[high] ** share
+            begun = self.steps[0] * ((values - start) / (self.best[0] - start)) ** 2
+        found = np.where(after > 0, between, np.where(values > start, begun, 0.0))
+        return np.where(values > self.best[-1], math.inf, found)

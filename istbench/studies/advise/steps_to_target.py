@@ -155,17 +155,29 @@ class _Drawing:
 
     def _by_itself(self, place: Place) -> Floats:
         """The draws from that curve alone [draws]."""
-        label, own = place
         if place in self._known.seen:
             return np.full(self._draws, self._known.seen[place])
+        return self._by_law(place, self._known.level)
+
+    def _by_law(self, place: Place, level: float | Floats) -> Floats:
         # One law is wrong in the same way for all seeds of a candidate.
-        beyond = self._random("beyond", label).standard_normal(self._draws)
-        return steps_by_law(self._known.curves[place], self._known.level, beyond, self._random("reach", label, own))
+        beyond = self._random("beyond", place[0]).standard_normal(self._draws)
+        return steps_by_law(self._known.curves[place], level, beyond, self._random("reach", *place))
 
     def _along(self, place: Place, fits: Sequence[LeaderFit]) -> Floats:
         """The draws of a curve, each along one of the leaders [draws]."""
         doubt = self._random("pace", place[0]).standard_normal(self._draws)
-        rows = np.array([fit.steps(self._leaders[fit.leader], doubt) for fit in fits])
+        lifted = self._random("lifted", *place).standard_normal(self._draws)
+        rows = np.array([fit.steps(self._led(fit, lifted), doubt) for fit in fits])
         found = rows[(self._followed * len(rows)).astype(int), np.arange(self._draws)]
         # The probe saw no crossing, so the earliest is behind its last evaluation.
         return np.asarray(np.maximum(found, self._known.curves[place].last))
+
+    def _led(self, fit: LeaderFit, lifted: Floats) -> Floats:
+        """The draws of a leader to the level that the follower needs, as noise lifts their evaluations."""
+        curve, seen = self._known.curves[fit.leader], self._known.seen.get(fit.leader)
+        if seen is None or not fit.noise:
+            return self._leaders[fit.leader]
+        level = self._known.level + fit.noise * lifted
+        within = curve.steps_at(level)
+        return np.where(np.isinf(within), self._by_law(fit.leader, level), within)

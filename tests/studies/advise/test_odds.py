@@ -94,7 +94,18 @@ def test_the_widest_range_has_the_best_odds_and_is_not_recommended():
     by_label = {one.candidate.label: one for one in found.ranked}
     assert by_label["wide"].odds == max(one.odds for one in found.ranked)
     assert found.ranked[0].candidate.label != "wide"
-    assert found.ranked[0].seconds == min(one.seconds for one in found.ranked)
+    assert found.ranked[0].high == min(one.high for one in found.ranked)
+
+
+def test_one_that_got_there_is_before_one_that_may_get_there_sooner_or_never():
+    there = candidate("there", curves={0: straight(1000, every=50)})
+    rising = [(0, 0.0), *((step, 0.2 + 0.15 * math.log2(step / 100)) for step in range(100, 300, 50))]
+    sooner = candidate("sooner", curves={0: curve(rising)}, compute=0.024)
+    found = odds([there, sooner], LINKS, 0.8)
+    by_label = {one.candidate.label: one for one in found.ranked}
+    assert by_label["sooner"].seconds < by_label["there"].seconds < by_label["there"].high < by_label["sooner"].high
+    assert found.verdict == "close"
+    assert found.ranked[0].candidate.label == "there"
 
 
 def test_a_longer_probe_goes_to_the_first_to_ddp_beyond_the_probes_and_to_the_likely():

@@ -11,6 +11,8 @@ from probes import ACCURACY, candidate, curve
 
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.leader_fit import LeaderFit
+from istbench.studies.advise.signed_curve import SignedCurve
 from istbench.studies.advise.steps_to_target import TOO_FEW, judged, steps_to_target
 
 DRAWS = 400
@@ -116,6 +118,40 @@ def test_a_curve_that_falls_behind_its_leader_does_so_further():
 def test_a_flat_curve_never_gets_where_its_leader_does():
     flat = Candidate(method="a", label="a", curves={0: curve([(step, 0.5) for step in range(0, 400, 20)])})
     assert np.isinf(steps_of(flat, 0.8, shaped("leader")).by_seed).mean() > 0.5
+
+
+def test_a_short_probe_that_stays_where_its_leader_stayed_takes_as_many_steps():
+    long = [(step, 0.2 if step <= 140 else 0.2 + 0.3 * math.log2(step / 140)) for step in range(20, 1001, 20)]
+    leader = Candidate(method="leader", label="leader", curves={0: curve(long)})
+    short = Candidate(method="a", label="a", curves={0: curve([(step, 0.2) for step in (40, 60, 80, 100)])})
+    low, middle, high = quantiles(steps_of(short, 0.8, leader).by_seed)
+    (true,) = {*steps_of(leader, 0.8).by_seed[0]}
+    assert middle == pytest.approx(true, rel=0.25)
+    assert low < 0.6 * true
+    assert high > 1.6 * true
+
+
+def test_a_target_in_the_noise_of_the_leader_has_a_wide_range():
+    random = np.random.default_rng(1)
+    levels = [0.5 * (1 - math.exp(-step / 200)) + 0.03 * random.standard_normal() for step in range(0, 2001, 50)]
+    noisy = Candidate(
+        method="b", label="b", curves={0: curve([(50 * at, value) for at, value in enumerate(levels)])}
+    )
+    probe = Candidate(
+        method="a", label="a",
+        curves={0: curve([(step, 0.5 * (1 - math.exp(-step / 200))) for step in range(0, 601, 100)])},
+    )  # fmt: skip
+    low, middle, high = quantiles(steps_of(probe, max(levels) - 0.005, noisy).by_seed)
+    assert low < middle < high
+    assert high > 3 * low
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_leader_at_the_target_from_the_start_gives_steps_that_are_numbers():
+    steps = np.array([0.0, 0.0, 5.0, math.inf])
+    curves = [SignedCurve.of(shaped("a", until=until).curves[0]) for until in (100, 400)]
+    found = LeaderFit.of(*curves, ("long", 0)).steps(steps, np.array([-1.0, 1.0, 0.0, 0.0]))
+    assert np.isfinite(found).tolist() == [True, True, True, False]
 
 
 def test_two_curves_share_the_doubt_of_their_leader():
