@@ -4,7 +4,7 @@ A case is a task on a network. For each case the program runs `istbench advise`,
 really shaped links (Linux, root). RUNS keeps all runs, a directory for each case. TARGET gets the table, README.md,
 the lines (advice, truth) of finished cases, advice.jsonl, and their names and wall seconds, cases.jsonl. The same
 command goes on after a kill: finished cases stay, also without RUNS, and an interrupted one resumes. --do advice
-and --do truth do one half only.
+and --do truth do one half only, --do table writes the table anew.
 
 The recommended candidate runs by the very command of the advice. Any other one trains until it is slower than the
 fastest one before it, so a miss means: not first. Until one has reached the target, each trains for at most four
@@ -15,6 +15,7 @@ A run that fails counts as a miss, and case.json names it. Without its label the
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
+    python scripts/bench/advice_cases.py RUNS TARGET --do table
     python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 1    # to try it, as root
 """
 
@@ -29,6 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import msgspec
 
@@ -64,6 +66,8 @@ _PATIENCE = 1.05  # other candidates train for this many times the seconds of th
 _MORE = 4  # times the steps of its own command, and the expected seconds if no candidate has reached the target
 _SHORTEST_S = 0.1  # that istbench limits a run to
 _LEAST_S = 600.0  # of a candidate if none has reached the target
+_HELD = 0.8  # of the draws that are in a range
+_END = NormalDist().inv_cdf((1 + _HELD) / 2)
 _EVALUATIONS = 12  # in the seconds of a candidate, and in four times those that it should take
 
 
@@ -127,7 +131,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--text", type=Path, metavar="FILE", help="a text for `text` and the task file")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each advice")
-    parser.add_argument("--do", choices=("advice", "truth", "both"), default="both")
+    parser.add_argument("--do", choices=("advice", "truth", "both", "table"), default="both")
     parser.add_argument("--cases", nargs="+", metavar="CASE", help="such as speech-100mbit; default: all")
     parser.add_argument("--toy", action="store_true", help="one small case in place of the twelve")
     parser.add_argument(
@@ -141,14 +145,14 @@ def main() -> None:
         raise SystemExit(
             f"unknown cases: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in cases)}"
         )
-    if arguments.do != "advice":
+    if arguments.do in ("truth", "both"):
         check()  # else every run fails
     for case in chosen:
-        if arguments.do != "truth" and case.done() is None:
+        if arguments.do in ("advice", "both") and case.done() is None:
             _advise(case, arguments.minutes)
             _write(cases, arguments)
         done = case.done()
-        if arguments.do != "advice" and done is not None:
+        if arguments.do in ("truth", "both") and done is not None:
             _measure(case, done, arguments.most)
         _write(cases, arguments)
     print((arguments.target / "README.md").read_text())
@@ -160,7 +164,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     if arguments.text is not None:
         _link(arguments.runs / "data" / "input.txt", arguments.text)
         _link(arguments.runs / "characters.py", ROOT / "configs" / "tasks" / "characters.py")
-    elif not arguments.toy:
+    elif not arguments.toy and arguments.do != "table":
         raise SystemExit("give --text FILE, a text for `text` and the task file")
     return [
         Case(
@@ -384,13 +388,38 @@ def _regret(advice: Advice, done: Done) -> str:
     return "" if found is None else "missed" if math.isinf(found) else f"{found:.1%}"
 
 
-def _within(one: MeasuredAdvice) -> bool:
-    """Whether the truth of the recommended method is within the range of its expected seconds."""
+def _needed(one: MeasuredAdvice) -> float | None:
+    """The spread of a later run with which the range of the recommended method holds its truth; None without one.
+
+    Logs of the seconds are normal on either side of the expected ones. The spread of later runs that is in the
+    range already does not count.
+    """
     best = one.advice.best
-    found = None if best is None else one.truth.get(best.label)
-    if best is None or best.low is None or found is None:
-        return False
-    return best.low <= found <= (math.inf if best.high is None else best.high)
+    if best is None or best.seconds is None or best.low is None or best.label not in one.truth:
+        return None
+    found = one.truth[best.label]
+    end = best.low if found is not None and found < best.seconds else best.high
+    if found is None or end is None:
+        return math.inf if end is not None else 0.0
+    own = max(0.0, math.log(end / best.seconds) ** 2 - (_END * one.advice.run_spread) ** 2)
+    return math.sqrt(max(0.0, math.log(found / best.seconds) ** 2 - own)) / _END
+
+
+def held_by(needed: Sequence[float]) -> float:
+    """The spread that holds 8 of 10 further cases: so many of these, and of the further one."""
+    return sorted([*needed, math.inf])[math.ceil(_HELD * (len(needed) + 1)) - 1]
+
+
+def _ranges(checked: Sequence[MeasuredAdvice]) -> str:
+    needed = [(one.advice.run_spread, own) for one in checked if (own := _needed(one)) is not None]
+    found = [own for _, own in needed]
+    inside = sum(own <= had for had, own in needed)
+    others = sum(own <= held_by([*found[:place], *found[place + 1 :]]) for place, own in enumerate(found))
+    return (
+        f"The range holds the measured seconds of {inside} of {len(found)} recommendations. With the spread of a "
+        f"later run that the other cases need, it holds {others} of {len(found)}; all together need one of "
+        f"{held_by(found):.3f} (`RUN_SPREAD` in `studies/advise/draws.py`)."
+    )
 
 
 def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
@@ -402,7 +431,7 @@ def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
         f"Regret in time to target over {len(regrets)} cases: median {statistics.median(regrets):.1%}, worst "
         f"{max(regrets):.1%}. Recommendations that missed the target, or failed: {missed}.",
         "",
-        f"The range holds the measured seconds of {sum(map(_within, checked))} of {len(regrets)} recommendations.",
+        _ranges(checked),
         "",
         "| odds of the first | advised | expected right | right |",
         "| :--- | ---: | ---: | ---: |",

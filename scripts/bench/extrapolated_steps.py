@@ -292,7 +292,7 @@ def drawn_at(
     spread, freedom = seed_spread(to_target.values())
     return Drawn(
         candidates=tuple(probes), to_target=to_target, clocks=clocks, checks={}, draws=draws,
-        seed=int(random.integers(2**31)), seed_spread=spread, freedom=freedom,
+        seed=int(random.integers(2**31)), seed_spread=spread, freedom=freedom, run_spread=0.0,
     )  # fmt: skip
 
 

@@ -154,6 +154,26 @@ def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(prog
     assert math.isclose(sum(one.advised for one in program.calibration([checked, right])), 1)
 
 
+def test_the_spread_that_a_case_needs_is_beside_the_one_of_its_range(program):
+    def told(found, **changed):
+        best = msgspec.structs.replace(advice().best, seconds=10.0, low=9.0, high=12.0)
+        return program.MeasuredAdvice(
+            advice=msgspec.structs.replace(advice(), best=best, **changed), truth={"ist": found}
+        )
+
+    def needs(found, **changed):
+        return program._needed(told(found, **changed))
+
+    assert needs(9.5, run_spread=0.0) == needs(11.9, run_spread=0.0) == 0
+    wider = needs(8.0, run_spread=0.0)
+    assert math.hypot(math.log(10 / 9), program._END * wider) == pytest.approx(math.log(10 / 8))
+    assert needs(8.0, run_spread=0.05) == pytest.approx(math.hypot(wider, 0.05))
+    assert needs(None) == math.inf
+    assert program.held_by([0.0, 0.1, 0.2, 0.3]) == 0.3, "of five cases, four are within it"
+    assert program.held_by([0.1, 0.2]) == math.inf, "too few cases tell no spread"
+    assert "of 2 of 3 recommendations" in program._ranges([told(10.0), told(11.0), told(20.0)])
+
+
 def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends, tmp_path, monkeypatch):
     runs = ends(ist=10.0, ddp=20.0, zero=None, fsdp=None)
     measure(program, case)

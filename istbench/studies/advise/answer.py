@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from istbench.base.options.numbers import Nodes
+from istbench.base.options.numbers import Nodes, Rate
 from istbench.base.options.options import OptionValues, option_text
 from istbench.base.options.texts import Message, Short, Text, Texts
 from istbench.cluster.clock import dollars
@@ -15,7 +15,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import NO_TIME, Candidate
-from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, SEEDS
+from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, RUN_SPREAD, SEEDS
 from istbench.studies.advise.flips import Flips, find_flips
 from istbench.studies.advise.odds import CandidateOdds, Decider, Odds, Verdict, odds
 from istbench.studies.advise.seconds import seconds_to
@@ -92,6 +92,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
         target_from: the origin of the target in a few words; empty if the user gave it. early: a sentence if one
             node was still climbing steeply when it reached the target; else empty.
+        run_spread: the part of all ranges that is measured on earlier advice, as in `draws.RUN_SPREAD`.
     """
 
     verdict: Verdict
@@ -112,6 +113,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     early: Message = ""
     cluster: Text
     nodes: Nodes
+    run_spread: Rate = 0.0
 
     @property
     def own_metric(self) -> Metric:
@@ -171,6 +173,7 @@ def advise(
         unit=metric.unit,
         cluster=profile.name,
         nodes=nodes,
+        run_spread=RUN_SPREAD,
     )
 
 

@@ -22,6 +22,9 @@ from istbench.studies.advise.steps_to_target import StepsToTarget, steps_to_targ
 SEEDS, PROBE, BANDWIDTH, COMPUTING, REPLAY = "seeds", "probe", "bandwidth", "computing", "replay"
 """Sources of doubt. `REPLAY` is that of one method: `replay ist`."""
 
+RUN_SPREAD = 0.07
+"""Of the log of the seconds of a later run, beside all other doubt: scripts/bench/advice_cases.py measures it."""
+
 _SEED_SPREAD, _SEED_POINTS = 0.06, 4.0  # of the log of steps to a target: scripts/bench/extrapolated_steps.py
 
 
@@ -32,6 +35,7 @@ class Drawn:
     Attributes:
         candidates: those with a clock, and by label their steps (to_target) and seconds (clocks).
         seed_spread: standard deviation of the log of steps to the target between seeds. freedom: its degrees.
+        run_spread: `RUN_SPREAD`.
     """
 
     candidates: tuple[Candidate, ...]
@@ -42,6 +46,7 @@ class Drawn:
     seed: int
     seed_spread: float
     freedom: float
+    run_spread: float
 
     def normal(self, *names: object) -> Floats:
         """Standard normal numbers [draws], the same for the same names."""
@@ -67,7 +72,8 @@ class Drawn:
             mean, spread = replay_error(method, self.checks)
             error = nothing if without == source_of(method) else spread * self.normal(REPLAY, method)
             seconds = clock.at(self.steps(candidate, without), bandwidth, computing)
-            rows.append(seconds / np.maximum(1 + mean + error, 0.1))
+            later = np.exp(self.run_spread * self.normal("later run", candidate.label))
+            rows.append(later * seconds / np.maximum(1 + mean + error, 0.1))
         return np.array(rows).reshape(len(rows), self.draws)
 
     def steps(self, candidate: Candidate, without: str = "") -> Floats:
@@ -120,6 +126,7 @@ def draw(
         seed=seed,
         seed_spread=spread,
         freedom=freedom,
+        run_spread=RUN_SPREAD,
     )
 
 

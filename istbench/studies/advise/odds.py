@@ -67,8 +67,9 @@ class Odds:
     """The odds of all candidates: those expected to reach the target first, then the others, the likeliest first.
 
     A candidate is expected to reach it if it does so in at least half of the draws, so its seconds are finite. The
-    very first one has clear odds, or else the range that ends first. The best odds and the fewest expected seconds
-    do not count: they often belong to the widest range, of which little is known.
+    very first one has clear odds, or else the least geometric mean of its expected seconds and the high end of
+    their range. The best odds, or the fewest expected seconds alone, often belong to the widest range, of which
+    little is known.
 
     verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
     nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
@@ -111,7 +112,9 @@ def odds(
         ),
         key=lambda found: (math.isinf(found.seconds), -found.odds, found.seconds, found.candidate.label),
     )
-    best = min(ranked, key=lambda found: (found.odds < CLEAR, found.high, found.seconds), default=None)
+    best = min(
+        ranked, key=lambda found: (found.odds < CLEAR, found.seconds * found.high, found.seconds), default=None
+    )
     ranked.sort(key=lambda found: found is not best)
     nobody = float(np.isinf(seconds).all(axis=0).mean())
     expected = bool(ranked) and math.isfinite(ranked[0].seconds)

@@ -73,6 +73,7 @@ def drawn(clocks, reached, *, draws=400, seed=0, **changed):
             "seed": seed,
             "seed_spread": spread,
             "freedom": freedom,
+            "run_spread": 0.0,
             **changed,
         }
     )

@@ -19,7 +19,7 @@ from istbench.studies.advise.steps_to_target import TOO_FEW
 PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")
 FLAT = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
 DDP = candidate("ddp", baseline=True)
-IST = candidate("ist local_steps=10", method="ist", local_steps=10, compute=0.012, options={"local_steps": 10})
+IST = candidate("ist local_steps=10", method="ist", local_steps=10, compute=0.0115, options={"local_steps": 10})
 
 
 def advice(*candidates, profile=PRICED, **changed):

@@ -94,7 +94,7 @@ def test_the_widest_range_has_the_best_odds_and_is_not_recommended():
     by_label = {one.candidate.label: one for one in found.ranked}
     assert by_label["wide"].odds == max(one.odds for one in found.ranked)
     assert found.ranked[0].candidate.label != "wide"
-    assert found.ranked[0].high == min(one.high for one in found.ranked)
+    assert found.ranked[0].seconds * found.ranked[0].high == min(one.seconds * one.high for one in found.ranked)
 
 
 def test_one_that_got_there_is_before_one_that_may_get_there_sooner_or_never():
@@ -147,6 +147,17 @@ def test_candidates_of_one_method_share_the_error_of_its_replays_and_all_share_t
     found = drawn(clocks, {"a": [100], "b": [100]}, seed_spread=0.0, candidates=ALIKE).seconds()
     assert found.std(axis=1).min() > 5
     assert found[1] / found[0] == pytest.approx(1.1)
+
+
+def test_a_later_run_differs_from_its_replay_by_the_measured_spread():
+    clocks, steps = {"a": clock(1.0), "b": clock(1.0)}, {"a": [100], "b": [100]}
+    (a, b), (late, other) = (
+        drawn(clocks, steps, seed_spread=0.0, run_spread=spread, candidates=ALIKE).seconds()
+        for spread in (0.0, 0.07)
+    )
+    assert a.tolist() == b.tolist()
+    assert np.log(late / a).std() == pytest.approx(0.07, rel=0.1)
+    assert np.corrcoef(late / a, other / b)[0, 1] == pytest.approx(0, abs=0.15)
 
 
 def test_the_seconds_follow_the_replays_at_other_bandwidths():
