@@ -34,6 +34,7 @@ from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
+from istbench.studies.advise.seconds import at_mean_pace
 from istbench.studies.advise.shortlist import longest_alike, shortlist
 from istbench.studies.advise.signed_curve import continued
 from istbench.studies.advise.this_machine import RecordedStep
@@ -438,10 +439,10 @@ class _Probing:
         )
 
     def _trace(self, one: EstimatedVariant) -> "tuple[Trace | None, Redealt | None]":
-        """The trace of the longest probe that has one, else the planned one, and its nodes dealt again."""
-        run = self._traced(one.variant.label)
-        if run is not None:
-            trace = self._load(run)
+        """The trace of the probes, else the planned one, and its nodes dealt again."""
+        traced = self._traced(one.variant.label)
+        if traced is not None:
+            run, trace = traced
             return trace, partial(_dealt, run, trace, self._base.plugins)
         planned = self._planned(one)
         return (None, None) if planned is None else (planned(self._base.nodes), planned)
@@ -456,17 +457,20 @@ class _Probing:
             return None
         planned = [other for other in self._by_label.values() if other.cell is not None]
         recorded = (
-            RecordedStep.of(self._load(run), other.cell)
+            RecordedStep.of(traced[1], other.cell)
             for other in planned
-            if other.variant.computes_as(one.variant) and (run := self._traced(other.variant.label)) is not None
+            if other.variant.computes_as(one.variant) and (traced := self._traced(other.variant.label)) is not None
         )
         return partial(self._estimates.planned, one.variant, recorded=next(recorded, None))
 
-    def _traced(self, label: str) -> Run | None:
-        """The longest probe of `label` that recorded a trace."""
+    def _traced(self, label: str) -> tuple[Run, Trace] | None:
+        """The longest probe of `label` that recorded a trace, and that trace at the mean pace of all of them."""
         runs = self._runs.get(label, {})
-        longest_first = [runs[place] for place in sorted(runs, reverse=True)]
-        return next((run for run in longest_first if run.directory.trace.exists()), None)
+        traced = [runs[place] for place in sorted(runs, reverse=True) if runs[place].directory.trace.exists()]
+        if not traced:
+            return None
+        traces = [self._load(run) for run in traced]
+        return traced[0], traces[0] if self.failed(label) else at_mean_pace(traces, self._profile)
 
     def _command(self, variant: Variant, runs: Sequence[Run], **fields: Any) -> tuple[str, ...]:
         """The command that trains `variant` to the target: as the last of `runs`, if all got there."""

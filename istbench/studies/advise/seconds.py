@@ -137,6 +137,24 @@ def mean_step_s(trace: "Trace") -> float:
     return float(np.mean([own.mean() for own in steps]))
 
 
+def at_mean_pace(traces: Sequence["Trace"], profile: ClusterProfile) -> "Trace":
+    """The first of `traces`, which computes as fast on `profile` as their steps do on average.
+
+    All are of one candidate, each recorded at another time: a machine is faster at some times than at others.
+
+    Raises:
+        UserError: if one cannot be scaled to `profile`.
+    """
+    paces = [mean_step_s(trace) * scale(trace, profile).compute for trace in traces]
+    if not paces[0] > 0:
+        return traces[0]
+    factor = float(np.average(paces, weights=[trace.steps for trace in traces])) / paces[0]
+    nodes = [events.copy() for events in traces[0].nodes]
+    for events in nodes:
+        events["seconds"][events["code"] == COMPUTE] *= factor
+    return dataclasses.replace(traces[0], nodes=tuple(nodes))
+
+
 def _computed(events: NDArray[Any]) -> tuple[Floats, Floats]:
     """Seconds that a node computes in each step that ends no round, and in each round."""
     marks = np.flatnonzero(events["code"] == MARK)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from fake_runs import averaging_trace
 from hypothesis import given
 from hypothesis import strategies as st
 from probes import LINKS, candidate, clock, curve, drawn, straight
@@ -14,7 +15,15 @@ from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.draws import BANDWIDTH, PROBE, replay_error
 from istbench.studies.advise.odds import first, odds, worth_probing
-from istbench.studies.advise.seconds import BANDWIDTHS, candidate_clock, mean_error, seconds_to, with_bandwidth
+from istbench.studies.advise.seconds import (
+    BANDWIDTHS,
+    at_mean_pace,
+    candidate_clock,
+    mean_error,
+    mean_step_s,
+    seconds_to,
+    with_bandwidth,
+)
 
 SECONDS = st.lists(
     st.lists(st.sampled_from([1.0, 2.0, 3.5, math.inf]), min_size=6, max_size=6), min_size=1, max_size=5
@@ -147,6 +156,14 @@ def test_candidates_of_one_method_share_the_error_of_its_replays_and_all_share_t
     found = drawn(clocks, {"a": [100], "b": [100]}, seed_spread=0.0, candidates=ALIKE).seconds()
     assert found.std(axis=1).min() > 5
     assert found[1] / found[0] == pytest.approx(1.1)
+
+
+def test_a_step_takes_the_mean_of_what_all_probes_recorded():
+    fast, slow = (averaging_trace(2, compute=(compute,), size=8, local_steps=1) for compute in (0.01, 0.03))
+    there = at_mean_pace([fast, slow], LINKS)
+    assert mean_step_s(there) == pytest.approx(0.02)
+    assert mean_step_s(at_mean_pace([fast], LINKS)) == pytest.approx(mean_step_s(fast)) == pytest.approx(0.01)
+    assert mean_step_s(fast) == pytest.approx(0.01), "the trace itself stays"
 
 
 def test_a_later_run_differs_from_its_replay_by_the_measured_spread():
