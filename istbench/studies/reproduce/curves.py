@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from istbench.report.palette import MethodStyle, method_styles
@@ -155,19 +155,30 @@ def _speed_ups_of(figures: Sequence[Figure]) -> Iterable[SpeedUpFigure]:
 
 
 def _spread(rows: Sequence[Compared]) -> Iterable[str]:
-    """A line for each network: the ratios of the predicted seconds, and of their speed-ups over data parallel."""
+    """A line for each network: by method, the ratios of predicted seconds, and of speed-ups over data parallel.
+
+    Methods that are too slow and others that are too fast would make a good median together.
+    """
     for network in dict.fromkeys(row.network for row in rows):
         own = [row for row in rows if row.network == network]
         predicted = [row for row in own if not _is_fitted(row)]
-        ratios = [row.ratio for row in predicted if row.ratio is not None]
-        if not ratios:
-            continue
-        faster = [row for row in predicted if row.method != _PARALLEL]
-        speed = [value for row in faster if (value := _speedup_ratio(row, own)) is not None]
-        words = f"{network}: our seconds over the published ones are {_median_words(ratios, len(predicted))}"
-        if speed:
-            words += f"; our speed-up over ddp, over the published one, is {_median_words(speed, len(faster))}"
-        yield f"{words.removeprefix(': ').capitalize() if not network else words}."
+        if seconds := _by_method(predicted, lambda row: row.ratio):
+            words = f"{network}: our seconds over the published ones, in the median: {seconds}"
+            faster = [row for row in predicted if row.method != _PARALLEL]
+            if speed := _by_method(faster, lambda row, own=own: _speedup_ratio(row, own)):  # type: ignore[misc]
+                words += f"; our speed-up over ddp, over the published one: {speed}"
+            yield f"{words.removeprefix(': ').capitalize() if not network else words}."
+
+
+def _by_method(rows: Sequence[Compared], ratio: Callable[[Compared], float | None]) -> str:
+    """The median of the ratios of each method, which some of its points may lack; empty without any."""
+    found = []
+    for method in dict.fromkeys(row.method.split()[0] for row in rows):
+        points = [row for row in rows if row.method.split()[0] == method]
+        if values := [value for row in points if (value := ratio(row)) is not None]:
+            middle, low, high = (number(value) for value in (statistics.median(values), min(values), max(values)))
+            found.append(f"{method} {middle} ({len(values)} of {len(points)} points, {low} to {high})")
+    return ", ".join(found)
 
 
 def _speedup_ratio(row: Compared, rows: Sequence[Compared]) -> float | None:
@@ -176,12 +187,6 @@ def _speedup_ratio(row: Compared, rows: Sequence[Compared]) -> float | None:
     if parallel is None or row.method == _PARALLEL or row.ratio is None or parallel.ratio is None:
         return None
     return parallel.ratio / row.ratio
-
-
-def _median_words(values: Sequence[float], points: int) -> str:
-    """The median of `values`, which a part of the `points` may lack."""
-    middle, low, high = (number(value) for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle} in the median of {len(values)} of {points} points, {low} to {high}"
 
 
 def left_out(figures: Sequence[Figure], subjects: Sequence[Subject]) -> Iterable[str]:

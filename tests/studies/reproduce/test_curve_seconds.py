@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import statistics
 
 import pytest
 from fake_runs import averaging_trace, evaluation, header, ramp, write_run
 
 from istbench.base.options.suite import Suite
+from istbench.report.tables.numbers import number
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.clocks import FittedPoint, MeasuredClock, ReplayedClock, crossing
@@ -82,6 +84,20 @@ def test_a_miss_counts_as_a_miss_and_untrained_cells_are_said(results):
     assert math.isinf(missed.ours.median)
     none = rows["local_sgd local_steps=20", "s to accuracy 0.77"]
     assert (none.ours, none.ours_text, none.trained) == (None, "not trained", 0)
+
+
+def test_errors_are_named_by_method(results):
+    """Twice as slow by one method and twice as fast by another are no good median together."""
+    trained(results, "ddp", 2 * 3884.0)
+    trained(results, "local_sgd", 1621.0 / 2)
+    _, found = compared(results, extent(MeasuredClock()))
+    (line,) = (note for note in found.notes if "in the median" in note)
+    rows = [row for row in found.rows if row.what.startswith("s to") and row.ratio is not None]
+    for method in ("ddp", "local_sgd"):
+        ratios = [row.ratio for row in rows if row.method.split()[0] == method]
+        assert f"{method} {number(statistics.median(ratios))} ({len(ratios)} of " in line
+    slow, fast = (line.index(f"{name} ") for name in ("ddp", "local_sgd"))
+    assert slow < fast < line.index("our speed-up over ddp, over the published one: local_sgd")
 
 
 def test_two_points_fix_the_cluster_and_every_other_one_is_predicted(results):
