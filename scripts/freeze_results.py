@@ -25,7 +25,7 @@ from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
 from istbench.report.replayed import build_report_on_clusters
 from istbench.report.report import Report, build_report
-from istbench.results.frame import evaluations_frame
+from istbench.results.frame import write_evaluations
 
 _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-(time|steps|traffic)|time-to-target))")
 
@@ -55,7 +55,7 @@ def main() -> None:
     (target / "README.md").write_text(f"# {target.name}\n\n{tables}\n{shown}\n")
     content = {"tables": [table_json(table) for table in report.tables]}
     (target / "report.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    evaluations_frame(arguments.results).to_csv(target / "evaluations.csv", index=False, float_format="%.6g")
+    write_evaluations(arguments.results, target / "evaluations.csv")
 
 
 def named_for_readers(plots: Iterable[Plot]) -> list[Plot]:

@@ -6,11 +6,12 @@
     python scripts/maps.py text RESULTS --no-training --targets 2.4,2.1    # a map for each level
     python scripts/maps.py speech RESULTS --no-training --into TARGET      # to try it
 
-Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run again,
-so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold any
-runs. The script writes README.md (the table), map.json (its cells) and the pictures to results/map-NAME, or --into.
-It prints the row for results/README.md. If other programs ran beside the training, first record the seconds again,
-on an idle machine: istbench retrace RESULTS.
+Each name has a suite in configs/light, which `istbench compare` trains in RESULTS. Finished runs are not run
+again, so a RESULTS of earlier runs of the same suite takes only the replays. With --no-training, RESULTS may hold
+any runs. The script writes README.md (the table), map.json (its cells), evaluations.csv (the curve of every run,
+with its seconds on every link) and the pictures to results/map-NAME, or --into. It prints the row for
+results/README.md. If other programs ran beside the training, first record the seconds again, on an idle machine:
+istbench retrace RESULTS.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from istbench.report.output.formats import table_markdown
 from istbench.report.output.map_picture import draw_maps
 from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.tables.winners import winners_table
+from istbench.results.frame import write_evaluations
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_DATA = ("speech",)
@@ -71,6 +73,11 @@ def main() -> None:
     made = f"`python {' '.join(words)}` trains the runs and writes this page."
     verdicts = " ".join(verdict(one) for one in maps)
     (target / "README.md").write_text(f"# {target.name}\n\n{verdicts}\n{made}\n\n{shown}\n\n{tables}")
+    write_evaluations(
+        arguments.results,
+        target / "evaluations.csv",
+        [profile for family in clusters.values() for profile in family],
+    )
     records = [record for one in maps for record in one.records()]
     (target / "map.json").write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")
     page, about = f"{target.name}/README.md", f"The first method on {arguments.name}, by bandwidth and nodes"

@@ -12,6 +12,8 @@ from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from istbench.cluster.profile import ClusterProfile
@@ -36,21 +38,35 @@ def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> p
     runs, _ = load_runs(results)
     rows = [row for run in runs for row in _rows(run)]
     if cluster is not None:
-        seconds = _cluster_seconds(runs, cluster)
-        for row in rows:
-            row["cluster_s"] = seconds.get((row["cell"], row["step"]), math.nan)
+        _add_seconds(rows, "cluster_s", runs_on_clusters(runs, [cluster])[0][0])
     return pd.DataFrame(rows)
 
 
-def _cluster_seconds(runs: list[Run], cluster: ClusterProfile) -> dict[tuple[object, object], float]:
-    """Seconds on the cluster by cell and step."""
-    (replayed,), _ = runs_on_clusters(runs, [cluster])
-    return {
+def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfile] = ()) -> None:
+    """Write the `evaluations_frame` of `results` to `path`, CSV, with a column "cluster_s NAME" for each cluster.
+
+    Raises:
+        UserError: if there are no runs.
+    """
+    import pandas as pd
+
+    runs, _ = load_runs(results)
+    rows = [row for run in runs for row in _rows(run)]
+    for cluster, replayed in zip(clusters, runs_on_clusters(runs, clusters)[0], strict=True):
+        _add_seconds(rows, f"cluster_s {cluster.name}", replayed)
+    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+
+
+def _add_seconds(rows: list[dict[str, object]], name: str, replayed: Sequence[Run]) -> None:
+    """Add the seconds of the `replayed` runs to their rows, as `name`."""
+    seconds: dict[tuple[object, object], float] = {
         (run.header.cell, evaluation.step): seconds
         for run in replayed
         if run.cluster is not None
         for evaluation, seconds in zip(run.curve.evaluations, run.curve.seconds, strict=True)
     }
+    for row in rows:
+        row[name] = seconds.get((row["cell"], row["step"]), math.nan)
 
 
 def _rows(run: Run) -> list[dict[str, object]]:

@@ -5,9 +5,9 @@
     python scripts/bench/grid.py RESULTS TARGET --latency 1ms,30ms              # to try it
 
 Every finished run in RESULTS is replayed with each bandwidth and latency. A diverged run counts as a miss. The
-level is the best one that all runs reach, unless `--level` gives another. Writes README.md, grid.csv and one
-picture. README.md ends with lab.md (`grid_lab.py`) and utilisation.md (`utilisation.py`), where the directory has
-them.
+level is the best one that all runs reach, unless `--level` gives another. Writes README.md, grid.csv, one
+picture, and evaluations.csv: the curve of every run, with its seconds on every link. README.md ends with lab.md
+(`grid_lab.py`) and utilisation.md (`utilisation.py`), where the directory has them.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from istbench.report.phrases import ROUGH, ROUGH_LINE
 from istbench.report.row_time import ranges_overlap, replay_error
 from istbench.report.tables.numbers import number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.stats import Estimate, estimate, median
@@ -113,6 +114,7 @@ def main() -> None:
     picture = Picture(cells, links, runs, level, arguments.cluster)
     (drawn, _) = write_figure(picture.draw, arguments.target / "seconds")
     write_csv(cells, arguments.target / "grid.csv")
+    write_evaluations(arguments.results, arguments.target / "evaluations.csv", profiles)
     cautions = cautions_of(on_clusters)
     found = tables_of(cells, links, runs, cautions, level, arguments.cluster)
     tables = "\n".join(map(table_markdown, [*found, *([trials_table(tried)] if tried else [])]))

@@ -5,9 +5,9 @@
     python scripts/bench/smol_diloco.py RESULTS TARGET                           # to try it
 
 Reads the finished runs of `diloco` and `ddp` in RESULTS, and the rows of smol_diloco in
-istbench/studies/reproduce/published/figures.csv. Writes README.md and losses.csv. The repository claims that
-shorter rounds need a smaller outer learning rate. The sentences on the claim follow from the losses: the best rate
-for each number of local steps, by its median over seeds.
+istbench/studies/reproduce/published/figures.csv. Writes README.md, losses.csv and evaluations.csv (every curve).
+The repository claims that shorter rounds need a smaller outer learning rate. The sentences on the claim follow
+from the losses: the best rate for each number of local steps, by its median over seeds.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from istbench.report.phrases import joined
 from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
 from istbench.studies.reproduce.paper import PUBLISHED
@@ -78,6 +79,7 @@ def main() -> None:
     arguments.target.mkdir(parents=True, exist_ok=True)
     (arguments.target / "README.md").write_text(page(cells, every_step, figures, runs))
     write_csv(cells, arguments.target / "losses.csv")
+    write_evaluations(arguments.results, arguments.target / "evaluations.csv")
 
 
 def cells_of(runs: Sequence[Run]) -> list[Cell]:

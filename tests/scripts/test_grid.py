@@ -3,7 +3,10 @@
 import csv
 import importlib
 import math
+import statistics
 import sys
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,20 @@ def write(results, method, seed, best, nodes=4, end=None, **options):
     write_run(results, head, ramp(9.0, best), trace=averaging_trace(nodes, local_steps=every))
 
 
+def median_of_curves(path, method, every, cluster, *, level):
+    """The median over seeds of the seconds to the level, from the published curves alone."""
+    curves = defaultdict(list)
+    for row in csv.DictReader(path.open()):
+        label = row["method_label"]
+        if row["method"] == method.split()[0] and (str(every) in label if every > 1 else "accumulate" not in label):
+            curves[row["cell"]].append((float(row["accuracy"]), float(row[f"cluster_s {cluster}"])))
+    times = []
+    for curve in curves.values():
+        (low, before), (high, after) = next(pair for pair in pairwise(curve) if pair[1][0] >= level)
+        times.append(before + (level - low) / (high - low) * (after - before))
+    return statistics.median(times)
+
+
 def test_seconds_follow_from_the_links_and_misses_are_counted(grid, tmp_path):
     results = tmp_path / "results"
     for seed in range(3):
@@ -50,6 +67,11 @@ def test_seconds_follow_from_the_links_and_misses_are_counted(grid, tmp_path):
     assert len(rows) == 3 * 4 * 2
     for key, row in rows.items():
         assert (row["reached"], row["seeds"]) == ("3", "3"), key  # 0.6 is the level that all reach
+    for (method, every, latency, megabits), row in rows.items():
+        link = f"{megabits:g} Mbit/s" if megabits < 1000 else f"{megabits / 1000:g} Gbit/s"
+        cluster = f"m5.2xlarge with {1000 * latency:g} ms at {link}"
+        recomputed = median_of_curves(tmp_path / "all" / "evaluations.csv", method, every, cluster, level=0.6)
+        assert recomputed == pytest.approx(float(row["seconds"]), rel=1e-4)
     # ddp is there after 2/3 of its 100 steps. In each, 1 MB goes round a ring of 4 nodes in 6 messages.
     for latency in (0.001, 0.03):
         for megabits in (50, 200):
