@@ -124,7 +124,7 @@ def test_cells_run_on_the_first_slots_of_a_file_of_hosts_and_come_home_by_the_sa
     assert sorted((header["nodes"], header["status"], header["host"]["name"]) for header in headers) == [
         (2, "done", "host0"), (3, "done", "host0, host1"),
     ]  # fmt: skip
-    assert "train seconds to accuracy on host0" in home.stdout
+    assert "measured on host0" in home.stdout
     assert list((hosts.out / "left" / "report").glob("own-*.png"))
     hosts.assert_nothing_left()
     again = asked(hosts, *cells, named=str(named))
