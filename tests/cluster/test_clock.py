@@ -110,6 +110,19 @@ def test_a_warm_up_costs_the_exchange_of_each_of_its_steps():
         assert more > 0 if steps >= 8 else more == 0
 
 
+def test_every_evaluation_waits_for_the_last_exchange_once():
+    trace = averaging_trace(3, local_steps=4, compute=(0.01, 0.03, 0.02))
+    late = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, last_bytes=30_000_000))
+    builder = TraceBuilder(clock=lambda: 0.0)
+    builder.wait(builder.post("all_reduce", 30_000_000))
+    builder.mark("step")
+    alone = replay(merge([builder.to_arrays()] * 3, gflops=100.0), M5).seconds
+    for steps in (1, 4, 5, 400):
+        (seconds,), (more,) = (cluster_time(own, M5, [steps]).seconds for own in (trace, late))
+        assert more - seconds == pytest.approx(alone, rel=1e-6)
+        assert alone > 4 / 3 * 30_000_000 * 8 / M5.bandwidth_out  # a ring of three nodes
+
+
 def test_no_step_is_earlier_than_the_one_before():
     trace = averaging_trace(3, local_steps=7, compute=(0.01, 0.02))
     seconds = cluster_time(trace, M5, range(200)).seconds
