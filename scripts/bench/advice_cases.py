@@ -15,6 +15,7 @@ A run that fails counts as a miss, and case.json names it. Without its label the
 
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt
     python scripts/bench/advice_cases.py RUNS TARGET --text input.txt --cases speech-100mbit text-1gbit
+    python scripts/bench/advice_cases.py RUNS TARGET --cases others
     python scripts/bench/advice_cases.py RUNS TARGET --do table
     python scripts/bench/advice_cases.py RUNS TARGET --toy --minutes 0.5 --most 1    # to try it, as root
 """
@@ -27,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -39,7 +40,7 @@ from istbench.base.files import writing_whole
 from istbench.launch.lab.network import check
 from istbench.studies.advise.advice_file import load_advice, save_advice
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.candidate import NO_TIME
+from istbench.studies.advise.candidate import NO_TIME, is_scheduled
 from istbench.studies.advise.measure import LOG, read_checked
 from istbench.studies.advise.regret import MeasuredAdvice, calibration, regret
 from istbench.studies.advise.steps_to_target import TOO_FEW
@@ -58,6 +59,14 @@ NETWORKS = {
     "100mbit-4": "--nodes 4 --bandwidth 100mbit",
 }
 """Words of `istbench advise` by network."""
+OTHER_NETWORKS = {**NETWORKS, "1gbit-4": "--nodes 4 --bandwidth 1gbit"}
+OTHERS = (
+    "beats-1gbit-4", "beats-100mbit", "regression-1gbit", "regression-100mbit-4", "pictures-1gbit", "sums-1gbit-4",
+)  # fmt: skip
+"""Six further cases, by which no constant was chosen."""
+ADAM = "--set optimizer=adam --set lr=0.001"
+OTHER_TASKS = {name: f"{name}.py {ADAM}" for name in ("beats", "regression", "pictures", "sums")}
+"""Words of `istbench advise` by task of `advice_tasks`, without data and without a target."""
 TOY = {"toy": "toy --target 0.8 --methods local_sgd --seeds 1"}
 _CASES = "cases.jsonl"
 _FAILED = (1, 2)  # exit statuses of a run that failed, or that istbench refused
@@ -132,12 +141,19 @@ def main() -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="a text for `text` and the task file")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each advice")
     parser.add_argument("--do", choices=("advice", "truth", "both", "table"), default="both")
-    parser.add_argument("--cases", nargs="+", metavar="CASE", help="such as speech-100mbit; default: all")
-    parser.add_argument("--toy", action="store_true", help="one small case in place of the twelve")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        metavar="CASE",
+        help="such as speech-100mbit, or `others`, the six further ones; default: all",
+    )
+    parser.add_argument("--toy", action="store_true", help="one small case in place of all")
     parser.add_argument(
         "--most", type=int, default=100, help="candidates to measure in a case, the likeliest first"
     )
     arguments = parser.parse_args()
+    if arguments.cases == ["others"]:
+        arguments.cases = [*OTHERS]
     cases = _cases(arguments)
     restore(cases, arguments.target)
     chosen = [case for case in cases if not arguments.cases or case.name in arguments.cases]
@@ -159,23 +175,31 @@ def main() -> None:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
-    tasks, networks = (TOY, {"1gbit": NETWORKS["1gbit"]}) if arguments.toy else (TASKS, NETWORKS)
+    tasks, networks, names = {**TASKS, **OTHER_TASKS}, OTHER_NETWORKS, [*_product(TASKS, NETWORKS), *OTHERS]
+    if arguments.toy:
+        tasks, networks, names = TOY, NETWORKS, ["toy-1gbit"]
     arguments.runs.mkdir(parents=True, exist_ok=True)
     if arguments.text is not None:
         _link(arguments.runs / "data" / "input.txt", arguments.text)
         _link(arguments.runs / "characters.py", ROOT / "configs" / "tasks" / "characters.py")
-    elif not arguments.toy and arguments.do != "table":
+    elif not arguments.toy and arguments.do != "table" and not {*(arguments.cases or names)} <= {*OTHERS}:
         raise SystemExit("give --text FILE, a text for `text` and the task file")
+    for task in OTHER_TASKS:
+        _link(arguments.runs / f"{task}.py", ROOT / "scripts" / "bench" / "advice_tasks" / f"{task}.py")
     return [
         Case(
-            name=f"{task}-{network}",
-            task=shlex.split(words),
-            network=shlex.split(links),
-            place=(arguments.runs / f"{task}-{network}").resolve(),
+            name=name,
+            task=shlex.split(tasks[task]),
+            network=shlex.split(networks[network]),
+            place=(arguments.runs / name).resolve(),
         )
-        for task, words in tasks.items()
-        for network, links in networks.items()
+        for name in names
+        for task, _, network in [name.partition("-")]
     ]
+
+
+def _product(tasks: Iterable[str], networks: Iterable[str]) -> list[str]:
+    return [f"{task}-{network}" for task in tasks for network in networks]
 
 
 def _link(place: Path, file: Path) -> None:
@@ -268,7 +292,8 @@ def _longer(choice: RankedChoice, advice: Advice, truth: Mapping[str, float | No
     """
     most_s = _most_seconds(advice, truth)
     steps = _option(choice, "--steps") or (_option(advice.best, "--steps") if advice.best else "")
-    words = [f"--steps={_MORE * int(steps)}"] if steps else []
+    more = 1 if is_scheduled(choice.options) else _MORE  # a schedule spreads over all steps
+    words = [f"--steps={more * int(steps)}"] if steps else []
     every_s = min(most_s, _MORE * choice.seconds if choice.seconds else math.inf) / _EVALUATIONS
     return [*words, f"--eval-every={every_s:.4g}s", f"--max-seconds={most_s:.4g}"]
 
@@ -330,12 +355,19 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         "- Expected seconds: to the target, with a range that holds 8 of 10 draws.",
         "- Measured seconds: train seconds to the target in a lab with really shaped links, one seed. Candidates "
         f"other than the advice train until they are {_PATIENCE - 1:.0%} slower than the fastest one before them.",
-        "- Regret: measured seconds over those of the fastest candidate, less one.",
+        f"- Regret: measured seconds over those of the fastest candidate, less one: {_among(complete)}.",
         "- Measured: the number of candidates. It has those that step one left out for their speed.",
         "",
         *_summary(read_checked(log)),
     ]
     _write_whole(arguments.target / "README.md", ("\n".join(lines) + "\n").encode())
+
+
+def _among(complete: Sequence[tuple[Case, Done, Advice]]) -> str:
+    """The candidates that regret compares."""
+    labels = {label for _, done, _ in complete for label in done.truth}
+    among = sum("schedule=" in label for label in labels)
+    return "all at a constant learning rate" if not among else f"{among} with the schedule of their workload"
 
 
 def _questions(cases: Sequence[Case]) -> list[str]:

@@ -95,6 +95,25 @@ def test_the_others_train_until_they_are_slower_than_the_fastest(program):
     assert words == ["--steps=400", "--eval-every=1.75s", "--max-seconds=21"], "without steps, those of the advice"
 
 
+def test_a_schedule_trains_as_many_steps_as_its_advice_says(program):
+    found = advice()
+    cosine = msgspec.structs.replace(found.best, options={"schedule": "cosine"})
+    assert program._longer(cosine, found, {"ist": 20.0})[0] == "--steps=100"
+    assert program._longer(found.best, found, {"ist": 20.0})[0] == "--steps=400"
+
+
+def test_the_further_cases_need_no_text(program, tmp_path):
+    words = SimpleNamespace(toy=False, text=None, do="both", runs=tmp_path / "runs", cases=[*program.OTHERS])
+    cases = {case.name: case for case in program._cases(words)}
+    assert set(program.OTHERS) < set(cases)
+    assert cases["beats-1gbit-4"].network == ["--nodes", "4", "--bandwidth", "1gbit"]
+    for name in program.OTHERS:
+        assert (tmp_path / "runs" / cases[name].task[0]).exists()
+    words.cases = None
+    with pytest.raises(SystemExit, match="give --text"):
+        program._cases(words)
+
+
 def test_a_run_is_bounded_before_any_candidate_has_reached_the_target(program):
     found = advice()
     assert program._longer(found.best, found, {"ist": None})[-1] == "--max-seconds=600"
@@ -182,6 +201,7 @@ def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends
     text.touch()
     monkeypatch.setattr(program, "TASKS", {"toy": "toy"})
     monkeypatch.setattr(program, "NETWORKS", {"1gbit": "--nodes 2"})
+    monkeypatch.setattr(program, "OTHERS", ())
     (target / "cases.jsonl").write_text((target / "cases.jsonl").read_text().replace('"toy"', '"toy-1gbit"'))
     words = ["advice_cases", str(tmp_path / "fresh"), str(target), f"--text={text}"]
     monkeypatch.setattr("sys.argv", words)

@@ -69,7 +69,8 @@ def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
         return [*lines, "No regret: nobody reached the target."]
     if math.isinf(found):
         return [*lines, "The recommended method did not reach the target, and another did."]
-    return [*lines, f"Regret: {found:.1%} of the fastest measured time."]
+    among = "" if any("schedule=" in label for label in truth) else ", all at a constant learning rate"
+    return [*lines, f"Regret: {found:.1%} of the fastest measured time, among {len(truth)} candidates{among}."]
 
 
 def candidates_table(advice: Advice) -> Table:

@@ -28,6 +28,12 @@ NO_TRACE = "no trace to replay"
 AT_ONCE = "at the target before the first step"
 """The reason of a candidate whose probe ended at step 0, as its weights had reached the target."""
 
+
+def is_scheduled(options: Mapping[str, Any]) -> bool:
+    """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget."""
+    return bool(options.get("schedule", "constant") != "constant")
+
+
 Redealt: TypeAlias = "Callable[[int], Trace]"
 """The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
 

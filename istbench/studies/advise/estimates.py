@@ -64,7 +64,9 @@ class StepEstimates:
             for method in methods
             for one in self._of_method(method)
         ]
-        return mark_slow(found)
+        # A schedule changes what a step learns, so speed alone orders those with one, and those without.
+        groups = [[one for one in found if one.variant.scheduled == scheduled] for scheduled in (False, True)]
+        return [one for group in groups for one in mark_slow(group)]
 
     def _of_method(self, method: str) -> Iterator[EstimatedVariant]:
         given = self._given.get(method, {})
@@ -75,6 +77,9 @@ class StepEstimates:
         yield plain
         if plain.why_not:
             return
+        schedule = plain.variant.own_schedule(self._base).get("schedule")
+        if schedule and "usual_place" in vars(kind):  # a method that most people try
+            yield self.estimated(self._variant(method, {**given, "schedule": schedule}))
         if plainest and "accumulate" not in given:
             yield self._first_computing(
                 [self._variant(method, {**given, "accumulate": n}, baseline=True) for n in _ACCUMULATED],

@@ -36,7 +36,7 @@ from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.seconds import at_mean_pace
 from istbench.studies.advise.shortlist import longest_alike, shortlist
-from istbench.studies.advise.signed_curve import continued
+from istbench.studies.advise.signed_curve import continued, ends_of
 from istbench.studies.advise.this_machine import RecordedStep
 from istbench.studies.advise.time_limit import TimeUp, at_most
 from istbench.studies.advise.variant import EstimatedVariant, Variant, had_constant_rate
@@ -374,12 +374,15 @@ class _Probing:
     def _own_curves(self, label: str) -> dict[int, Curve]:
         """The curve of each seed of `label`: of its last probe, with the evaluations of those before it.
 
-        At a constant rate they are parts of one training.
+        At a constant rate they are parts of one training. With a schedule, only their ends tell of longer ones.
         """
         found: dict[int, Curve] = {}
         for (_, seed), run in self._runs.get(label, {}).items():
-            before = found.get(seed) if had_constant_rate(run.header.config) else None
-            found[seed] = run.curve if before is None else continued(before, run.curve, self._target)
+            constant = had_constant_rate(run.header.config)
+            there = self._target is not None and run.reached(self._target) is not None
+            own = run.curve if constant or there else ends_of(run.curve)
+            before = found.get(seed)
+            found[seed] = own if before is None else continued(before, own, self._target)
         return found
 
     def _probed_as(self, one: EstimatedVariant) -> str:

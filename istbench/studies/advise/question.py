@@ -17,7 +17,7 @@ from istbench.node.registry import build_method, code_of, load_method
 from istbench.report.phrases import count_threads, joined
 from istbench.results.metrics import Metric
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.candidate import Candidate, is_scheduled
 from istbench.studies.advise.halving import MOST_EVALUATIONS
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import Variant
@@ -110,15 +110,18 @@ class Probed:
         )
         there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
         base = self.question.base
-        constant = any(
-            Variant(method=one.method, options=one.options).constant_rate(base)
-            for one in self.candidates
-            if not one.why_not
-        )
+        able = [one for one in self.candidates if not one.why_not]
+        scheduled = {one.method for one in able if is_scheduled(one.options)}
+        constant = {
+            one.method
+            for one in able
+            if one.method not in scheduled
+            and Variant(method=one.method, options=one.options, plugins=plugins).constant_rate(base)
+        }
         return (
             f"Other data: the probes trained on {self.data}",
             *(
-                [f"The learning-rate schedule of {base.workload}: all train at a constant rate, as long runs begin"]
+                [f"The learning-rate schedule of {base.workload} with {joined(sorted(constant))}"]
                 if constant
                 else []
             ),
@@ -169,10 +172,12 @@ def enough_steps(choice: RankedChoice) -> int:
     """Local steps in which `choice` should reach the target: those of the slow end of its range, rounded up.
 
     At least half as many again as expected. Never more than four times as many, so also for a range without an end.
-    A run ends at the target, so steps to spare cost nothing if it gets there.
+    A run ends at the target, so steps to spare cost nothing if it gets there. A schedule spreads over all of them,
+    so it gets those of the slow end, at most half as many again as expected.
     """
     slow = choice.high / choice.seconds if choice.high and choice.seconds else _MOST
-    return _rounded_up(min(_MOST, max(_LEAST, slow)) * _expected(choice))
+    factor = min(_LEAST, max(1.0, slow)) if is_scheduled(choice.options) else min(_MOST, max(_LEAST, slow))
+    return _rounded_up(factor * _expected(choice))
 
 
 def _expected(choice: RankedChoice) -> float:

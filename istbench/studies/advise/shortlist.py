@@ -77,12 +77,13 @@ def shortlist(found: Iterable[EstimatedVariant]) -> list[EstimatedVariant]:
     open_ones = [one for one in found if not one.why_not]
     baselines = [one for one in open_ones if one.variant.baseline]
     rest = sorted((one for one in open_ones if not one.variant.baseline), key=_speed_order)
-    seen: set[str] = set()
+    seen: set[tuple[str, bool]] = set()
     first: list[EstimatedVariant] = []
     second: list[EstimatedVariant] = []
-    for one in rest:  # of each method, its fastest variant
-        (second if one.variant.method in seen else first).append(one)
-        seen.add(one.variant.method)
+    for one in rest:  # of each method, its fastest variant, at a constant rate and with a schedule
+        kind = (one.variant.method, one.variant.scheduled)
+        (second if kind in seen else first).append(one)
+        seen.add(kind)
     return [*baselines, *sorted(first, key=lambda one: one.usual_place), *second]
 
 

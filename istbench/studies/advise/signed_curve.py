@@ -31,6 +31,12 @@ def continued(before: Curve, last: Curve, target: float | None) -> Curve:
     return dataclasses.replace(last, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
 
 
+def ends_of(curve: Curve) -> Curve:
+    """`curve` with its first and last evaluation alone: all that a run with a schedule tells of longer ones."""
+    evaluations = (*curve.evaluations[:1], *curve.evaluations[1:][-1:])
+    return dataclasses.replace(curve, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
+
+
 @dataclass(frozen=True)
 class SignedCurve:
     """The evaluations of a curve after step 0 that have a number.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from istbench.base.seeds import derived_seed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
-from istbench.studies.advise.candidate import Candidate
+from istbench.studies.advise.candidate import Candidate, is_scheduled
 from istbench.studies.advise.leader_fit import LeaderFit, Place
 from istbench.studies.advise.power_law import LEAST_POINTS, steps_by_law
 from istbench.studies.advise.signed_curve import SignedCurve, signed
@@ -97,13 +97,20 @@ class _Known:
         for one in candidates:
             for seed, curve in one.curves.items():
                 self._add((one.label, seed), curve, target)
+        scheduled = {one.label for one in candidates if is_scheduled(one.options)}
         furthest = max(self.curves, key=self._furthest, default=None)
         # One law is wrong in the same way for all seeds of a candidate, so these share a leader's doubt.
-        self.leaders = list(self.seen) or [
-            place
-            for place, curve in self.curves.items()
-            if furthest and place[0] == furthest[0] and len(curve.steps) >= LEAST_POINTS
-        ]
+        # Inside its run, a schedule learns as no other curve does.
+        steady = [place for place in self.seen if place[0] not in scheduled]
+        self.leaders = (
+            steady
+            or list(self.seen)
+            or [
+                place
+                for place, curve in self.curves.items()
+                if furthest and place[0] == furthest[0] and len(curve.steps) >= LEAST_POINTS
+            ]
+        )
 
     def _add(self, place: Place, curve: Curve, target: float) -> None:
         self.level = signed(target, curve.metric)

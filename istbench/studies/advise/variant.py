@@ -12,6 +12,7 @@ from istbench.methods.base import JointSteps
 from istbench.methods.optimizer import OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.planned_cell import PlannedCell
+from istbench.studies.advise.candidate import is_scheduled
 
 _ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
 _SCHEDULE = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
@@ -33,17 +34,22 @@ class Variant:
         return isinstance(method, JointSteps) and method.joint_steps()
 
     @property
+    def scheduled(self) -> bool:
+        """As `is_scheduled`."""
+        return is_scheduled(self.options)
+
+    @property
     def label(self) -> str:
         """`local_sgd local_steps=80`."""
         return " ".join([self.method, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
 
     def computes_as(self, other: "Variant") -> bool:
-        """Whether the two differ in the length of a round at most."""
-        mine, its = ({**one.options, **dict.fromkeys(_ROUNDS)} for one in (self, other))
+        """Whether the two differ in the length of a round and in the learning rate at most."""
+        mine, its = ({**one.options, **dict.fromkeys((*_ROUNDS, *_SCHEDULE))} for one in (self, other))
         return self.method == other.method and mine == its
 
     def of(self, base: RunRequest, **fields: Any) -> RunRequest:
-        """The request of `base` by this method, at a constant learning rate, with its options and `fields`."""
+        """The request of `base` by this method, with its options and `fields`, at a constant rate by default."""
         values = {name: getattr(base, name) for name in RunRequest.__struct_fields__}
         options = {**self.constant_rate(base), **self.options}
         return RunRequest(**{**values, "method": self.method, "method_options": options, **fields})
@@ -54,6 +60,11 @@ class Variant:
         A schedule spreads over the budget of a run. With one, a probe would end at the low rate of its last steps,
         and its curve would not be the first part of a longer run. Empty if the options choose a schedule.
         """
+        plain = OptimizerOptions()
+        return {name: getattr(plain, name) for name in self.own_schedule(base)}
+
+    def own_schedule(self, base: RunRequest) -> dict[str, Any]:
+        """The defaults of the workload of `base` that change the learning rate, unless the options choose."""
         kind = load_method(self.method, base.plugins)
         own = {option.name: option.default for option in dataclasses.fields(kind.Options)}
         if "schedule" not in own or {*self.options} & {*_SCHEDULE}:
@@ -61,7 +72,7 @@ class Variant:
         workload = build_workload(base.workload, base.workload_options, base.plugins)
         chosen = {**own, **suited_defaults(kind, workload, self.method, self.options)}
         plain = OptimizerOptions()
-        return {name: getattr(plain, name) for name in _SCHEDULE if chosen[name] != getattr(plain, name)}
+        return {name: chosen[name] for name in _SCHEDULE if chosen[name] != getattr(plain, name)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,12 +35,12 @@ BASE = RunRequest(workload="toy", method="ddp", nodes=2, workload_options={"hidd
 PLUGINS = str(Path(__file__).parents[2] / "plan" / "plugins.py")
 
 
-def estimates_at(bandwidth, base=BASE, **changed):
+def estimates_at(bandwidth, base=BASE, given=None, **changed):
     cell = PlannedCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
     recorded = RecordedStep(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
-    return StepEstimates(base, recorded, cluster, {})
+    return StepEstimates(base, recorded, cluster, given or {})
 
 
 def test_links_like_here_carry_less_than_their_bandwidth():
@@ -99,6 +99,20 @@ def test_a_probe_trains_at_a_constant_rate_as_a_longer_run_begins():
     chosen = Variant(method="ddp", options={"schedule": "step"})
     assert chosen.of(text).method_options == {"schedule": "step"}
     assert Variant(method="ddp").of(BASE).method_options == {}
+
+
+def test_the_schedule_of_a_workload_is_a_candidate_of_the_methods_that_most_try():
+    text = RunRequest(workload="text", method="ddp", nodes=2)
+    assert Variant(method="ddp").own_schedule(text) == {"schedule": "cosine", "warmup": 0.05, "cosine_end": 0.1}
+    methods = ["ddp", "local_sgd", "diloco", "ist", "zero"]
+    found = by_label(estimates_at(1e8, base=text).all_variants(methods))
+    scheduled = {label for label, one in found.items() if one.variant.scheduled}
+    assert scheduled == {f"{method} schedule=cosine" for method in ("ddp", "local_sgd", "diloco", "ist")}
+    assert not any("as ddp schedule=cosine does" in one.why_not for one in found.values())
+    request = found["ist schedule=cosine"].variant.of(text, steps=10)
+    assert request.method_options == {"schedule": "cosine"}, "the rest of the schedule is that of the workload"
+    chosen = by_label(estimates_at(1e8, base=text, given={"ddp": {"lr": 0.1}}).all_variants(["ddp"]))
+    assert "ddp lr=0.1 schedule=cosine" in chosen
 
 
 def test_rounds_grow_until_nodes_compute_most_of_the_time():

@@ -60,6 +60,14 @@ def test_a_command_trains_to_the_slow_end_of_its_range_and_evaluates_as_often_as
     assert request.eval_every.steps == 4
 
 
+@pytest.mark.parametrize(("high", "steps"), [(9.0, 100), (12.0, 120), (100.0, 150), (None, 150)])
+def test_a_schedule_gets_the_steps_that_it_needs_not_many_more(high, steps):
+    choice = msgspec.structs.replace(
+        ADVICE.best, steps=100.0, seconds=10.0, high=high, options={"schedule": "cosine"}
+    )
+    assert enough_steps(choice) == steps
+
+
 def test_the_first_two_train_to_the_target_for_longer_than_expected(tmp_path, screen):
     backend = Fake(ddp=ramp(9.0), zero=[evaluation(0, 0.0, 0.0), evaluation(90, 5.0, 0.6)])
     found = list(measure(first_two(ADVICE), PROBED, backend, tmp_path, screen))

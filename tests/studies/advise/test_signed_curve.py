@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes import curve
 
 from istbench.results.metrics import Metric
-from istbench.studies.advise.signed_curve import SignedCurve, continued, signed
+from istbench.studies.advise.signed_curve import SignedCurve, continued, ends_of, signed
 
 LOSS = Metric("loss", lower_is_better=True)
 
@@ -55,6 +55,13 @@ def test_without_a_value_at_step_0_a_curve_starts_with_its_first_point():
 def test_evaluations_without_a_number_do_not_count():
     own = SignedCurve.of(curve([(0, 0.1), (10, None), (20, None)]))
     assert (own.last, own.steps_at(0.1)) == (0.0, math.inf)
+
+
+def test_a_run_with_a_schedule_tells_its_end():
+    whole = curve([(0, 0.0), (5, 0.2), (10, 0.4)])
+    assert [one.step for one in ends_of(whole).evaluations] == [0, 10]
+    assert ends_of(whole).seconds == (0.0, 10.0)
+    assert [one.step for one in ends_of(curve([(0, 0.0)])).evaluations] == [0]
 
 
 @pytest.mark.parametrize("target", [None, 0.6, 0.5])

@@ -154,6 +154,13 @@ def test_a_leader_at_the_target_from_the_start_gives_steps_that_are_numbers():
     assert np.isfinite(found).tolist() == [True, True, True, False]
 
 
+def test_nobody_follows_a_schedule_while_another_curve_is_there():
+    late = dataclasses.replace(shaped("late", scale=0.8), options={"schedule": "cosine"})
+    steady, probe = shaped("steady"), shaped("probe", until=200)
+    assert np.array_equal(steps_of(probe, 0.8, steady, late).by_seed, steps_of(probe, 0.8, steady).by_seed)
+    assert np.isfinite(steps_of(probe, 0.8, late).by_seed).all()
+
+
 def test_two_curves_share_the_doubt_of_their_leader():
     random = np.random.default_rng(3)
     levels = [(step, 0.95 - 0.95 * (1 + step) ** -0.3) for step in range(0, 1001, 20)]
