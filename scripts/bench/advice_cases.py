@@ -446,11 +446,14 @@ def _ranges(checked: Sequence[MeasuredAdvice]) -> str:
     needed = [(one.advice.run_spread, own) for one in checked if (own := _needed(one)) is not None]
     found = [own for _, own in needed]
     inside = sum(own <= had for had, own in needed)
-    others = sum(own <= held_by([*found[:place], *found[place + 1 :]]) for place, own in enumerate(found))
+    held = f"The range holds the measured seconds of {inside} of {len(found)} recommendations."
+    others = [held_by([*found[:place], *found[place + 1 :]]) for place in range(len(found))]
+    if not others or math.inf in others:
+        return held
+    kept = sum(own <= spread for own, spread in zip(found, others, strict=True))
     return (
-        f"The range holds the measured seconds of {inside} of {len(found)} recommendations. With the spread of a "
-        f"later run that the other cases need, it holds {others} of {len(found)}; all together need one of "
-        f"{held_by(found):.3f} (`RUN_SPREAD` in `studies/advise/draws.py`)."
+        f"{held} With the spread of a later run that the other cases need, it holds {kept} of {len(found)}; all "
+        f"together need one of {held_by(found):.3f} (`RUN_SPREAD` in `studies/advise/draws.py`)."
     )
 
 
