@@ -6,8 +6,8 @@
 Each finished curve of the studies in results/ ends early, after each share `--cut` of its evaluations. Every later
 value that is better than all before the cut is a target. Printed: how often the true step lies below the 10 %
 quantile of the draws, between both and above the 90 % one, the median of estimated over true steps, and the spread
-of the log of steps to a target between seeds. Curves with a schedule of the learning rate are left out, because
-their ends differ with the budget.
+of the log of steps to a target between seeds and between rows. Curves with a schedule of the learning rate are left
+out, because their ends differ with the budget.
 
 The second table has short probes: each curve ends after each share `--short` of its steps, beside the whole curves
 of all other rows on equal nodes. Its true step is compared with the draws along these, and with those of its own
@@ -58,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| study | metric | targets | below 10 % | between | above 90 % | estimated over true |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    spreads = []
+    spreads, paces = list[float](), list[float]()
     for study in arguments.studies:
         for name in METRICS.get(study, ["accuracy", "loss"]):
             rows = curves_of(RESULTS / study / "evaluations.csv", metric_named(name))
@@ -67,8 +67,11 @@ def main() -> None:
             print(f"| {study} | {name} | {len(told)} | {shares_of(told)} | {ratio:.2f} |")
             if name != "loss":
                 spreads += between_seeds(rows)
+                paces += between_rows(rows)
     pooled = math.sqrt(fmean(spread**2 for spread in spreads))
-    print(f"\nBetween seeds: median {median(spreads):.3f}, root of the mean square {pooled:.3f}.\n")
+    print(f"\nBetween seeds: median {median(spreads):.3f}, root of the mean square {pooled:.3f}.")
+    pooled = math.sqrt(fmean(pace**2 for pace in paces)) if paces else math.nan
+    print(f"Between two rows on equal nodes: root of the mean square {pooled:.3f}.\n")
     print("| study | metric | targets | below 10 % | between | above 90 % | off by, median | by its own law |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for study in arguments.studies:
@@ -226,6 +229,18 @@ def between_seeds(rows: list[tuple[Row, Curve]]) -> list[float]:
             if len(reached) == len(curves) > 1:
                 spreads.append(float(np.std([math.log(found.step) for found in reached], ddof=1)))
     return spreads
+
+
+def between_rows(rows: list[tuple[Row, Curve]]) -> list[float]:
+    """The standard deviation of the log of the ratio of two rows' steps to each level, for rows on equal nodes."""
+    found = []
+    for rivals in rivals_of(rows).values():
+        for level in LEVELS:
+            reached = [there for own in rivals.values() if (there := time_to_target(own[0], level))]
+            logs = [math.log(there.step) for there in reached if not there.from_start and there.step > 0]
+            if len(logs) > 2:
+                found.append(math.sqrt(2) * float(np.std(logs, ddof=1)))
+    return found
 
 
 def answered(

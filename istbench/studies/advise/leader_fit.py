@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 _SLOPES, _LEAST_SLOPE = 0.2, 0.02  # spread of slopes, before any evaluation tells one
 _NOISE, _PRIOR_POINTS = 0.1, 2.0  # of the log of a leader's step by one evaluation, before others tell it
-_PACES = 0.3  # spread of the log of a method's steps to a value over another's: scripts/bench/extrapolated_steps.py
+_PACES = 0.4  # spread of the log of a method's steps to a value over another's: scripts/bench/extrapolated_steps.py
 # scripts/bench/extrapolated_steps.py: how often true steps lie in the ranges that these two give.
 _SCALE = 0.15  # spread of the log of the steps at the end of a probe
 _DRIFT = 0.2  # and of how much further it goes
