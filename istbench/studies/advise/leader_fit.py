@@ -46,8 +46,8 @@ class LeaderFit:
         first, left = theirs.steps_at(mine.best), theirs.steps_at(mine.best, "right")
         if not len(left) or not 0 < left[-1] < math.inf:
             return None
-        # Where the leader stays at a value, both take equal steps if they can.
-        there = np.clip(mine.steps, first, left)
+        # Where the leader stays at a value, both take equal steps if they can. Its first evaluation may be late.
+        there = np.clip(mine.steps, np.where(mine.best == theirs.best[0], 0.0, first), left)
         # Up to its first evaluation, the leader's steps are a guess.
         known = there >= min(there[-1], theirs.steps[0])
         now, slope = _line(np.log(mine.steps[known] / mine.last), np.log(there[known]))

@@ -120,8 +120,9 @@ def test_a_flat_curve_never_gets_where_its_leader_does():
     assert np.isinf(steps_of(flat, 0.8, shaped("leader")).by_seed).mean() > 0.5
 
 
-def test_a_short_probe_that_stays_where_its_leader_stayed_takes_as_many_steps():
-    long = [(step, 0.2 if step <= 140 else 0.2 + 0.3 * math.log2(step / 140)) for step in range(20, 1001, 20)]
+@pytest.mark.parametrize("begin", [20, 100])
+def test_a_short_probe_that_stays_where_its_leader_stayed_takes_as_many_steps(begin):
+    long = [(step, 0.2 if step <= 140 else 0.2 + 0.3 * math.log2(step / 140)) for step in range(begin, 1001, 20)]
     leader = Candidate(method="leader", label="leader", curves={0: curve(long)})
     short = Candidate(method="a", label="a", curves={0: curve([(step, 0.2) for step in (40, 60, 80, 100)])})
     low, middle, high = quantiles(steps_of(short, 0.8, leader).by_seed)
