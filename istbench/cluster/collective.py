@@ -51,6 +51,8 @@ class Collective:
         nccl_in_chunks: the same in NCCL, if it cuts the tensor in this many chunks.
         chakra: its comm_type in Chakra's schema.
         in_turns: without NCCL, the fabric exchanges the parts over its transport.
+        gloo_segment: bytes of a segment if gloo cuts each message, and keeps two segments under way: a further one
+            waits until word of an earlier one has come, one latency on average. 0 for whole messages.
         rooted: it has a root. sizes_differ: nodes may post tensors of different sizes. gloo_sends_at_once: a node
             gives gloo all its messages at once, and they share its link.
     """
@@ -65,6 +67,7 @@ class Collective:
     rooted: bool = False
     sizes_differ: bool = False
     gloo_sends_at_once: bool = False
+    gloo_segment: int = 0
 
     def between(self, nodes: int, backend: Backend = "gloo", chunks: int = 1) -> Schedule:
         """Its messages between `nodes` nodes; `chunks` as `chunks` returns it."""

@@ -84,7 +84,7 @@ def _dissemination_barrier(nodes: int) -> Schedule:
 
 # Codes stand in saved traces: never change one. Codes 1, 2 and 6 are send, receive and work.
 _ALL = (
-    Collective(name="all_reduce", code=0, chakra=0, schedule=_ring_all_reduce),
+    Collective(name="all_reduce", code=0, chakra=0, schedule=_ring_all_reduce, gloo_segment=1 << 20),
     Collective(
         name="all_gather",
         code=3,

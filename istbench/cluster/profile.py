@@ -83,6 +83,7 @@ class ClusterProfile:
         memory_gib: memory of a node for a model, GiB; on a GPU, the GPU's.
         bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
             host. latency_s: from one host to another, seconds one way.
+        message_s: of a message beside its latency, overhead and bytes: both ends wake for it.
         overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
         full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.
         burst_bytes: bytes that an idle link or uplink carries at once, as a token bucket.
@@ -114,6 +115,7 @@ class ClusterProfile:
     price_per_hour: NotNegative
     price_date: str
     price_source: str
+    message_s: Latency = 0.0
     burst_bytes: NotNegative = 0.0
     memory_gb_per_s: Positive | None = None
     gather_gb_per_s: Positive | None = None

@@ -2,8 +2,9 @@
 
 Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
-byte arrives after the latency, which is another between nodes of one host. Sends wait in a priority queue before
-their connection. The connection holds `window` sends and never reorders them.
+byte arrives after the latency, which is another between nodes of one host, and later if the message goes in
+segments that wait for each other. Sends wait in a priority queue before their connection. The connection holds
+`window` sends and never reorders them.
 """
 
 import numpy as np
@@ -31,6 +32,7 @@ def queue_send(program: Program, state: State, slot: int, now: float) -> None:
     pair = op.pair
     connection = state.connection[pair]
     state.message[slot * state.shared[0].at_once].bytes = op.bytes
+    state.message[slot * state.shared[0].at_once].waits_s = 0.0
     state.slot[slot].next = -1
     if connection.queue_head < 0:
         connection.queue_head = connection.queue_tail = slot
@@ -125,6 +127,12 @@ def latency_of(state: State, source: int, target: int) -> float:
 
 
 @jit_part
+def seconds_under_way(state: State, message: int, source: int, target: int) -> float:
+    """Seconds from the time when the last byte could leave node `source` until `message` is at node `target`."""
+    return float(latency_of(state, source, target) + state.shared[0].message + state.message[message].waits_s)
+
+
+@jit_part
 def _inside(state: State, source: int, target: int) -> bool:
     """Whether both nodes are on one host. A node may stand for several, each on its own host."""
     return bool(state.shared[0].shares_hosts and state.node[source].host == state.node[target].host)
@@ -152,7 +160,7 @@ def end_flow(state: State, which: int, now: float) -> int:
         state.route[which, hop] = state.route[shared.flowing, hop]
     shared.links_changed = 1
     shared.messages += 1
-    _send_off(state, message, target, now + latency_of(state, source, target))
+    _send_off(state, message, target, now + seconds_under_way(state, message, source, target))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(message)

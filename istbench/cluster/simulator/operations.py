@@ -3,12 +3,19 @@
 `streams` collectives of a node run at once, started in posted order; `cluster.collectives` has their messages.
 """
 
+import numpy as np
+
 from istbench.base.jit import jit_part
-from istbench.cluster.simulator.connections import add_span, put_on_wire, queue_send
+from istbench.cluster.simulator.connections import add_span, latency_of, put_on_wire, queue_send
 from istbench.cluster.simulator.processors import queue_work
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMMUNICATION, SPAN_COMPUTE, SPAN_IDLE, State
 from istbench.cluster.trace import SEND, WORK
+
+_FEWEST_SEGMENTS = 2  # of a message of an all-reduce by gloo
+# Share of a segment's time on the link that overlaps with the wait of another one, between more than two nodes: .29
+# to .32 in a lab of 3 and 4 nodes, 10 and 25 ms, 300 Mbit/s and 1 Gbit/s.
+_OVERLAP = 0.3
 
 
 @jit_part
@@ -134,7 +141,28 @@ def _send(program: Program, state: State, slot: int, number: int, place: int, no
     state.message[at].begun = 1
     state.message[at].bytes = program.op[members[(op.node + message.part_of) % program.n]].bytes / message.parts
     state.message[at].counts = message.counts
+    state.message[at].waits_s = 0.0
+    if op.segment > 0 and state.message[at].bytes > 0:
+        state.message[at].waits_s = _waits_of_segments(program, state, pair, state.message[at].bytes, op.segment)
     put_on_wire(state, pair, at, now)
+
+
+@jit_part
+def _waits_of_segments(program: Program, state: State, pair: int, size: float, segment: int) -> float:
+    """Seconds that a message of `size` bytes takes longer because its segments wait for each other.
+
+    Two segments are under way, and both have arrived before the next two leave. So each further segment costs a
+    latency. Meanwhile an idle link saves a burst for it.
+    """
+    connection = state.connection[pair]
+    link = state.link[state.node[connection.source].link_out]
+    further = max(_FEWEST_SEGMENTS, int(np.ceil(size / segment))) - 1
+    own = max(0.0, size - state.shared[0].burst) / further
+    saved = min(own, state.shared[0].burst)
+    if program.world > 2:
+        saved += _OVERLAP * own
+    latency = latency_of(state, connection.source, connection.target)
+    return float(further * max(0.0, latency - saved / link.capacity))
 
 
 @jit_part

@@ -35,7 +35,7 @@ Fields: TypeAlias = tuple[str, str]
 
 
 _OPERATION: Fields = (
-    "kind node peer pair priority partner collective first_message messages awaits at_once",
+    "kind node peer pair priority partner collective first_message messages awaits at_once segment",
     "bytes seconds",
 )
 _EVENT: Fields = ("code argument owner", "seconds")
@@ -54,8 +54,8 @@ class Program(NamedTuple):
             `seconds`.
         op: `kind`, `node`, `peer`, `pair` (of a send: its connection), `priority`, `partner` (the other end of a
             transfer), `collective`, `bytes`, `seconds` (of work); of a collective, the place in `message` where its
-            node's `messages` begin, the total count of the arriving messages (`awaits`), and whether all its
-            messages may flow `at_once`.
+            node's `messages` begin, the total count of the arriving messages (`awaits`), whether all its
+            messages may flow `at_once`, and the bytes of a `segment` of them, 0 for whole ones.
         members: the operations of each collective [collectives, n].
         message: the fields of `CollectiveMessage`, for all schedules in use.
         at_once: the most messages of one operation that flow at once.
@@ -184,6 +184,7 @@ def _schedule(op: Records, world: int, backend: Backend) -> Records:
     for kind in np.unique(op.kind[collective]).tolist():
         own = op.kind == kind
         op.at_once[own] = COLLECTIVES[kind].sends_at_once(backend)
+        op.segment[own] = COLLECTIVES[kind].gloo_segment if backend == "gloo" else 0
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
         cut = [known.chunks(int(size), world, backend) for size in sizes.tolist()]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from istbench.base.jit import interpreted, is_compiled, jit, jit_part
-from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, latency_of, start_flow
+from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, seconds_under_way, start_flow
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
     advance,
@@ -154,7 +154,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
         number = slot % program.ops
         if len(state.span) > 0:
             rank, peer = connection.source, connection.target
-            op, arrives = number - program.op_base[rank], now + latency_of(state, rank, peer)
+            op, arrives = number - program.op_base[rank], now + seconds_under_way(state, message, rank, peer)
             add_span(state, SPAN_MESSAGE, rank, op, peer, state.message[message].bytes, start, arrives)
         if program.op[number].kind == SEND:
             connection.in_window -= 1

@@ -16,7 +16,7 @@ SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 _SHARED: Fields = (
     "window streams at_once looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow "
     "backplane overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "latency latency_inside overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
+    "latency latency_inside message overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
 )
 _CONNECTION: Fields = (
     "source target queue_head queue_tail wire_head wire_tail in_window",
@@ -30,7 +30,7 @@ _SLOT: Fields = (
     "next ready missing done started sending sent received after_head in_todo",
     "posted_at",
 )
-_MESSAGE: Fields = ("next counts begun", "bytes ready_at")
+_MESSAGE: Fields = ("next counts begun", "bytes ready_at waits_s")
 _REPETITION: Fields = ("number open_ops", "")
 _NODE: Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
@@ -168,6 +168,7 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
         "latency_inside": profile.host.latency_s if profile.host is not None else profile.latency_s,
         "shares_hosts": profile.host is not None,
         "backplane": network.backplane,
+        "message": profile.message_s,
         "overhead": profile.overhead_s,
         "burst": profile.burst_bytes,
         "cores": profile.cores or 0.0,

@@ -43,7 +43,7 @@ def profile_toml(
     counted = links if shared is not None else (*links, *together)
     out = min(link.bandwidth / slots[link.source] for link in counted)
     into = min(link.bandwidth / slots[link.target] for link in counted)
-    latency = max(link.latency_s for link in links) + max(0.0, carrying.message_s - carrying.next_s)
+    latency = max(link.latency_s for link in links)
     slowest = min(nodes, key=lambda name: nodes[name].gflops)
     rate, at_once = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, together))
     assumed = "" if shared is None else f"; assumed: {shared.words}"
@@ -60,6 +60,7 @@ def profile_toml(
         "bandwidth_out": _rounded(out),
         "bandwidth_in": _rounded(into),
         "latency_s": _rounded(latency),
+        "message_s": _rounded(max(0.0, carrying.message_s - carrying.next_s)),
         "overhead_s": _rounded(carrying.next_s),
         # What links that send or receive lose by it is in the bandwidth.
         "full_duplex": True,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, trace
+from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
 from istbench.cluster.profile import Rack
 from istbench.cluster.repeated_nodes import fold
@@ -87,7 +87,7 @@ def test_thousands_of_equal_nodes_are_one():
     work = same(1024, [("compute", 0.1), *blocking("all_reduce", SIZE)])
     assert len(fold(work).nodes) == 1
     found = replay(work, cluster(), rounds=2)
-    hop = OVERHEAD + SIZE / 1024 / BANDWIDTH + LATENCY
+    hop = OVERHEAD + SIZE / 1024 / BANDWIDTH + LATENCY + second_segment(1024)
     assert found.finish_s == exactly(np.outer(np.ones(1024), [0.1 + 2046 * hop, 0.2 + 4092 * hop]))
     assert found.messages == 2 * 1024 * 2046
 

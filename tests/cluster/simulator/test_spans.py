@@ -1,6 +1,6 @@
 """The timeline of a replay."""
 
-from traces import FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, trace
+from traces import FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, second_segment, trace
 
 from istbench.cluster.simulator import replay
 
@@ -19,4 +19,5 @@ def test_spans_tell_where_the_time_went():
     carried = [span for span in result.spans if span.activity == "message"]
     assert len(carried) == result.messages == 12
     assert sum(span.bytes for span in carried) == exactly(result.bytes_sent.sum())
-    assert all(span.end - span.start == exactly(OVERHEAD + FLOW / 2 + LATENCY) for span in carried)
+    hop = OVERHEAD + FLOW / 2 + LATENCY + second_segment(2)
+    assert all(span.end - span.start == exactly(hop) for span in carried)

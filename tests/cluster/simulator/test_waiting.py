@@ -1,7 +1,7 @@
 """Where a node's time goes: computing, communicating, and idling until others are there."""
 
 import numpy as np
-from traces import BANDWIDTH, FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, trace
+from traces import BANDWIDTH, FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
 from istbench.cluster.simulator import replay
 
@@ -12,7 +12,7 @@ def data_parallel(layers, compute):
 
 
 def test_communication_overlaps_compute_and_the_rest_is_exposed():
-    one = 2 * (SIZE / 2 / BANDWIDTH + LATENCY + OVERHEAD)
+    one = 2 * (SIZE / 2 / BANDWIDTH + LATENCY + OVERHEAD + second_segment(2))
     hidden = replay(same(2, data_parallel(4, 2 * one)), cluster(), streams=1)
     assert hidden.seconds == exactly(8 * one + one)
     assert hidden.communication_s[:, 0] == exactly(np.full(2, one))
@@ -29,7 +29,7 @@ def test_what_compute_hides_is_not_exposed():
     result = replay(
         same(2, [("compute", 1.0), first, ("compute", 2.0), second, *waits, ("compute", 0.5)]), cluster()
     )
-    bucket = 2 * (0.5 + LATENCY + OVERHEAD)
+    bucket = 2 * (0.5 + LATENCY + OVERHEAD + second_segment(2))
     assert result.seconds == exactly(3.5 + bucket)
     assert result.communication_s[:, -1] == exactly(np.full(2, bucket))
     assert result.compute_s[:, -1] == exactly(np.full(2, 3.5))
@@ -40,8 +40,8 @@ def test_two_streams_fill_the_gaps_of_one_another():
     """The second collective's messages go, or are prepared, while those of the first are under way."""
     work = same(2, [("post", "all_reduce", SIZE), ("post", "all_reduce", SIZE), ("wait", 0), ("wait", 1)])
     one, two = replay(work, cluster(), streams=1).seconds, replay(work, cluster(), streams=2).seconds
-    assert one == exactly(4 * (FLOW / 2 + LATENCY + OVERHEAD))
-    assert two == exactly(4 * (FLOW / 2) + OVERHEAD + LATENCY)
+    assert one == exactly(4 * (FLOW / 2 + LATENCY + OVERHEAD + second_segment(2)))
+    assert two == exactly(4 * (FLOW / 2) + OVERHEAD + LATENCY + second_segment(2))
     assert replay(work, cluster()).seconds == two
 
 
@@ -49,5 +49,7 @@ def test_a_straggler_makes_the_others_idle():
     step = blocking("all_reduce", SIZE)
     result = replay(trace(step, [("compute", 1.0), *step]), cluster())
     assert result.idle_s[:, 0] == exactly(np.array([1.0, 0.0]))
-    assert result.communication_s[:, 0] == exactly(np.full(2, 2 * (FLOW / 2 + LATENCY + OVERHEAD)))
+    assert result.communication_s[:, 0] == exactly(
+        np.full(2, 2 * (FLOW / 2 + LATENCY + OVERHEAD + second_segment(2)))
+    )
     assert result.compute_s + result.communication_s + result.idle_s == exactly(result.finish_s)

@@ -52,7 +52,7 @@ def test_a_profile_is_of_the_slowest_host_and_link():
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.memory_gib, profile.cores) == (200.0, 16.0, 4.0)
     assert (profile.bandwidth_out, profile.bandwidth_in) == (0.4e9, 0.4e9)
-    assert profile.latency_s == pytest.approx(1e-4 + 40e-6)
+    assert (profile.latency_s, profile.message_s) == (1e-4, pytest.approx(40e-6))
     assert (profile.overhead_s, profile.cpu_s_per_byte) == (50e-6, 5e-10)
     assert "b, the slowest" in profile.source
 

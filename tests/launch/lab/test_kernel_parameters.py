@@ -10,7 +10,9 @@ from istbench.launch.lab.network import ShapedNetwork
 
 
 def test_no_bandwidth_exceeds_the_kernels_largest_send_queue():
-    unsent = [int(ShapedNetwork(nodes=2, bandwidth=rate)._parameters()["tcp_limit_output_bytes"]) for rate in (1e8, 1e15)]
+    unsent = [
+        int(ShapedNetwork(nodes=2, bandwidth=rate)._parameters()["tcp_limit_output_bytes"]) for rate in (1e8, 1e15)
+    ]
     assert unsent == [262_144, 2**31 - 1]
 
 
