@@ -34,7 +34,7 @@ from istbench.cli.options import (
 )
 from istbench.cli.sections import SectionedCommand
 from istbench.cluster.profile import ClusterProfile
-from istbench.launch.backends.backend import Backend, Outcome
+from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.node.registry import check_name
 
 
@@ -112,20 +112,21 @@ def command(
 
     sources: dict[str, DataSource | None] = {}
     cells: list[dict[str, Any]] = []
-    failures, running = [], False
+    outcomes, running = list[Outcome](), False
     with Display(quiet=quiet) as display:
         display.place = f"cell 1 of {len(requests)}"
         for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
             display.place = f"cell {number + 1} of {len(requests)}"
             if outcome.run is not None:
                 sources[outcome.cell] = outcome.source
-            if outcome.failure is not None:
-                failures.append(f"{outcome.cell}: {outcome.failure}")
+            outcomes.append(outcome)
             running = running or outcome.running
             cells.append(_as_json(outcome))
             display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
-        display.note("\n".join(failures))
+    failures = failure_lines(outcomes)
     if running or not backend.shows_results:
+        for failure in failures:
+            say(failure)
         if as_json and backend.shows_results:
             click.echo(json.dumps({"cells": cells}, allow_nan=False))
         return EXIT_FAILED if failures else 0

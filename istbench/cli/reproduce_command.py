@@ -23,7 +23,7 @@ from istbench.cli.options import (
     take_backend,
     typed_options,
 )
-from istbench.launch.backends.backend import Backend
+from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 
 if TYPE_CHECKING:
     from istbench.studies.reproduce.cells import Overrides
@@ -183,22 +183,22 @@ def _train(
 
     if not requests:
         return [], [], False
-    cells, failures, running = list[str](), list[str](), False
+    outcomes, reasons, running = list[Outcome](), set[str](), False
     pace = HoursLeft(hours)
     with Display() as display:
         try:
             for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
-                cells.append(outcome.cell)
-                if outcome.failure is not None:
-                    failures.append(f"{outcome.cell}: {outcome.failure}")
+                outcomes.append(outcome)
                 running = running or outcome.running
                 left = pace.after(outcome)
-                why = "" if outcome.failure is None else f": {outcome.failure}"
+                reason = "" if outcome.failure is None else f": {outcome.failure}"
+                why = "" if reason in reasons else reason
+                reasons.add(reason)
                 display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}{left}{why}")
         except KeyboardInterrupt:
-            display.note(f"{len(cells)} of {len(requests)} cells ended; --report prints their tables")
+            display.note(f"{len(outcomes)} of {len(requests)} cells ended; --report prints their tables")
             raise
-    return cells, failures, running
+    return [outcome.cell for outcome in outcomes], failure_lines(outcomes), running
 
 
 def _show(

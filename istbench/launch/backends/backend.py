@@ -1,7 +1,7 @@
 """The seam between commands and the places where cells run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,21 @@ class Outcome:
 
 def described(request: RunRequest) -> str:
     """A description of the cell of `request`, whose name is unknown."""
-    return f"{request.workload} {request.method} on {request.nodes} nodes, seed {request.seed}"
+    nodes = "1 node" if request.nodes == 1 else f"{request.nodes} nodes"
+    return f"{request.workload} {request.method} on {nodes}, seed {request.seed}"
+
+
+def failure_lines(outcomes: Iterable[Outcome]) -> list[str]:
+    """A line for each different failure: the first cell that it ended, the number of others, and the reason."""
+    cells = dict[str, list[str]]()
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            cells.setdefault(str(outcome.failure), []).append(outcome.cell)
+    lines = []
+    for reason, (first, *others) in cells.items():
+        more = f" and {len(others)} more cell{'s' if len(others) > 1 else ''}" if others else ""
+        lines.append(f"{first}{more}: {reason}")
+    return lines
 
 
 class Screen(Protocol):
