@@ -11,12 +11,10 @@ from istbench.fabric.transport import Transport
 
 
 @contextmanager
-def transports(count, timeout_s=60.0, latency_s=0.0):
+def transports(count, timeout_s=60.0):
     store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(count) as pool:
-        made = list(
-            pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic(), latency_s), range(count))
-        )
+        made = list(pool.map(lambda rank: Transport(store, rank, count, timeout_s, Traffic()), range(count)))
     try:
         yield made
     finally:

@@ -141,11 +141,6 @@ def bytes_on_wire(
     return size * sent // whole, size * received // whole
 
 
-def successive_messages(name: str, world_size: int) -> int:
-    """The number of messages of the collective `name`, by gloo, that follow each other."""
-    return max(map(len, _BY_NAME[name].schedule(world_size)))
-
-
 @lru_cache(maxsize=256)
 def _shares(name: str, world_size: int, backend: Backend) -> list[tuple[int, int, int]]:
     """Tensors that each place sends and receives: numerators, and their common denominator."""

@@ -19,13 +19,13 @@ RUN_KEY = "ISTBENCH_RUN_KEY"
 _CONNECTING = "connecting to the other ranks"
 
 
-def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float = 0.0) -> Fabric:
+def connect(*, device: str = "cpu", timeout_s: float = 300.0) -> Fabric:
     """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
 
     The key in ISTBENCH_RUN_KEY signs the ranks' texts in the group's store.
 
     Uses nccl if every rank has a GPU of its own, else gloo. With gloo, ranks may share a GPU. `timeout_s` bounds
-    every operation of the returned fabric, in seconds; the fabric adds `latency_s` to every message.
+    every operation of the returned fabric, in seconds.
 
     Raises:
         FabricError: if other ranks do not come in time, or leave before all have connected.
@@ -60,7 +60,7 @@ def connect(*, device: str = "cpu", timeout_s: float = 300.0, latency_s: float =
             raise
         current.begin("")
         several_hosts = local_world_size < world_size
-        return Fabric(signed, place, timeout_s, latency_s, several_hosts)
+        return Fabric(signed, place, timeout_s, several_hosts)
 
 
 def _device_of_rank(device: str) -> torch.device:

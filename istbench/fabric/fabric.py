@@ -5,7 +5,6 @@ names the operation and the missing ranks when a peer does not answer.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -18,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.base.activity import current
 from istbench.cluster.collective import Backend
-from istbench.cluster.collectives import bytes_on_wire, successive_messages
+from istbench.cluster.collectives import bytes_on_wire
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
@@ -40,9 +39,6 @@ class Fabric:
     checkpoints, `control` for the runner's own scalars. A collective counts the bytes that its algorithm sends from
     one node (for a ring all-reduce of M bytes, 2 M (n-1)/n each way). A transfer counts its payload.
 
-    Every message waits `latency_s`, also the successive messages of a collective: for shaped networks without added
-    latency.
-
     Attributes:
         rank, world_size: the rank of this node, and the number of nodes.
         device: the device of this node's tensors.
@@ -53,12 +49,7 @@ class Fabric:
     """
 
     def __init__(
-        self,
-        store: SignedStore,
-        device: torch.device,
-        timeout_s: float,
-        latency_s: float = 0.0,
-        several_hosts: bool = False,
+        self, store: SignedStore, device: torch.device, timeout_s: float, several_hosts: bool = False
     ) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
@@ -68,7 +59,6 @@ class Fabric:
         self._purpose = "training"
         self._store = store
         self._timeout_s = timeout_s
-        self._latency_s = latency_s
         self._operations = 0
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
         self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
@@ -101,7 +91,6 @@ class Fabric:
         op = self._post_collective("all_reduce", tensor.nbytes)
         with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)
-            self._delay(self._ring_messages)
 
     def all_reduce_sum_async(self, tensor: Tensor, name: str) -> Pending:
         """Start replacing `tensor` on every node by the sum over nodes."""
@@ -125,7 +114,7 @@ class Fabric:
         with self._operation(name):
             work = dist.all_reduce(tensor, async_op=True)
             assert work is not None
-            return work.get_future().then(self._delayed_value)
+            return work.get_future().then(lambda done: done.value()[0])
 
     def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
         """Start to fill flat `parts` with every node's `mine`, all of one size, in rank order.
@@ -136,7 +125,7 @@ class Fabric:
         with self._operation(name):
             if self._nccl:
                 work = dist.all_gather_into_tensor(parts, mine, async_op=True)
-                return self._pending(op, work, name, self.world_size - 1)
+                return self._pending(op, work, name)
             of_rank = parts.view(self.world_size, mine.numel())
             if of_rank[self.rank].data_ptr() != mine.data_ptr():
                 of_rank[self.rank].copy_(mine)
@@ -153,7 +142,7 @@ class Fabric:
         with self._operation(name):
             if self._nccl:
                 work = dist.reduce_scatter_tensor(mine, parts, async_op=True)
-                return self._pending(op, work, name, self.world_size - 1, lambda: mine.div_(self.world_size))
+                return self._pending(op, work, name, lambda: mine.div_(self.world_size))
             for_rank = parts.view(self.world_size, mine.numel())
             terms = [mine.new_empty(mine.shape) for _ in range(self.world_size - 1)]
             terms.insert(self.rank, for_rank[self.rank])
@@ -181,7 +170,7 @@ class Fabric:
         op = self._post_collective(kind, size, root)
         with self._operation(name):
             work = start()
-        return self._pending(op, work, name, successive_messages(kind, self.world_size))
+        return self._pending(op, work, name)
 
     def numbers(self, value: float) -> list[float]:
         """Every node's `value`, by rank. Control traffic."""
@@ -251,7 +240,6 @@ class Fabric:
                     for work in works:
                         assert work is not None
                         work.wait()
-                    self._delay(1)
             if target is not None and self._stage_on_host:
                 arriving[source].copy_(target)
 
@@ -357,9 +345,7 @@ class Fabric:
     def transport(self) -> Transport:
         """Connections to all peers beside the process group's. Every rank must use it. Bytes count as training."""
         with self._operation("connecting to all ranks"):
-            return Transport(
-                self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"], self._latency_s
-            )
+            return Transport(self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"])
 
     @property
     def uses_transport(self) -> bool:
@@ -386,20 +372,6 @@ class Fabric:
         """The receiver and the sender of this node in each turn: d ranks after it and d before, for d from 1."""
         n = self.world_size
         return [((self.rank + distance) % n, (self.rank - distance) % n) for distance in range(1, n)]
-
-    @property
-    def _ring_messages(self) -> int:
-        """The number of successive messages in a ring all-reduce."""
-        return 2 * (self.world_size - 1)
-
-    def _delay(self, messages: int) -> None:
-        if self._latency_s:
-            time.sleep(messages * self._latency_s)
-
-    def _delayed_value(self, done: "torch.futures.Future[list[Tensor]]") -> Tensor:
-        """Wait for the latency on the collective's thread, which blocks the next collective."""
-        self._delay(self._ring_messages)
-        return done.value()[0]
 
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer
@@ -438,20 +410,12 @@ class Fabric:
 
         return Pending(wait)
 
-    def _pending(
-        self, op: int, work: Any, name: str, messages: int, finish: Callable[[], object] = lambda: None
-    ) -> Pending:
-        """A handle for `work`, which has `messages` successive messages. After the wait it calls `finish`."""
-
-        def delayed(done: Any) -> None:
-            done.value()  # raises its error
-            self._delay(messages)
-
-        done = work.get_future().then(delayed) if self._latency_s else work
+    def _pending(self, op: int, work: Any, name: str, finish: Callable[[], object] = lambda: None) -> Pending:
+        """A handle for `work`. After the wait it calls `finish`."""
 
         def wait() -> None:
             with self._explained(name), self.recorder.waiting(op):
-                done.wait()
+                work.wait()
             finish()
 
         return Pending(wait)

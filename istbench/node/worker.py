@@ -51,8 +51,7 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
     _check_code(config)
     workload = hold_out(workload, config.held_out or None, config.seed)
     workload.open(header.data_source)
-    latency_s = config.lab.fabric_latency_s if config.lab else 0.0
-    with closing(connect(device=config.device, timeout_s=config.timeout_s, latency_s=latency_s)) as fabric:
+    with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
         destinations = (
             destinations_of_run(run, Path(scratch), config.sinks or ()) if fabric.rank == 0 else Destinations([])
         )

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from late_messages import make_late
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from istbench.base.errors import RunFailed
@@ -180,7 +181,7 @@ def exchange_beside_computing(fabric):
     """What arrived, what was counted, and the recorded events of two exchanges of which one is finished early."""
     for mark in ("round", "step"):  # recording starts after the first round
         fabric.recorder.mark(mark)
-    fabric._latency_s = 0.01
+    make_late(fabric, 0.01)
     peers = [peer for peer in range(fabric.world_size) if peer != fabric.rank]
     received = {peer: torch.empty(fabric.rank) for peer in peers}  # none at rank 0
     under_way = fabric.exchange_async({p: torch.full((p,), float(fabric.rank)) for p in peers}, received)
@@ -193,7 +194,7 @@ def exchange_beside_computing(fabric):
     for mark in ("round", "step"):
         fabric.recorder.mark(mark)
     events = [int(event["code"]) for event in fabric.recorder.events() if event["code"] in (POST, WAIT, MARK)]
-    fabric._latency_s = 0.0
+    make_late(fabric, 0.0)
     traffic = fabric.traffic["training"]
     return [arrived, [traffic.sent, traffic.received], events]
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from late_messages import make_late
 from torch import nn
 from torch.nn import functional as F
 
@@ -77,7 +78,7 @@ def opened(workload):
 
 def node_early(fabric, steps):
     """On a network so slow that no new value is there before a forward pass that does not wait for it."""
-    fabric._latency_s = 0.02
+    make_late(fabric, 0.02)
     workload = opened(EarlyToy())
     differences = []
     for name in ("p3", "parameter_server"):

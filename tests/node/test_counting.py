@@ -1,6 +1,7 @@
 """Bytes of a run, whole and resumed. Functions named `node_*` run on every node."""
 
 import pytest
+from late_messages import make_late
 from ranks import StopsAt
 
 from istbench.base.options.run import RunRequest
@@ -37,7 +38,7 @@ class Counts:
 
 def node_counts(fabric, config, folder):
     """Bytes of a run that never stops, and of one that is stopped and resumed, on a slow network."""
-    fabric._latency_s = 0.02
+    make_late(fabric, 0.02)
     counts = []
     for name, stops in (("whole", [None]), ("resumed", [STOPPED_AT, None])):
         counted = Counts()

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from late_messages import make_late
 from ranks import StopsAt
 
 from istbench.base.options.run import RunRequest
@@ -134,10 +135,10 @@ class Disturbing(Destinations):
         super().step(done)
         if done == self._step and self._how == "sleep" and self._fabric.rank == 1:
             time.sleep(HELD_UP_S)
-        late_s = HELD_UP_S if done == self._step and self._how == "late" else 0.0
-        if self._how == "always late" and done % EVERY:  # those of an evaluation need not be late too
-            late_s = LATE_S
-        self._fabric._latency_s = late_s / 2  # an all-reduce of two ranks has two messages
+        elif self._how == "late":
+            make_late(self._fabric, HELD_UP_S if done == self._step else 0.0)
+        elif self._how == "always late":  # but messages of an evaluation need not be late too
+            make_late(self._fabric, LATE_S if done % EVERY else 0.0)
 
 
 def node_events(fabric, configs, folder, step, how, stops):

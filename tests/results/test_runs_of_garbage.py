@@ -32,7 +32,7 @@ def whole(tmp_path_factory):
     """A results directory with a sound run, and one of every field that is to be damaged."""
     results = tmp_path_factory.mktemp("whole") / "results"
     write_plausible(results, "ddp")
-    lab = {"summary": "a lab", "bandwidth": 1e9, "latency_s": 0.1, "fabric_latency_s": 0.1, "dilation": 2.0}
+    lab = {"summary": "a lab", "bandwidth": 1e9, "latency_s": 0.1, "dilation": 2.0}
     head = header(
         "ist",
         started_at="then",

@@ -89,8 +89,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         summary: one line for readers.
         bandwidth: of every link, in each direction, bits/s. burst_bytes: bytes on the wire that an idle link
             carries at once.
-        latency_s: added to each message between two nodes, seconds. fabric_latency_s: the part of it that the
-            fabric adds by sleeping.
+        latency_s: added to each message between two nodes, seconds.
         dilation: everything runs this many times slower than requested; clocks are divided by it.
         uplink: of racks; None in a lab without racks.
         recorded_steps: local steps that a trace has at least; by default those of a sample.
@@ -100,7 +99,6 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
     burst_bytes: Natural = 0
     latency_s: Duration = 0.0
-    fabric_latency_s: Duration = 0.0
     dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
     uplink: Uplink | None = None
     recorded_steps: Count | None = None

@@ -6,11 +6,9 @@ receiver writes it directly to its buffer, in any order.
 """
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from istbench.fabric.signed_store import SignedStore
@@ -46,23 +44,12 @@ class Transport:
     Every node opens the same channels in the same order. A message goes to the receiver of its channel. If the
     receiver no longer exists, the transport reads and drops the message. The next `wait` raises errors of threads.
 
-    Messages arrive `latency_s` after their last byte, for shaped networks without added latency.
-
     Attributes:
         lock: guards the state that receivers change in `arrived`.
     """
 
-    def __init__(
-        self,
-        store: SignedStore,
-        rank: int,
-        world_size: int,
-        timeout_s: float,
-        traffic: Traffic,
-        latency_s: float = 0.0,
-    ) -> None:
+    def __init__(self, store: SignedStore, rank: int, world_size: int, timeout_s: float, traffic: Traffic) -> None:
         self._timeout_s = timeout_s
-        self._latency_s = latency_s
         self._traffic = traffic
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
@@ -72,7 +59,6 @@ class Transport:
         self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
         self._workers = [Worker("transport tasks", self._fail)]
-        self._late = self.worker("latency") if latency_s else None
         connections = connect_peers(store, rank, world_size, timeout_s)
         self._links = {
             peer: PeerConnection(peer, connection, self._deliver, self._lost)
@@ -169,14 +155,7 @@ class Transport:
                     f"it sent {size} bytes in place of {len(buffer)}: its model differs from this rank's"
                 )
             fill(buffer)
-        self._after_latency(partial(self._arrived, receiver, number, peer, key, size))
-
-    def _after_latency(self, task: Callable[[], None]) -> None:
-        if self._late is None:
-            task()
-        else:
-            due = time.monotonic() + self._latency_s
-            self._late.put([(due, partial(_run_at, due, task))])
+        self._arrived(receiver, number, peer, key, size)
 
     def _arrived(self, receiver: Receiver, number: int, peer: int, key: int, size: int) -> None:
         with self._changed:
@@ -197,15 +176,6 @@ class Transport:
             self._changed.notify_all()
 
     def _lost(self, peer: int, error: Exception) -> None:
-        # With the same latency as the messages before it.
-        self._after_latency(partial(self._note_lost, peer, error))
-
-    def _note_lost(self, peer: int, error: Exception) -> None:
         with self._changed:
             self._gone.setdefault(peer, str(error))
             self._changed.notify_all()
-
-
-def _run_at(due: float, task: Callable[[], None]) -> None:
-    time.sleep(max(0.0, due - time.monotonic()))
-    task()
