@@ -173,8 +173,8 @@ def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequenc
     first, *others = shown
     enough = first.contender.nodes == 1 and any(row.contender.nodes > 1 for row in rows)
     lead = (
-        f"{'One machine is enough: ' if enough else ''}{first.name} reaches {target.of(group.metric)} "
-        f"first{group.of_rows}, in {first.time}, {_where(group)}"
+        f"{'One machine is enough: ' if enough else ''}{first.name} is the first{group.of_rows} to reach "
+        f"{target.of(group.metric)}, in {first.time}, {_where(group)}"
         + (f"; {first.seeds} reached it" if first.seconds.seeds > 1 else "")
     )
     if others:

@@ -198,4 +198,4 @@ def test_compare_prints_one_json_object_and_is_quiet_where_asked(tmp_path, istbe
     assert ": done" in said
     status, out, said = istbench(*asked, "--quiet", "--again")
     assert (status, said) == (0, "")
-    assert out.startswith("ddp on 2 nodes reaches accuracy ")
+    assert out.startswith("ddp on 2 nodes is the first to reach accuracy ")

@@ -26,7 +26,7 @@ def test_the_page_lies_beside_the_pictures_and_is_named(results, capsys):
     write_plausible(results, "ddp", traced=True)
     show_report(build_report(results), results, page=page_beside(results))
     assert f"page: {results / 'report' / 'page.html'}" in capsys.readouterr().err
-    assert "ddp on 2 nodes reaches accuracy" in (results / "report" / "page.html").read_text()
+    assert "ddp on 2 nodes is the first" in (results / "report" / "page.html").read_text()
 
 
 def test_without_pictures_nothing_is_written(results, capsys):

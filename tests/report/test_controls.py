@@ -125,7 +125,7 @@ def test_no_control_is_the_answer_but_a_sentence_names_a_sooner_one(wide):
     run(wide, "diloco", 2.0, nodes=1, control_nodes=1)
     found = answered(wide)
     assert found.verdict[0].startswith(
-        "ist on 2 nodes reaches accuracy 0.8 first of ddp, diloco, ist and local_sgd"
+        "ist on 2 nodes is the first of ddp, diloco, ist and local_sgd to reach accuracy 0.8"
     )
     assert found.details == before.details
     assert found.lead[1:] == (
@@ -138,7 +138,11 @@ def test_no_control_is_the_answer_but_a_sentence_names_a_sooner_one(wide):
 def test_a_run_on_one_node_is_a_control_only_beside_more_nodes(results):
     for method, seconds in (("ddp", 9.0), ("diloco", 3.0)):
         run(results, method, seconds, nodes=1, control_nodes=1)
-    assert answered(results).verdict[0].startswith("diloco on 1 node reaches accuracy 0.8 first")
+    assert (
+        answered(results)
+        .verdict[0]
+        .startswith("diloco on 1 node is the first of ddp and diloco to reach accuracy 0.8")
+    )
     assert "Control" not in footer(table_of(results)).replace("Control:", "")
 
 

@@ -72,8 +72,8 @@ def test_seconds_follow_from_the_links_and_misses_are_counted(grid, tmp_path):
         cluster = f"m5.2xlarge with {1000 * latency:g} ms at {link}"
         recomputed = median_of_curves(tmp_path / "all" / "evaluations.csv", method, every, cluster, level=0.6)
         assert recomputed == pytest.approx(float(row["seconds"]), rel=1e-4)
-    # ddp is there after 2/3 of its 100 steps. In each, 1 MB goes round a ring of 4 nodes in 6 messages, whose second
-    # segment waits for a latency less 30 % of their time.
+    # ddp is there after 2/3 of its 100 steps. In each, 1 MB goes round a ring of 4 nodes in 6 messages. The second
+    # segment of each waits for a latency less 30 % of their time.
     for latency in (0.001, 0.03):
         for megabits in (50, 200):
             row = rows["ddp", 1, latency, megabits]
