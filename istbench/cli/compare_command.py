@@ -124,38 +124,38 @@ def command(
             cells.append(_as_json(outcome))
             display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
     failures = failure_lines(outcomes)
-    if running or not backend.shows_results:
+    try:
+        if running or not backend.shows_results or not sources:
+            if as_json and backend.shows_results:
+                click.echo(json.dumps({"cells": cells}, allow_nan=False))
+            return EXIT_FAILED if failures else 0
+        from istbench.cli.show import page_beside, show_report
+        from istbench.report.page import PAGE_BANDWIDTHS
+        from istbench.report.report import build_report
+
+        with replaying() as tell:
+            report = build_report(
+                out,
+                cells=sources,
+                cluster=cluster,
+                bandwidths=PAGE_BANDWIDTHS,
+                baseline=baseline,
+                sources=sources,
+                tell=tell,
+            )
+        show_report(
+            report,
+            out,
+            output_format="json" if as_json else "table",
+            page=page_beside(out),
+            explain=explain,
+            all_tables=all_tables,
+            quiet=quiet,
+            fields={"cells": cells},
+        )
+    finally:
         for failure in failures:
             say(failure)
-        if as_json and backend.shows_results:
-            click.echo(json.dumps({"cells": cells}, allow_nan=False))
-        return EXIT_FAILED if failures else 0
-    from istbench.cli.show import page_beside, show_report
-    from istbench.report.page import PAGE_BANDWIDTHS
-    from istbench.report.report import build_report
-
-    with replaying() as tell:
-        report = build_report(
-            out,
-            cells=sources,
-            cluster=cluster,
-            bandwidths=PAGE_BANDWIDTHS,
-            baseline=baseline,
-            sources=sources,
-            tell=tell,
-        )
-    show_report(
-        report,
-        out,
-        output_format="json" if as_json else "table",
-        page=page_beside(out),
-        explain=explain,
-        all_tables=all_tables,
-        quiet=quiet,
-        fields={"cells": cells},
-    )
-    for failure in failures:
-        say(failure)
     return EXIT_FAILED if failures else 0
 
 
