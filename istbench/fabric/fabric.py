@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from istbench.base.activity import current
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
+from istbench.fabric.all_reduce import add_up, all_reduce_mean_in_turns
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
@@ -27,13 +28,16 @@ from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
 from istbench.fabric.transport import Traffic, Transport
 
+_FAR_S = 5e-3  # there and back; hosts of one site need less than 1 ms
+
 
 class Fabric:
     """Collectives and point-to-point transfers of one node.
 
     With NCCL, all collectives are NCCL's. gloo's all-gather and all-to-all leave a direction of the links idle for
     a third to a half of the time (results/bench.md). So without NCCL, all-gathers and reduce-scatters are exchanges
-    in turns over the transport: each node sends one message and receives one at a time.
+    in turns over the transport: each node sends one message and receives one at a time. Between
+    distant nodes, so are all-reduces of means (`look_at_distance`).
 
     The fabric counts bytes by purpose: `training` for a method's exchanges, `assemble` for evaluation and
     checkpoints, `control` for the runner's own scalars. A collective counts the bytes that its algorithm sends from
@@ -60,6 +64,7 @@ class Fabric:
         self._store = store
         self._timeout_s = timeout_s
         self._operations = 0
+        self._far = False
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
         self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
         if self.world_size > 1:
@@ -100,8 +105,11 @@ class Fabric:
 
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the mean over nodes."""
-        self.all_reduce_sum(tensor, name)
-        tensor.div_(self.world_size)
+        if self._far:
+            all_reduce_mean_in_turns(self, tensor, name)
+        else:
+            self.all_reduce_sum(tensor, name)
+            tensor.div_(self.world_size)
 
     def all_reduce_mean_async(self, tensor: Tensor, name: str) -> "torch.futures.Future[Tensor]":
         """Start averaging `tensor` over nodes in place; the future yields it.
@@ -305,6 +313,14 @@ class Fabric:
 
         return complete
 
+    def look_at_distance(self, dilation: float = 1.0) -> None:
+        """Average by exchanges in turns from now on, if nodes are distant. Every rank must call this.
+
+        Near nodes keep gloo's all-reduce, and nodes with NCCL its own. `dilation` is that of the lab.
+        """
+        if self.world_size > 1 and not self._nccl:
+            self._far = self.maximum(self.transport.round_trip_s()) / dilation >= _FAR_S
+
     def prepare_exchange_async(self) -> None:
         """Open the connections for `exchange_async` before the clock starts; every rank must call this."""
         if self.world_size > 1 and not self._nccl:
@@ -457,13 +473,3 @@ class Fabric:
         if late:
             return FabricError(f"{where} gave up after {self._timeout_s:g} s: {missing or 'all ranks wait'}")
         return FabricError(f"{where} lost a connection: {missing or str(error).splitlines()[0]}")
-
-
-def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
-    """Write the sum of `terms` to `out`, added in their order."""
-    if len(terms) == 1:
-        out.copy_(terms[0])
-        return
-    torch.add(terms[0], terms[1], out=out)
-    for term in terms[2:]:
-        out.add_(term)

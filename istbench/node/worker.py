@@ -52,6 +52,8 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
     workload = hold_out(workload, config.held_out or None, config.seed)
     workload.open(header.data_source)
     with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
+        if fabric.several_hosts or (config.lab and config.lab.latency_s):
+            fabric.look_at_distance(config.lab.dilation if config.lab else 1.0)
         destinations = (
             destinations_of_run(run, Path(scratch), config.sinks or ()) if fabric.rank == 0 else Destinations([])
         )

@@ -24,12 +24,12 @@ def namespaces(only_lab, monkeypatch):
 def test_a_run_on_shaped_links_says_so(namespaces, tmp_path, istbench):
     task = write_task(tmp_path / "mine.py")
     run = ["run", "--method", "ist", "--workload", task, "--steps", "30", "--out", tmp_path, "--json"]
-    status, out, said = istbench("lab", "--nodes", 2, "--bandwidth", "200mbit", "--latency", "2ms", "--", *run)
+    status, out, said = istbench("lab", "--nodes", 2, "--bandwidth", "200mbit", "--latency", "5ms", "--", *run)
     assert status == 0, said
     result = json.loads(out)
     assert result["nodes"] == 2
     header = json.loads((tmp_path / "runs" / result["cell"] / "run.json").read_text())
-    assert header["host"]["lab"].startswith("links shaped to 200 Mbit/s, 2 ms one way by")
+    assert header["host"]["lab"].startswith("links shaped to 200 Mbit/s, 5 ms one way by")
     assert header["config"]["lab"]["bandwidth"] == 200e6
     # The same run outside is another cell, with the same weights: a network changes no training.
     outside = json.loads(istbench(*run, "--nodes", "2")[1])

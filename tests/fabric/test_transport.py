@@ -4,6 +4,7 @@ import gc
 import json
 import select
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,14 @@ def test_urgent_messages_overtake_what_the_connection_does_not_hold_yet():
         theirs.recv(size, socket.MSG_WAITALL)
     link.close()
     assert keys == [5, 6, 4, 3, 2, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_the_kernel_tells_how_far_the_peers_are():
+    with transports(2) as (here, there), transports(1) as (alone,):
+        assert 0 < here.round_trip_s() < 0.005
+        assert 0 < there.round_trip_s() < 0.005
+        assert alone.round_trip_s() == 0
 
 
 def test_messages_of_equal_order_are_first_in_first_out():

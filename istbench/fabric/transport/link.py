@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from istbench.fabric.transport.urgent_first import UrgentFirst
 
 _HEADER = struct.Struct("<IIQ")
 _SHUTDOWN_S = 5.0
+_LEAST_ROUND_TRIP = struct.Struct("=148xI")  # tcpi_min_rtt in tcp_info of <linux/tcp.h>
+_UNKNOWN = 2**32 - 1
 _LARGEST_BUFFER = 2**30
 
 
@@ -67,6 +70,16 @@ class PeerConnection:
         # The kernel doubles the value for its own book-keeping, and accepts only an int.
         wanted = min(max(1, window_bytes // 2), _LARGEST_BUFFER)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wanted)
+
+    def round_trip_s(self) -> float:
+        """The shortest round trip so far, by the kernel, whatever the processes do; 0 where it does not tell."""
+        if sys.platform != "linux":
+            return 0.0
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LEAST_ROUND_TRIP.size)
+        if len(info) < _LEAST_ROUND_TRIP.size:
+            return 0.0
+        (microseconds,) = _LEAST_ROUND_TRIP.unpack(info)
+        return 0.0 if microseconds == _UNKNOWN else float(microseconds) / 1e6
 
     def put(self, messages: Iterable[TransportMessage]) -> None:
         """Queue `messages` and return at once.

@@ -98,6 +98,10 @@ class Transport:
         self._workers.append(Worker(name, self._fail))
         return self._workers[-1]
 
+    def round_trip_s(self) -> float:
+        """Seconds to the most distant peer and back; 0 where the kernel does not tell."""
+        return max((link.round_trip_s() for link in self._links.values()), default=0.0)
+
     def wait(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]]) -> None:
         """Wait until `done()`, which needs messages of the peers `awaited()`. Both are called under the lock.
 

@@ -1,0 +1,88 @@
+"""Seconds of an all-reduce in a lab by gloo and by exchanges in turns, as a markdown table.
+
+Both take turns in the same processes. The bound is the time of the bytes that a node sends in a ring all-reduce, on
+links that carry nothing but payload. By exchanges, a small tensor goes whole to all nodes, so it has more bytes.
+
+    python scripts/bench/all_reduce_lab.py --nodes 2 --latency 10ms --size 400000 --turns 1    # to try it, as root
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text
+from istbench.fabric import Fabric, all_reduce
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
+
+
+def measure(
+    fabric: Fabric, size: int, repeats: int, turns: int, slices: int, message: int
+) -> dict[str, list[float]]:
+    """Seconds of an all-reduce of `size` bytes on the slowest node, by way and turn."""
+    all_reduce._MOST_SLICES, all_reduce._LEAST_MESSAGE = slices, message
+    values = torch.ones(size // 4)
+    ways: dict[str, Callable[[], None]] = {
+        "gloo": lambda: fabric.all_reduce_mean(values),
+        "turns": lambda: all_reduce.all_reduce_mean_in_turns(fabric, values),
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(-1, turns):  # the first to warm up
+        for way in list(ways)[:: 1 if number % 2 else -1]:
+            fabric.barrier()
+            started = time.perf_counter()
+            for _ in range(repeats):
+                ways[way]()
+            took = fabric.maximum(time.perf_counter() - started)
+            if number >= 0:
+                seconds[way].append(took / repeats)
+    return seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="2,4", help="numbers of nodes")
+    parser.add_argument("--bandwidth", default="1gbit", help="bandwidths of the links; needs root")
+    parser.add_argument("--latency", default="0ms,10ms,25ms", help="latencies one way")
+    parser.add_argument("--size", default="4000,1000000,100000000", help="bytes of the tensor")
+    parser.add_argument("--slices", type=int, default=all_reduce._MOST_SLICES, help="most slices of a tensor")
+    parser.add_argument("--message", type=int, default=all_reduce._LEAST_MESSAGE, help="least bytes of a message")
+    parser.add_argument("--repeats", type=int, default=3, help="all-reduces of a turn")
+    parser.add_argument("--turns", type=int, default=5)
+    given = parser.parse_args()
+    print("| bandwidth | one way | nodes | MB | bound, s | gloo, s | turns, s | turns / bound | gloo / turns |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for bandwidth in map(parse_bandwidth, given.bandwidth.split(",")):
+        for latency_s in (parse_time(latency, "--latency") for latency in given.latency.split(",")):
+            for nodes in map(int, given.nodes.split(",")):
+                place = ShapedNetwork(nodes=nodes, bandwidth=bandwidth, latency_s=latency_s)
+                launcher = LocalLauncher(place=place)
+                for size in map(int, given.size.split(",")):
+                    what = (size, given.repeats, given.turns, given.slices, given.message)
+                    seconds = on_nodes(measure, nodes, *what, timeout_s=600.0, launcher=launcher)[0]
+                    gloo, turns = (
+                        [took / place.lab.dilation for took in seconds[way]] for way in ("gloo", "turns")
+                    )
+                    bound = 2 * size * (nodes - 1) / nodes * 8 / (bandwidth * TCP_PAYLOAD)
+                    ratios = [theirs / ours for theirs, ours in zip(gloo, turns, strict=True)]
+                    print(
+                        f"| {bandwidth_text(bandwidth)} | {latency_s * 1e3:g} ms | {nodes} | {size / 1e6:g} "
+                        f"| {bound:.4f} | {statistics.median(gloo):.4f} | {statistics.median(turns):.4f} "
+                        f"| {spread([took / bound for took in turns])} | {spread(ratios)} |",
+                        flush=True,
+                    )
+
+
+def spread(values: list[float]) -> str:
+    """The median and the range."""
+    return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
+
+
+if __name__ == "__main__":
+    main()

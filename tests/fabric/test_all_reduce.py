@@ -1,0 +1,156 @@
+"""All-reduces by exchanges in turns. Functions named `node_*` run on every node."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from istbench.base.errors import RunFailed
+from istbench.cluster.trace import POST
+from istbench.fabric import Traffic, all_reduce
+from istbench.fabric.all_reduce import all_reduce_mean_in_turns
+from istbench.fabric.recorder import Recorder
+from istbench.launch.processes.on_nodes import on_nodes
+
+pytestmark = pytest.mark.processes
+
+SIZES = (0, 1, 2, 3, 5, 1000, 30_000, 100_003)
+LEAST_MESSAGE = 40_000
+"""So small that the largest tensors have several slices."""
+
+
+def term(rank, size):
+    """What node `rank` brings: values of very different sizes, whose sum depends on its order."""
+    random = torch.Generator().manual_seed(100 * size + rank)
+    return torch.randn(size, generator=random) * 10.0 ** torch.randint(-6, 7, (size,), generator=random)
+
+
+def mean_in_rank_order(nodes, size):
+    total = term(0, size)
+    for rank in range(1, nodes):
+        total += term(rank, size)
+    return total / nodes
+
+
+def node_averages(fabric):
+    """By size: whether the mean is that in rank order, twice, and the bytes sent and received here for one."""
+    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    n, found = fabric.world_size, []
+    for number, size in enumerate(SIZES):
+        wanted = mean_in_rank_order(n, size)
+        time.sleep(0.02 * ((fabric.rank + number) % n))  # messages come in other orders
+        fabric.traffic["training"] = Traffic()
+        values = [term(fabric.rank, size) for _ in range(2)]
+        all_reduce_mean_in_turns(fabric, values[0], "averaging")
+        counted = fabric.traffic["training"]
+        found.append([counted.sent, counted.received])
+        all_reduce_mean_in_turns(fabric, values[1], "averaging")
+        found[-1] += [torch.equal(value, wanted) for value in values]
+    return found
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_the_mean_is_that_in_rank_order_on_all_nodes_bit_for_bit(nodes):
+    for found in on_nodes(node_averages, nodes):
+        for size, (sent, received, *same) in zip(SIZES, found, strict=True):
+            assert same == [True, True], size
+            padded = 4 * (size + -size % nodes)
+            whole, shared = 4 * size * (nodes - 1), 2 * padded * (nodes - 1) // nodes
+            assert sent == received == (whole if whole <= shared + 2**16 else shared)
+
+
+def node_strided(fabric):
+    """Whether means come back to a tensor with gaps, to others of its storage not, and in other dtypes."""
+    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    n, same = fabric.world_size, []
+    for size in (7, 50_001):
+        storage = torch.stack([term(fabric.rank, size), torch.full((size,), 3.0)], 1)
+        all_reduce_mean_in_turns(fabric, storage[:, 0])
+        same += [torch.equal(storage[:, 0], mean_in_rank_order(n, size)), bool((storage[:, 1] == 3.0).all())]
+        square = torch.full((size, 3), float(fabric.rank), dtype=torch.bfloat16).t()
+        all_reduce_mean_in_turns(fabric, square)
+        same.append(torch.equal(square, torch.full_like(square, (n - 1) / 2)))
+    return same
+
+
+def test_a_tensor_may_have_gaps_and_any_floating_point_type():
+    assert on_nodes(node_strided, 3) == [[True] * 6] * 3
+
+
+def node_by_distance(fabric):
+    """For near nodes and for distant ones: whether the mean is gloo's, whether that in rank order, its bytes."""
+    rank, n, size = fabric.rank, fabric.world_size, 30_000
+    own = fabric.transport.round_trip_s()
+    gloos = term(rank, size)
+    dist.all_reduce(gloos)
+    found = []
+    for farthest_s, dilation in ((own, 1.0), (0.008, 2.0), (0.012, 2.0)):
+        fabric.transport.round_trip_s = lambda farthest_s=farthest_s: farthest_s if rank == 1 else 0.0
+        fabric.look_at_distance(dilation)
+        fabric.traffic["training"] = Traffic()
+        value = term(rank, size)
+        fabric.all_reduce_mean(value)
+        same = [torch.equal(value, wanted) for wanted in (gloos / n, mean_in_rank_order(n, size))]
+        found.append([*same, fabric.traffic["training"].sent])
+    return found
+
+
+def test_near_nodes_keep_gloos_mean_and_distant_ones_take_turns():
+    sent = 2 * 4 * 30_000 * 2 // 3
+    assert on_nodes(node_by_distance, 3) == [[[True, False, sent]] * 2 + [[False, True, sent]]] * 3
+
+
+def node_recorded(fabric):
+    """The kinds and bytes of the recorded operations of a small all-reduce and of a large one."""
+    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    _ = fabric.transport
+    kinds = []
+    for size in (10, 60_000):
+        fabric.recorder = Recorder(fabric.device)
+        for mark in ("round", "step"):  # recording starts after the first round
+            fabric.recorder.mark(mark)
+        all_reduce_mean_in_turns(fabric, torch.ones(size))
+        for mark in ("round", "step"):
+            fabric.recorder.mark(mark)
+        events = fabric.recorder.events()
+        kinds.append([[int(event["kind"]), int(event["bytes"])] for event in events if event["code"] == POST])
+    return kinds
+
+
+def test_its_exchanges_are_recorded_as_those_that_replays_know():
+    for small, large in on_nodes(node_recorded, 3):
+        assert sorted(small) == [[1, 40]] * 2 + [[2, 40]] * 2  # sends and receives
+        assert large == [[7, 120_000]] * 2 + [[3, 40_000]] * 2  # reduce-scatters and all-gathers
+
+
+def node_late(fabric, size):
+    """Rank 1 joins the first all-reduce only."""
+    fabric.barrier()
+    _ = fabric.transport
+    fabric.transport._timeout_s = fabric._timeout_s = 2.0
+    for number in range(2):
+        if fabric.rank == 1 and number:
+            time.sleep(30)
+        all_reduce_mean_in_turns(fabric, torch.ones(size), "averaging models")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_time_out_names_the_operation_and_the_missing_rank(size):
+    with pytest.raises(RunFailed, match=r"averaging models.* gave up after 2 s: rank 1 did not join, but is alive"):
+        on_nodes(node_late, 3, size)
+
+
+def node_gone(fabric, size):
+    for number in range(2):
+        if fabric.rank == 2 and number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        all_reduce_mean_in_turns(fabric, torch.ones(size), "averaging models")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_worker_that_is_killed_is_named(size):
+    with pytest.raises(RunFailed, match=r"worker 2 was killed by SIGKILL"):
+        on_nodes(node_gone, 3, size)
