@@ -365,8 +365,8 @@ class Fabric:
 
     @property
     def uses_transport(self) -> bool:
-        """Whether the transport exists."""
-        return "transport" in vars(self)
+        """Whether the transport carries messages. Its connections alone tell how far the peers are."""
+        return "transport" in vars(self) and self.transport.has_channels
 
     def wait_for_messages(self, done: Callable[[], bool], awaited: Callable[[], Iterable[int]], name: str) -> None:
         """Wait until `done()`; see `Transport.wait`."""
@@ -380,7 +380,7 @@ class Fabric:
     def close(self) -> None:
         """Send the queued messages and leave the process group."""
         self.texts.heartbeats.stop()
-        if self.uses_transport:
+        if "transport" in vars(self):
             self.transport.close()
         dist.destroy_process_group()
 

@@ -81,7 +81,10 @@ def test_a_tensor_may_have_gaps_and_any_floating_point_type():
 
 
 def node_by_distance(fabric):
-    """For near nodes and for distant ones: whether the mean is gloo's, whether that in rank order, its bytes."""
+    """For near nodes, twice, and for distant ones.
+
+    Whether the mean is gloo's, whether it is that in rank order, its bytes, and whether the transport carried them.
+    """
     rank, n, size = fabric.rank, fabric.world_size, 30_000
     own = fabric.transport.round_trip_s()
     gloos = term(rank, size)
@@ -94,13 +97,13 @@ def node_by_distance(fabric):
         value = term(rank, size)
         fabric.all_reduce_mean(value)
         same = [torch.equal(value, wanted) for wanted in (gloos / n, mean_in_rank_order(n, size))]
-        found.append([*same, fabric.traffic["training"].sent])
+        found.append([*same, fabric.traffic["training"].sent, fabric.uses_transport])
     return found
 
 
 def test_near_nodes_keep_gloos_mean_and_distant_ones_take_turns():
     sent = 2 * 4 * 30_000 * 2 // 3
-    assert on_nodes(node_by_distance, 3) == [[[True, False, sent]] * 2 + [[False, True, sent]]] * 3
+    assert on_nodes(node_by_distance, 3) == [[[True, False, sent, False]] * 2 + [[False, True, sent, True]]] * 3
 
 
 def node_recorded(fabric):

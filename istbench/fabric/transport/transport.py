@@ -80,6 +80,11 @@ class Transport:
                 link.limit(window_bytes)
         return len(self._receivers) - 1
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether a channel is open."""
+        return bool(self._receivers)
+
     def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:
         """Queue `messages` to `peer` and return at once."""
         messages = list(messages)
