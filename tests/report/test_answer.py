@@ -61,7 +61,7 @@ def test_nobody_reached_it(results):
     write_run(results, header("ddp"), ramp(9.0, 0.5))
     found, text = answered(group_of(results))
     assert found.outcome == "nobody"
-    assert text.startswith("Nobody of ddp and ist reached accuracy 0.8 within 30 epochs, measured on laptop.")
+    assert text.startswith("None of ddp and ist reached accuracy 0.8 within 30 epochs, measured on laptop.")
     assert "The best final accuracy is that of ist on 2 nodes, 0.750." in text
 
 

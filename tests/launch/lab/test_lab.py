@@ -107,7 +107,7 @@ def test_racks_share_an_uplink_and_two_senders_take_twice_as_long():
 
 
 def round_trips_and_all_reduce(fabric, count):
-    """Seconds until an answer of the other node has come, first as the kernel tells it; and those of an all-reduce."""
+    """Seconds until an answer of the other node has come, first as the kernel tells it; those of an all-reduce."""
     fabric.barrier()
     seconds = [fabric.transport.round_trip_s()]
     if fabric.rank:
@@ -133,8 +133,9 @@ def round_trips_and_all_reduce(fabric, count):
 def test_packets_are_late_and_links_as_fast_as_asked(racks):
     uplink = 100e6 if racks > 1 else None
     place = ShapedNetwork(nodes=2, bandwidth=100e6, latency_s=0.02, racks=racks, uplink=uplink)
+    launcher = LocalLauncher(place=place)
     try:
-        ((told, *seconds), slow), _ = on_nodes(round_trips_and_all_reduce, 2, 1_000_000, launcher=LocalLauncher(place=place))
+        ((told, *seconds), slow), _ = on_nodes(round_trips_and_all_reduce, 2, 1_000_000, launcher=launcher)
     except UserError as reason:
         pytest.skip(str(reason))  # without netem and TUN
     dilation = place.lab.dilation
