@@ -162,8 +162,8 @@ def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str,
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
-        f"{'None' if group.of_rows else 'Nobody'}{group.of_rows} reached {target.of(group.metric)} within {group.budget}, {_where(group)}"
-        + (f", apart from {joined(some)}." if some else "."),
+        f"{'None' if group.of_rows else 'Nobody'}{group.of_rows} reached {target.of(group.metric)} within "
+        f"{group.budget}, {_where(group)}" + (f", apart from {joined(some)}." if some else "."),
         f"The best final {group.metric.name} is that of {found.name}, "
         f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
     )
