@@ -216,11 +216,6 @@ def _advise(
         started=started,
         replaying=replaying,
     )
-    if probed.target is None:
-        raise UserError(
-            f"one node reached no better {probed.metric.name} of {question.base.workload} than before training; "
-            "give --target, or more --minutes"
-        )
     checks, unreadable = own_checks(out)
     for problem in unreadable:
         display.note(problem)

@@ -1,6 +1,7 @@
 """One node alone: the target that it reaches, and whether its minutes are enough for one that means something."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,23 +12,31 @@ from istbench.studies.advise.signed_curve import SignedCurve
 _DECIMALS, _FIGURES, _LARGE, _MOST_DECIMALS = 2, 3, 10.0, 15
 _STEEP = 0.15  # of its progress in the second half of its steps
 _MOST_DOUBLINGS = 10
+_TELLING = 8  # values after which equal ones are no chance
 
 
 def level_of(curve: Curve) -> tuple[float, float] | None:
     """The best value of `curve` less the noise of an evaluation, rounded to the easier side; train seconds to it.
 
     The best of many evaluations is one that noise lifts, and a longer run may not repeat it. The level is still
-    better than the value before training. None if no evaluation after that one is better.
+    better than the value before training. None if no evaluation after that one is better, or if the value stayed
+    the same: such a model gives one answer to everything.
     """
     values = [value for value in curve.values if value is not None]
     best = curve.best()
-    if best is None or not values or not curve.metric.better(best, values[0]):
+    if best is None or not values or not curve.metric.better(best, values[0]) or _same_answer(values):
         return None
     noise = SignedCurve.of(curve).noise
     steady = best + noise if curve.metric.lower_is_better else best - noise
     level = _easier(steady if curve.metric.better(steady, values[0]) else best, values[0], curve.metric)
     there = time_to_target(curve, level)
     return None if there is None else (level, there.seconds)
+
+
+def _same_answer(values: Sequence[float]) -> bool:
+    """Whether the later three quarters of at least eight `values` are one, and neither nothing nor everything."""
+    later = set(values[len(values) // 4 :])
+    return len(values) >= _TELLING and len(later) == 1 and not later & {0.0, 1.0, 100.0}
 
 
 def _easier(best: float, start: float, metric: Metric) -> float:

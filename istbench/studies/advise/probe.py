@@ -120,6 +120,19 @@ class _Probing:
         self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
 
+    def _reached_by_one_node(self) -> tuple[float, float]:
+        curve = self._one_curve
+        found = level_of(curve)
+        if found is None:
+            best = curve.best()
+            said = "no number" if best is None else f"no better than {best:.4g}"
+            raise UserError(
+                f"one node learned nothing that tells methods apart: {curve.metric.name} of {self._base.workload} "
+                f"was {said} in {curve.evaluations[-1].step:,} local steps; give more --minutes, another --set lr, or "
+                "--target"
+            )
+        return found
+
     def run(self, replaying: Callable[[], AbstractContextManager[object]]) -> Probed:
         recording, cost = self._record()
         recorded = self._recorded(recording)
@@ -130,8 +143,8 @@ class _Probing:
         if self._one_node is not recording and had_constant_rate(recording.header.config):
             self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
         self._target, target_from, early = self._base.target, "", ""
-        if self._target is None and (found := level_of(self._one_curve)) is not None:
-            self._target, reached_s = found
+        if self._target is None:
+            self._target, reached_s = self._reached_by_one_node()
             target_from = f"which one node reached in {number(reached_s)} s here"
             early = too_short(self._one_curve, self._seconds / 60)
             # Probes end at the target, so those of another target are others.

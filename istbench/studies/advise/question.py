@@ -67,7 +67,7 @@ class Probed:
     """The candidates after both steps.
 
     Attributes:
-        target: level of the metric; None if one node reached none. target_from, early: as in `Advice`.
+        target: level of the metric. target_from, early: as in `Advice`.
         data: the data, in words.
     """
 
@@ -75,7 +75,7 @@ class Probed:
     candidates: tuple[Candidate, ...]
     profile: ClusterProfile
     metric: Metric
-    target: float | None
+    target: float
     target_from: str
     early: str
     data: str

@@ -117,7 +117,7 @@ class _Known:
         self.curves[place] = SignedCurve.of(curve)
         there = time_to_target(curve, target)
         if there is not None:
-            self.seen[place] = there.step
+            self.seen[place] = max(1.0, there.step)  # nobody is there before the first step
 
     def _furthest(self, place: Place) -> tuple[bool, float]:
         curve = self.curves[place]

@@ -37,6 +37,14 @@ def test_a_falling_metric_is_rounded_up(values, level):
     assert level_of(curve(list(enumerate(values)), LOSS))[0] == pytest.approx(level)
 
 
+def test_a_node_that_gives_one_answer_to_everything_has_no_level():
+    """A macro F1 of .1693 from the second of 30 evaluations on: all beats are of the largest class."""
+    stuck = [0.0158, 0.0158, *[0.1693] * 28]
+    assert level_of(curve(list(enumerate(stuck)))) is None
+    assert level_of(curve(list(enumerate([*stuck, 0.21])))) is not None
+    assert level_of(curve(list(enumerate([0.1, *[1.0] * 20])))) is not None  # all of them right
+
+
 def test_a_node_that_learned_nothing_has_no_level():
     assert level_of(curve([(0, 0.3), (10, 0.2)])) is None
     assert level_of(curve([(0, 0.3)])) is None
