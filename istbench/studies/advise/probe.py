@@ -128,8 +128,8 @@ class _Probing:
             said = "no number" if best is None else f"no better than {best:.4g}"
             raise UserError(
                 f"one node learned nothing that tells methods apart: {curve.metric.name} of {self._base.workload} "
-                f"was {said} in {curve.evaluations[-1].step:,} local steps; give more --minutes, another --set lr, or "
-                "--target"
+                f"was {said} in {curve.evaluations[-1].step:,} local steps; give more --minutes, "
+                "another --set lr, or --target"
             )
         return found
 
