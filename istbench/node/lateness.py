@@ -133,7 +133,9 @@ class Lateness:
             }
         except RuntimeError:  # the store is lost; the main thread will report it
             return ""
-        at_work = [f"rank {rank} is {doing(sign)}" for rank, sign in signs.items() if sign and not waits(sign)]
+        # At its first heartbeat a rank may not have begun anything.
+        found = {rank: doing(sign) for rank, sign in signs.items() if not waits(sign)}
+        at_work = [f"rank {rank} is {what}" for rank, what in found.items() if what]
         return f" ({'; '.join(at_work[:_ROUNDS])})" if at_work else ""
 
 

@@ -92,7 +92,7 @@ def test_the_answer_names_a_command_whose_runs_are_kept_and_shown(istbench, monk
     assert load_advice(out).best.label == found["best"]["label"]
     assert cells
     assert {place: place.stat().st_mtime_ns for place in cells} == cells
-    assert "Which method: toy" in (tmp_path / "page.html").read_text()
+    assert "Which method trains toy" in (tmp_path / "page.html").read_text()
     status, table, _ = istbench("report", out)
     assert status == 0
     assert "local_sgd" in table

@@ -113,7 +113,9 @@ def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
     named = False
     # A note shows one moment, in which a rank that sleeps in its steps may exchange: then another run shows it.
     for number in range(3 if how == "sleep" else 1):
-        notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path / str(number), how)[0]
+        # With so short a time-out, heartbeats come in less than the seconds of the run.
+        short = {"timeout_s": 3.0} if how == "sleep" else {}
+        notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path / str(number), how, **short)[0]
         assert len(notes) == (1 if how else 0)
         for note in notes:
             assert note.startswith("slow: the evaluation after step 26 seems to come ")
