@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from spread import spread
 
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text
@@ -74,14 +75,9 @@ def main() -> None:
                     print(
                         f"| {bandwidth_text(bandwidth)} | {latency_s * 1e3:g} ms | {nodes} | {size / 1e6:g} "
                         f"| {bound:.4f} | {statistics.median(gloo):.4f} | {statistics.median(turns):.4f} "
-                        f"| {spread([took / bound for took in turns])} | {spread(ratios)} |",
+                        f"| {spread([took / bound for took in turns], 3)} | {spread(ratios, 3)} |",
                         flush=True,
                     )
-
-
-def spread(values: list[float]) -> str:
-    """The median and the range."""
-    return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
 if __name__ == "__main__":

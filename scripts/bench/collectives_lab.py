@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from collectives import TCP_PAYLOAD, Gloo
+from spread import spread
 
 from istbench.base.options.options import parse_pairs
 from istbench.base.units import parse_bandwidth
@@ -99,14 +100,9 @@ def main() -> None:
                 print(
                     f"| {bandwidth / 1e6:g} | {nodes} | {method} | {sent / 1e6:.2f} | {bound:.4f} "
                     f"| {used:.4f} | {statistics.median(gloo):.4f} | {statistics.median(own):.4f} "
-                    f"| {spread([took / bound for took in own])} | {spread(ratios)} |",
+                    f"| {spread([took / bound for took in own], 3)} | {spread(ratios, 3)} |",
                     flush=True,
                 )
-
-
-def spread(values: list[float]) -> str:
-    """The median and the range."""
-    return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
 if __name__ == "__main__":

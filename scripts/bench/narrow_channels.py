@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from spread import spread
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -65,7 +66,7 @@ def main() -> None:
         row = [f"| {layout} | {1e3 * statistics.median(seconds[0]):.0f}"]
         for mine, share in zip(seconds[1:], shares, strict=True):
             over = [one / full for one, full in zip(mine, seconds[0], strict=True)]
-            in_share = spread([ratio / share for ratio in over])
+            in_share = spread([ratio / share for ratio in over], 2)
             row.append(f"{1e3 * statistics.median(mine):.0f} | {statistics.median(over):.3f} | {in_share}")
         print(" | ".join(row) + " |", flush=True)
 
@@ -134,11 +135,6 @@ def in_turns(steps: Sequence[Step], repeats: int, count: int) -> list[list[float
                 step()
             mine.append((time.process_time() - started) / count)
     return seconds
-
-
-def spread(ratios: list[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
 
 
 if __name__ == "__main__":

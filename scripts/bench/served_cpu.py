@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from cells import run_cell
+from spread import spread
 
 from istbench.cluster.trace import COMPUTE, POST, WORK
 from istbench.cluster.trace_file import load_trace
@@ -39,7 +40,7 @@ def main() -> None:
         pairs = list(zip(rows[method], rows["ddp"], strict=True))
         cpu = [(mine[1] + mine[2]) / (ddp[1] + ddp[2]) for mine, ddp in pairs]
         train = [mine[0] / ddp[0] for mine, ddp in pairs]
-        print(f"| {method} | {wall:.1f} | {own:.1f} | {others:.1f} | {spread(cpu)} | {spread(train)} |")
+        print(f"| {method} | {wall:.1f} | {own:.1f} | {others:.1f} | {spread(cpu, 2)} | {spread(train, 2)} |")
 
 
 def run(method: str, arguments: argparse.Namespace) -> tuple[float, float, float]:
@@ -55,11 +56,6 @@ def run(method: str, arguments: argparse.Namespace) -> tuple[float, float, float
     own = events["seconds"][events["code"] == COMPUTE].sum()
     others = events["seconds"][(events["code"] == POST) & (events["kind"] == WORK)].sum()
     return result["train_s"] / result["steps"], float(own) / trace.steps, float(others) / trace.steps
-
-
-def spread(ratios: list[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ machine affects all of them.
 """
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from spread import spread
 
 from istbench.workloads.extreme_data.read import read_points
 
@@ -42,7 +42,7 @@ def main() -> None:
     for name, own in seconds.items():
         speeds = [megabytes / second for second in own]
         ratios = [second / fast for second, fast in zip(own, seconds["istbench"], strict=True)]
-        print(f"| {name} | {spread(speeds)} | {spread(ratios)} |")
+        print(f"| {name} | {spread(speeds, 1)} | {spread(ratios, 1)} |")
 
 
 def measured(readers: dict[str, Callable[[], int]], times: int) -> dict[str, list[float]]:
@@ -79,11 +79,6 @@ def plain(path: Path) -> int:
                 columns.append(int(column))
                 values.append(float(value))
     return len(np.array(columns, np.int32)) if np.array(values, np.float32).size else 0
-
-
-def spread(values: list[float]) -> str:
-    """The median and the range of `values`."""
-    return f"{statistics.median(values):.1f} [{min(values):.1f}-{max(values):.1f}]"
 
 
 if __name__ == "__main__":
