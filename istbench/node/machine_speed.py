@@ -8,7 +8,7 @@ import torch
 
 from istbench.base.machine import memory_bytes
 from istbench.cluster.speed import Speed
-from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPE_ON_GPU
+from istbench.node.step_work import USUAL_SHAPES
 
 _CALIBRATION_S = 0.02
 _ARRAY = 1 << 23  # float32 values: 32 MiB
@@ -58,7 +58,7 @@ def speed_here(device: torch.device) -> Speed:
     Matrix products are those of a layer of a thousand units, on a GPU of two thousand.
     """
     arrays = MemoryArrays(device)
-    shape = USUAL_SHAPE_ON_GPU if device.type == "cuda" else USUAL_SHAPE
+    shape = USUAL_SHAPES[device.type]
     measures = (lambda: matmul_gflops(*shape, device), arrays.stream_gb_per_s, arrays.gather_gb_per_s)
     taken = [[measure() for measure in measures] for _ in range(_TIMES)]
     gflops, stream, gather = (statistics.median(figures) for figures in zip(*taken, strict=True))

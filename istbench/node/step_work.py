@@ -20,8 +20,8 @@ Shape = tuple[int, int, int]
 
 USUAL_SHAPE: Shape = (256, 1024, 1024)
 """Of a minibatch and a layer of a thousand units."""
-USUAL_SHAPE_ON_GPU: Shape = (2048, 2048, 2048)
-"""Large enough for all cores of a GPU, as convolutions are: an H100 computes `USUAL_SHAPE` at half their speed."""
+USUAL_SHAPES: dict[str, Shape] = {"cpu": USUAL_SHAPE, "cuda": (2048, 2048, 2048)}
+"""By device, a shape that stands for convolutions. `USUAL_SHAPE` leaves half of a GPU idle."""
 
 _aten = torch.ops.aten
 _ALLOCATE_ONLY = {

@@ -18,7 +18,7 @@ from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
 from istbench.node.machine_speed import MemoryArrays, matmul_gflops
-from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPE_ON_GPU, CountedStep, Shape
+from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPES, CountedStep, Shape
 
 _SHAPES = 2  # smaller products of a step hardly count
 _MOST_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
@@ -189,8 +189,7 @@ def calibrated_shapes(shapes: Sequence[Shape], device: str) -> tuple[Shape, ...]
     On a GPU, a larger product stands for convolutions.
     """
     chosen = [*shapes[:_SHAPES]] or [USUAL_SHAPE]
-    if device == "cuda":
-        chosen = [USUAL_SHAPE_ON_GPU if shape == USUAL_SHAPE else shape for shape in chosen]
+    chosen = [USUAL_SHAPES[device] if shape == USUAL_SHAPE else shape for shape in chosen]
     return tuple(_cut(shape, _MOST_PRODUCTS[device]) for shape in chosen + chosen[-1:] * (_SHAPES - len(chosen)))
 
 

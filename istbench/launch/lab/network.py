@@ -153,16 +153,8 @@ class ShapedNetwork:
                     namespaces.set_parameter(_name(rank), f"net/ipv4/{name}", value)
                 if self._by_process:
                     # The switch sends to a node by its port, not back to where its frames come from.
-                    table = [
-                        "fdb",
-                        "replace",
-                        _hardware_address(rank + 1),
-                        "dev",
-                        f"port{rank}",
-                        "master",
-                        "static",
-                    ]
-                    namespaces.run(["bridge", "-n", _HUB, *table])
+                    to_port = f"fdb replace {_hardware_address(rank + 1)} dev port{rank} master static"
+                    namespaces.run(["bridge", "-n", _HUB, *to_port.split()])
                     namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{rank}", "learning", "off"])
             self._shape()
             if self.lab.dilation > 1:

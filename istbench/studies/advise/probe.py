@@ -142,13 +142,14 @@ class _Probing:
         self._one_curve = self._one_node.curve
         if self._one_node is not recording and had_constant_rate(recording.header.config):
             self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
-        self._target, target_from, early = self._base.target, "", ""
-        if self._target is None:
-            self._target, reached_s = self._reached_by_one_node()
+        target, target_from, early = self._base.target, "", ""
+        if target is None:
+            target, reached_s = self._reached_by_one_node()
             target_from = f"which one node reached in {number(reached_s)} s here"
             early = too_short(self._one_curve, self._seconds / 60)
             # Probes end at the target, so those of another target are others.
-            self._probes = Journal.of(self._out, [self._question.as_json(), self._target])
+            self._probes = Journal.of(self._out, [self._question.as_json(), target])
+        self._target = target
         self._estimates = StepEstimates(self._base, recorded, self._profile, self._question.given)
         with replaying():
             estimated = self._estimates.all_variants(self._question.methods)
@@ -286,7 +287,7 @@ class _Probing:
 
     def favourites(self) -> Sequence[str]:
         """The labels that are worth the longest probe, after those so far; see `ProbeTrainer.favourites`."""
-        if self._target is None or self.left_s() <= 0:
+        if self.left_s() <= 0:
             return []
         candidates = [self._alone(), *(self._candidate(one, {}) for one in self._few)]
         checks, _ = own_checks(self._out)
@@ -392,7 +393,7 @@ class _Probing:
         found: dict[int, Curve] = {}
         for (_, seed), run in self._runs.get(label, {}).items():
             constant = had_constant_rate(run.header.config)
-            there = self._target is not None and run.reached(self._target) is not None
+            there = run.reached(self._target) is not None
             own = run.curve if constant or there else ends_of(run.curve)
             before = found.get(seed)
             found[seed] = own if before is None else continued(before, own, self._target)
@@ -490,12 +491,11 @@ class _Probing:
 
     def _command(self, variant: Variant, runs: Sequence[Run], **fields: Any) -> tuple[str, ...]:
         """The command that trains `variant` to the target: as the last of `runs`, if all got there."""
-        target = self._target
-        there = [target is not None and run.reached(target) is not None for run in runs]
+        there = [run.reached(self._target) is not None for run in runs]
         if there and all(there):
             config = runs[-1].header.config
             fields = {"steps": config.steps, "eval_every": config.eval_every, **fields}
-        request = variant.of(self._question.base, target=target, seed=0, **fields)
+        request = variant.of(self._question.base, target=self._target, seed=0, **fields)
         return ("istbench", *request.arguments())
 
 
