@@ -34,6 +34,9 @@ THIS = "this"
 TCP_PAYLOAD = 1448 / 1514
 """Bytes of a TCP segment over those of the full Ethernet frame that carries it."""
 
+TCP_WINDOW = 4e6
+"""Bytes that a TCP connection of Linux has under way at most by default (the send buffer of tcp_wmem)."""
+
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Cores = Annotated[float, Meta(ge=0.01, le=1e6)]
@@ -84,6 +87,8 @@ class ClusterProfile:
         bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
             host. latency_s: from one host to another, seconds one way.
         message_s: of a message beside its latency, overhead and bytes: both ends wake for it.
+        window_bytes: that a connection between hosts has under way at most: it carries them once in a round trip.
+        slow_start: a connection that was idle for a while begins slowly, as Linux does it by default.
         overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
         full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.
         burst_bytes: bytes that an idle link or uplink carries at once, as a token bucket.
@@ -116,6 +121,8 @@ class ClusterProfile:
     price_date: str
     price_source: str
     message_s: Latency = 0.0
+    window_bytes: Positive = TCP_WINDOW
+    slow_start: bool = True
     burst_bytes: NotNegative = 0.0
     memory_gb_per_s: Positive | None = None
     gather_gb_per_s: Positive | None = None

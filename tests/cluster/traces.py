@@ -38,6 +38,8 @@ def cluster(**changes):
         "price_date": "2024-12",
         "price_source": "made up",
         "backend": "gloo",
+        "slow_start": False,
+        "window_bytes": 1e12,
     }
     return ClusterProfile(**{**fields, **changes})
 

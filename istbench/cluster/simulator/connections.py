@@ -3,7 +3,8 @@
 Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
 byte arrives after the latency, which is another between nodes of one host, and later if the message goes in
-segments that wait for each other. Sends wait in a priority queue before their connection. The connection holds
+segments that wait for each other. A connection
+that was idle for a while begins slowly, as TCP's do. Sends wait in a priority queue before their connection. The connection holds
 `window` sends and never reorders them.
 """
 
@@ -13,6 +14,8 @@ from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
+
+_FIRST_BYTES = 14_480  # ten segments of 1448 bytes (RFC 6928)
 
 
 @jit_part
@@ -76,6 +79,10 @@ def _start_head(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     connection.flow_start = now
     until = state.message[connection.wire_head].ready_at
+    if max(now, until) - connection.idle_since > shared.slow_from and not inside(
+        state, connection.source, connection.target
+    ):
+        until = max(now, until) + _slow_start(state, pair)
     if until <= now:
         start_flow(state, pair, now)
         return
@@ -88,6 +95,22 @@ def _start_head(state: State, pair: int, now: float) -> None:
         place -= 1
     waiting = state.overhead[place % size]
     waiting.pair, waiting.until = pair, until
+
+
+@jit_part
+def _slow_start(state: State, pair: int) -> float:
+    """Seconds that a connection loses until it has as much under way as it can, or the whole message.
+
+    It begins with a few segments, and doubles them in each round trip.
+    """
+    shared, connection = state.shared[0], state.connection[pair]
+    capacity = state.link[state.node[connection.source].link_out].capacity
+    round_trip = 2 * shared.latency
+    rate = min(capacity, shared.window_rate)
+    most = min(rate * round_trip, state.message[connection.wire_head].bytes)
+    if most <= _FIRST_BYTES:
+        return 0.0
+    return float(max(0.0, round_trip * np.log2(most / _FIRST_BYTES) - most / rate))
 
 
 @jit_part
@@ -108,7 +131,7 @@ def _lay_route(state: State, number: int, source: int, target: int) -> None:
     """The links that flow `number` crosses."""
     flow, own, other = state.flow[number], state.node[source], state.node[target]
     flow.more = 0
-    if _inside(state, source, target):
+    if inside(state, source, target):
         flow.out, flow.into = own.inside_out, other.inside_in
         return
     flow.out, flow.into = own.link_out, other.link_in
@@ -123,7 +146,7 @@ def _lay_route(state: State, number: int, source: int, target: int) -> None:
 @jit_part
 def latency_of(state: State, source: int, target: int) -> float:
     """Seconds from node `source` to node `target`, one way."""
-    return float(state.shared[0].latency_inside if _inside(state, source, target) else state.shared[0].latency)
+    return float(state.shared[0].latency_inside if inside(state, source, target) else state.shared[0].latency)
 
 
 @jit_part
@@ -133,7 +156,7 @@ def seconds_under_way(state: State, message: int, source: int, target: int) -> f
 
 
 @jit_part
-def _inside(state: State, source: int, target: int) -> bool:
+def inside(state: State, source: int, target: int) -> bool:
     """Whether both nodes are on one host. A node may stand for several, each on its own host."""
     return bool(state.shared[0].shares_hosts and state.node[source].host == state.node[target].host)
 
@@ -160,6 +183,7 @@ def end_flow(state: State, which: int, now: float) -> int:
         state.route[which, hop] = state.route[shared.flowing, hop]
     shared.links_changed = 1
     shared.messages += 1
+    connection.idle_since = now
     _send_off(state, message, target, now + seconds_under_way(state, message, source, target))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)

@@ -10,17 +10,20 @@ from istbench.cluster.simulator.program import Fields, Program, Records, records
 from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
 
 _MOST_MORE = 3  # an uplink each way and the backplane
+_RETRANSMISSION_S = 0.2  # after a round trip and this time without messages, a connection begins slowly
+_SLOW_FROM_S = 1e-3  # of latency; a slow start on a shorter link takes less time than the messages themselves
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _SHARED: Fields = (
     "window streams at_once looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow "
     "backplane overhead_head overhead_tail arrival_head arrival_tail spans messages",
-    "latency latency_inside message overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed",
+    "latency latency_inside message overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed "
+    "window_rate slow_from",
 )
 _CONNECTION: Fields = (
     "source target queue_head queue_tail wire_head wire_tail in_window",
-    "rate bytes_left since end flow_start prepared",
+    "rate bytes_left since end flow_start prepared idle_since",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
 _FLOW: Fields = ("pair fixed out into more", "")
@@ -151,6 +154,8 @@ def blank_state(program: Program, room: Room) -> State:
 def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: int) -> State:
     """A copy of `blank` on the network of `profile`."""
     network = network_of(profile, len(blank.node))
+    slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
+    window_rate = profile.window_bytes / (2 * profile.latency_s) if profile.latency_s else np.inf
     link = records(
         len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
     )
@@ -170,6 +175,8 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
         "backplane": network.backplane,
         "message": profile.message_s,
         "overhead": profile.overhead_s,
+        "window_rate": window_rate if window_rate < network.capacity.max() else np.inf,
+        "slow_from": _RETRANSMISSION_S + 2 * profile.latency_s if slow else np.inf,
         "burst": profile.burst_bytes,
         "cores": profile.cores or 0.0,
         "cpu_byte": profile.cpu_s_per_byte,

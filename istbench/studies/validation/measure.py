@@ -350,6 +350,7 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
         bandwidth_in=payload,
         latency_s=links.latency_s,
         message_s=costs.message_s - costs.next_s,
+        slow_start=False,  # as the lab's kernel parameters say
         overhead_s=costs.next_s,
         full_duplex=True,
         price_per_hour=0.0,
