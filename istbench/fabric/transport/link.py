@@ -18,6 +18,7 @@ _SHUTDOWN_S = 5.0
 _LEAST_ROUND_TRIP = struct.Struct("=148xI")  # tcpi_min_rtt in tcp_info of <linux/tcp.h>
 _UNKNOWN = 2**32 - 1
 _LARGEST_BUFFER = 2**30
+_LONG_S = 2e-3  # there and back
 
 
 class TransportMessage(NamedTuple):
@@ -66,7 +67,15 @@ class PeerConnection:
             thread.start()
 
     def limit(self, window_bytes: int) -> None:
-        """Limit the socket's send buffer to about `window_bytes`. No urgent message can overtake those in it."""
+        """Let about `window_bytes` wait in the socket. No urgent message can overtake those in it.
+
+        The send buffer holds them, and what the peer has not acknowledged. Over a long link that is most of it: a
+        short buffer then carries a window in each round trip. There the kernel limits the unsent bytes alone.
+        """
+        if self.round_trip_s() >= _LONG_S and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            wanted = min(max(1, window_bytes), _LARGEST_BUFFER)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, wanted)
+            return
         # The kernel doubles the value for its own book-keeping, and accepts only an int.
         wanted = min(max(1, window_bytes // 2), _LARGEST_BUFFER)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wanted)
