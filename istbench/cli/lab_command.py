@@ -7,7 +7,7 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import lab_nodes_option, latency_option, racks_options, typed_options
+from istbench.cli.options import hosts_options, lab_nodes_option, latency_option, racks_options, typed_options
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.network import ShapedNetwork, check
@@ -19,23 +19,33 @@ from istbench.launch.lab.network import ShapedNetwork, check
     "--bandwidth",
     default="1gbit",
     show_default=True,
-    help="Bandwidth of every link in each direction, such as 300mbit.",
+    help="Bandwidth of every host's link in each direction, such as 300mbit.",
 )
 @latency_option
+@hosts_options
 @racks_options
 @click.pass_context
 def command(
-    context: click.Context, nodes: int, bandwidth: str, latency: str, racks: int, uplink: str | None
+    context: click.Context,
+    nodes: int,
+    bandwidth: str,
+    latency: str,
+    host_nodes: int,
+    inside: str | None,
+    racks: int,
+    uplink: str | None,
 ) -> None:
     """Run a command on a shaped network inside this machine (Linux, root).
 
     \b
     istbench lab --nodes 2 --bandwidth 100mbit -- run --method ist --workload speech
+    istbench lab --nodes 4 --host-nodes 2 --bandwidth 1gbit -- run --method ddp --workload speech
     istbench lab --nodes 4 --bandwidth 1gbit --racks 2 --uplink 1gbit -- run --method ist --workload speech
     istbench lab validate
 
-    Each node has its own network namespace, and token buckets shape both ends of its link. --racks puts the nodes
-    on several switches, and the nodes of each share its --uplink. With more nodes than cores, compute and links run
+    Each host has its own network namespace, and token buckets shape both ends of its link. A host is one node, or
+    --host-nodes that share the link. --racks puts the hosts on several switches, and the hosts of each share its
+    --uplink. With more nodes than cores, compute and links run
     slower by the same factor, and istbench divides the clocks by it.
     """
     # torch warns that namespaces have no host names, which helps nobody.
@@ -47,6 +57,8 @@ def command(
         nodes=nodes,
         bandwidth=parse_bandwidth(bandwidth, "--bandwidth"),
         latency_s=parse_time(latency, "--latency"),
+        host_nodes=host_nodes,
+        inside=None if inside is None else parse_bandwidth(inside, "--inside"),
         racks=racks,
         uplink=None if uplink is None else parse_bandwidth(uplink, "--uplink"),
     )

@@ -166,6 +166,22 @@ def latency_option(command: _Command) -> _Command:
     )(command)
 
 
+def hosts_options(command: _Command) -> _Command:
+    """`--host-nodes N` and `--inside BANDWIDTH`, of a lab."""
+    inside = click.option(
+        "--inside",
+        metavar="BANDWIDTH",
+        help="Bandwidth of a node to the others of its host. Default: ten times --bandwidth.",
+    )
+    return click.option(
+        "--host-nodes",
+        type=click.IntRange(1, MOST_NODES),
+        default=1,
+        show_default=True,
+        help="Nodes of each host. They share its link, and are near one another.",
+    )(inside(command))
+
+
 def racks_options(command: _Command) -> _Command:
     """`--racks N` and `--uplink BANDWIDTH`, of a lab."""
     uplink = click.option(
@@ -176,7 +192,7 @@ def racks_options(command: _Command) -> _Command:
         type=click.IntRange(1, MOST_NODES),
         default=1,
         show_default=True,
-        help="Switches, each with as many of the nodes; with --uplink.",
+        help="Switches, each with as many of the hosts; with --uplink.",
     )(uplink(command))
 
 

@@ -16,7 +16,7 @@ from istbench.base.files import require_no_link
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import latency_option, out_option, plugin_option, racks_options, split_list
+from istbench.cli.options import hosts_options, latency_option, out_option, plugin_option, racks_options, split_list
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload
@@ -45,6 +45,7 @@ _SMALL = {"speech": {"hidden": "512"}}
     "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
 )
 @latency_option
+@hosts_options
 @racks_options
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
@@ -77,8 +78,11 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
         parse_bandwidth(text, "--bandwidth")
     latency_s = parse_time(given["latency"], "--latency")
     uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"], "--uplink")
-    if scaling and (given["racks"] > 1 or uplink is not None):
-        raise UserError("--scaling checks computing, --racks and --uplink the network; leave these two out")
+    inside = None if given["inside"] is None else parse_bandwidth(given["inside"], "--inside")
+    if scaling and (max(given["racks"], given["host_nodes"]) > 1 or uplink is not None):
+        raise UserError(
+            "--scaling checks computing, --host-nodes, --racks and --uplink the network; leave them out"
+        )
     network.check()
     from istbench.launch.processes.local import preload
 
@@ -89,7 +93,8 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.studies.validation.record import ValidationFiles
 
     folder = require_no_link(out / "validation", "choose another --out")
-    files = ValidationFiles(folder, scaling=scaling, racks=given["racks"], uplink=uplink, latency_s=latency_s)
+    kind = {"racks": given["racks"], "uplink": uplink, "host_nodes": given["host_nodes"], "inside": inside}
+    files = ValidationFiles(folder, scaling=scaling, latency_s=latency_s, **kind)
     files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
     try:
@@ -102,8 +107,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
                 repeats=given["repeats"],
                 seconds=given["seconds"],
                 latency_s=latency_s,
-                racks=given["racks"],
-                uplink=uplink,
+                **kind,
                 display=display,
             )
             errors.extend(validation.of_scaling() if scaling else validation.of_the_network())

@@ -33,15 +33,16 @@ class TraceSample:
 
     Args:
         step: the work of a local step of this rank.
-        between_steps: whether to measure the machine inside a segment too, where recording begins and ends.
+        in_lab: whether all nodes are on this machine and its clock is a lab's. Then nothing measures the machine
+            inside a segment, where recording begins and ends.
     """
 
     def __init__(
-        self, path: Path, step: CountedStep, fabric: Fabric, batch_size: int, *, between_steps: bool = True
+        self, path: Path, step: CountedStep, fabric: Fabric, batch_size: int, *, in_lab: bool = False
     ) -> None:
         self._path, self._fabric, self._batch_size = path, fabric, batch_size
         self._work, self._shapes = step.work, step.shapes
-        self._between_steps = between_steps
+        self._in_lab = in_lab
         self._saved = self._was_running = False
         self._moments: list[list[float]] = []  # speeds of this rank: by shape, of memory, of gathering
 
@@ -59,7 +60,7 @@ class TraceSample:
         running = self._fabric.recorder.running
         began_or_ended = running != self._was_running
         self._was_running = running
-        return began_or_ended and self._between_steps and len(self._moments) < _MOST_MOMENTS
+        return began_or_ended and not self._in_lab and len(self._moments) < _MOST_MOMENTS
 
     def calibrate(self) -> None:
         """Measure the speed of the machine once, without communicating."""
@@ -130,7 +131,8 @@ class TraceSample:
     def _others_cores(self) -> float | None:
         """Cores that other processes on rank 0's machine used since `start`; None if unknown."""
         busy, cpu, now = _used()
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", self._fabric.world_size))
+        size = self._fabric.world_size
+        here = size if self._in_lab else int(os.environ.get("LOCAL_WORLD_SIZE", size))
         own = math.fsum(self._fabric.numbers(cpu - self._cpu_at_start)[:here])
         return cores_of_others(self._busy_at_start, busy, own, now - self._started)
 

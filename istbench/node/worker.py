@@ -152,7 +152,7 @@ class RankTraining:
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.
-        self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, between_steps=config.lab is None)
+        self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
         self._trainer = Trainer(
             config, setup, fabric, self._progress.totals,
             segment=None if restored is None else restored.segment, memory=memory,

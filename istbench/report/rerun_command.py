@@ -35,6 +35,8 @@ def _lab(lab: Lab, nodes: int) -> list[str]:
     words = ["lab", f"--nodes={nodes}", f"--bandwidth={_typed(lab.bandwidth)}"]
     if lab.latency_s:
         words.append(f"--latency={lab.latency_s * 1e6:g}us")
+    if lab.hosts is not None:
+        words += [f"--host-nodes={lab.hosts.nodes}", f"--inside={_typed(lab.hosts.bandwidth)}"]
     if lab.uplink is not None:
         words += [f"--racks={-(-nodes // lab.uplink.nodes)}", f"--uplink={_typed(lab.uplink.bandwidth)}"]
     return words

@@ -110,6 +110,7 @@ def test_what_was_measured_before_a_run_fails_is_not_lost_nor_what_stood_there(n
         (["--nodes", "4", "--latency", "5ms", "--bandwidth", "100mbit"], "--nodes, --bandwidth, --latency"),
         (["--nodes", "2"], "--nodes"),
         (["--racks", "2", "--uplink", "1gbit"], "--racks, --uplink"),
+        (["--host-nodes", "2"], "--host-nodes"),
     ],
 )
 def test_links_named_before_validate_are_not_passed_over(istbench, given, named):
@@ -117,11 +118,12 @@ def test_links_named_before_validate_are_not_passed_over(istbench, given, named)
     assert (status, said) == (2, f"istbench: validate makes its own labs: give {named} after it\n")
 
 
-def test_racks_are_no_part_of_scaling(istbench):
-    racks = ["--racks", "2", "--methods", "ddp", "--workload", "toy"]
-    status, _, said = istbench("lab", "validate", "--scaling", *racks)
+@pytest.mark.parametrize("network", ["--racks", "--host-nodes"])
+def test_racks_and_hosts_are_no_part_of_scaling(istbench, network):
+    given = [network, "2", "--methods", "ddp", "--workload", "toy"]
+    status, _, said = istbench("lab", "validate", "--scaling", *given)
     assert status == 2
-    assert "--scaling checks computing, --racks and --uplink the network" in said
+    assert "--scaling checks computing, --host-nodes, --racks and --uplink the network" in said
 
 
 @pytest.mark.processes

@@ -8,7 +8,7 @@ import pytest
 from fake_runs import header
 
 from istbench.base.decode import decode_own
-from istbench.base.options.run import Lab, RunRequest, Uplink
+from istbench.base.options.run import Lab, LabHosts, RunRequest, Uplink
 from istbench.cli.options import build_request, take_backend
 from istbench.cli.run_command import command
 from istbench.launch.cells.resolve import prepare_cell
@@ -69,6 +69,9 @@ def test_a_run_of_a_lab_is_made_again_in_one():
     assert line.startswith(
         "istbench lab --nodes=3 --bandwidth=2.5gbit --latency=5000us --racks=2 --uplink=100mbit -- run "
     )
+    lab = Lab(summary="hosts", bandwidth=1e9, hosts=LabHosts(nodes=2, bandwidth=1e10))
+    line = rerun_command(typed(lab=lab, nodes=4))
+    assert line.startswith("istbench lab --nodes=4 --bandwidth=1gbit --host-nodes=2 --inside=10gbit -- run ")
 
 
 def test_words_of_a_shell_are_quoted_and_no_request_is_no_command():

@@ -15,6 +15,7 @@ from istbench.base.decode import convert, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.interval import Interval
 from istbench.base.options.numbers import (
+    MOST_NODES,
     Count,
     Duration,
     Epochs,
@@ -75,6 +76,13 @@ class Described(FieldFlags):
     of_machine: bool = False
 
 
+class LabHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hosts of several nodes: the nodes of each, and a node's bandwidth to the others of its host, bits/s."""
+
+    nodes: Annotated[int, Meta(ge=2, le=MOST_NODES)]
+    bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
+
+
 class Uplink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A shaped link of each rack of a lab: its nodes, and its bandwidth in each direction, bits/s."""
 
@@ -87,11 +95,11 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         summary: one line for readers.
-        bandwidth: of every link, in each direction, bits/s. burst_bytes: bytes on the wire that an idle link
+        bandwidth: of every host's link, in each direction, bits/s. burst_bytes: bytes on the wire that an idle link
             carries at once.
-        latency_s: added to each message between two nodes, seconds.
+        latency_s: added to each message between two hosts, seconds.
         dilation: everything runs this many times slower than requested; clocks are divided by it.
-        uplink: of racks; None in a lab without racks.
+        hosts: None in a lab where every node is a host. uplink: of racks; None in a lab without racks.
         recorded_steps: local steps that a trace has at least; by default those of a sample.
     """
 
@@ -100,6 +108,7 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     burst_bytes: Natural = 0
     latency_s: Duration = 0.0
     dilation: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+    hosts: LabHosts | None = None
     uplink: Uplink | None = None
     recorded_steps: Count | None = None
 

@@ -1,8 +1,10 @@
 """The lab: nodes in network namespaces of this machine, with links that `tc` shapes (Linux, root).
 
-Every node has a namespace with one interface, `eth0`. A bridge in another namespace connects them, apart from the
-machine's own network. Token buckets shape both ends of every link. With racks, each rack has a bridge of its own,
-and a shaped link from there to the common bridge: its uplink. Latency delays packets, by netem or `late_frames`.
+Every host has a namespace with one interface, `eth0`; by default a host is one node. A bridge in another namespace
+connects them, apart from the machine's own network. Token buckets shape both ends of every link. Several nodes of a
+host share its namespace: messages between them take the loopback interface, which has a token bucket too. With
+racks, each rack has a bridge of its own, and a shaped link from there to the common bridge: its uplink. Latency
+delays packets between hosts, by netem or `late_frames`.
 
 Every node has cores of its own, as machines have: on shared cores, the communication of one node slowed down the
 computation of another. Short time slices let a node's communication threads start at once, as on a machine with a
@@ -23,7 +25,7 @@ from pathlib import Path
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, keep_to_share
-from istbench.base.options.run import Lab, Uplink
+from istbench.base.options.run import Lab, LabHosts, Uplink
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.lab import control_groups, late_frames, namespaces
 from istbench.launch.lab.time_slices import use_short_time_slices
@@ -39,6 +41,8 @@ _NODES_SHARE_BESIDE_FRAMES = 0.6
 # A bucket must hold the largest segment of the kernel (64 KiB and headers), and the bytes that arrive while a busy
 # machine polls late. An idle link sends a full bucket at once; replays count that.
 _LEAST_BURST, _BURST_S = 256_000, 2e-3
+# Bandwidth inside a host over that of its link, by default. Loopback carries 27 Gbit/s in all on two cores here.
+_FASTER_INSIDE = 10
 # Parameters under /proc/sys/net/ipv4. BBR, the default of some systems, almost stops for 200 ms every ten seconds
 # to measure. CUBIC leaves slow start too early if data flows both ways. Evaluations are long pauses off the clock;
 # the next exchange must not start slowly.
@@ -51,11 +55,13 @@ _MOST_UNSENT = 2**31 - 1  # of the kernel
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedNetwork:
-    """A place for n nodes: one network namespace each, with shaped links between them.
+    """A place for n nodes: a network namespace for each host, with shaped links between them.
 
     Attributes:
-        bandwidth: of every link, each way, in bit/s. latency_s: added one way between two nodes, in seconds.
-        racks: number of switches, each with as many nodes, the last perhaps with fewer. uplink: bandwidth of a
+        bandwidth: of every host's link, each way, in bit/s. latency_s: added one way between two hosts, in seconds.
+        host_nodes: nodes of a host, in order of rank. inside: bandwidth of each to the others of its host, if all
+            send at once, in bit/s; by default ten times `bandwidth`. One that sends alone gets all of theirs.
+        racks: number of switches, each with as many hosts, the last perhaps with fewer. uplink: bandwidth of a
             rack's link to the others, each way, in bit/s; None with one rack.
         recorded_steps: local steps that traces have at least; 0 for a sample of them.
     """
@@ -63,6 +69,8 @@ class ShapedNetwork:
     nodes: int
     bandwidth: float
     latency_s: float = 0.0
+    host_nodes: int = 1
+    inside: float | None = None
     racks: int = 1
     uplink: float | None = None
     recorded_steps: int = 0
@@ -72,10 +80,24 @@ class ShapedNetwork:
             raise UserError(f"a lab has 2 to {MOST_NODES} nodes, not {self.nodes}; use --nodes")
         if self.latency_s < 0:
             raise UserError(f"latency must not be negative, not {self.latency_s:g} s")
+        if self.host_nodes < 1 or self.nodes % self.host_nodes:
+            raise UserError(
+                f"hosts of {self.host_nodes} nodes do not divide {self.nodes} nodes; change --host-nodes"
+            )
+        if self.hosts < 2:
+            raise UserError(f"{self.nodes} nodes on one host have no link to shape; give fewer --host-nodes")
+        if self.inside is not None and self.host_nodes == 1:
+            raise UserError("--inside is the bandwidth inside a host of several nodes; give --host-nodes too")
         if (self.racks > 1) != (self.uplink is not None):
             raise UserError("racks and an uplink belong together: give lab --racks 2 --uplink 100mbit")
-        if (self.racks - 1) * self._rack_nodes >= self.nodes:
-            raise UserError(f"{self.nodes} nodes leave one of {self.racks} racks empty; give fewer --racks")
+        if (self.racks - 1) * self._rack_hosts >= self.hosts:
+            what = "nodes" if self.host_nodes == 1 else "hosts"
+            raise UserError(f"{self.hosts} {what} leave one of {self.racks} racks empty; give fewer --racks")
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return self.nodes // self.host_nodes
 
     @cached_property
     def lab(self) -> Lab:
@@ -87,24 +109,33 @@ class ShapedNetwork:
             dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
         by = "netem" if self._by_netem else "a process that holds frames"
         latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
-        racks = (
-            f", racks of {self._rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}"
-            if self.uplink
+        hosts = (
+            f", hosts of {self.host_nodes} nodes with {bandwidth_text(self._inside)} inside"
+            if self.host_nodes > 1
             else ""
         )
+        rack_nodes = self._rack_hosts * self.host_nodes
+        racks = (
+            f", racks of {rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}" if self.uplink else ""
+        )
         return Lab(
-            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{racks}{latency}",
+            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}",
             bandwidth=self.bandwidth,
-            burst_bytes=max(_LEAST_BURST, round(self.bandwidth / dilation / 8 * _BURST_S)),
+            burst_bytes=_burst_bytes(self.bandwidth / dilation),
             latency_s=self.latency_s,
             dilation=dilation,
-            uplink=Uplink(nodes=self._rack_nodes, bandwidth=self.uplink) if self.uplink else None,
+            hosts=LabHosts(nodes=self.host_nodes, bandwidth=self._inside) if self.host_nodes > 1 else None,
+            uplink=Uplink(nodes=rack_nodes, bandwidth=self.uplink) if self.uplink else None,
             recorded_steps=self.recorded_steps or None,
         )
 
     @property
-    def _rack_nodes(self) -> int:
-        return -(-self.nodes // self.racks)
+    def _inside(self) -> float:
+        return self.inside or _FASTER_INSIDE * self.bandwidth
+
+    @property
+    def _rack_hosts(self) -> int:
+        return -(-self.hosts // self.racks)
 
     @cached_property
     def _by_netem(self) -> bool:
@@ -126,8 +157,10 @@ class ShapedNetwork:
 
     def enter(self, rank: int) -> None:
         """Move the calling process to the namespace of node `rank`, and to its cores or its share of a core."""
-        namespaces.enter(_name(rank))
+        namespaces.enter(_name(rank // self.host_nodes))
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+        if self.host_nodes > 1:
+            os.environ["LOCAL_WORLD_SIZE"] = str(self.host_nodes)
         if self.lab.dilation > 1:
             control_groups.join(_name(rank))
         else:
@@ -148,14 +181,14 @@ class ShapedNetwork:
             control_groups.check()
         with namespaces.exclusive():
             namespaces.ip(self._network())
-            for rank in range(self.nodes):
+            for host in range(self.hosts):
                 for name, value in self._parameters().items():
-                    namespaces.set_parameter(_name(rank), f"net/ipv4/{name}", value)
+                    namespaces.set_parameter(_name(host), f"net/ipv4/{name}", value)
                 if self._by_process:
                     # The switch sends to a node by its port, not back to where its frames come from.
-                    to_port = f"fdb replace {_hardware_address(rank + 1)} dev port{rank} master static"
+                    to_port = f"fdb replace {_hardware_address(host + 1)} dev port{host} master static"
                     namespaces.run(["bridge", "-n", _HUB, *to_port.split()])
-                    namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{rank}", "learning", "off"])
+                    namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{host}", "learning", "off"])
             self._shape()
             if self.lab.dilation > 1:
                 for rank in range(self.nodes):
@@ -166,7 +199,7 @@ class ShapedNetwork:
     def _holding_frames(self) -> AbstractContextManager[None]:
         if not self._by_process:
             return contextlib.nullcontext()
-        ports = [(_name(rank), f"in{rank}") for rank in range(self.nodes)]
+        ports = [(_name(host), f"in{host}") for host in range(self.hosts)]
         return late_frames.delaying(self.latency_s * self.lab.dilation, _HUB, ports)
 
     def _network(self) -> list[str]:
@@ -188,39 +221,39 @@ class ShapedNetwork:
                 f"-n {_HUB} link set up{rack} master rack{rack} up",
                 f"-n {_HUB} link set down{rack} master switch up",
             ]
-        for rank in range(self.nodes):
-            node, port = _name(rank), f"port{rank}"
-            switch = f"rack{rank // self._rack_nodes}" if self.uplink else "switch"
+        for host in range(self.hosts):
+            name, port = _name(host), f"port{host}"
+            switch = f"rack{host // self._rack_hosts}" if self.uplink else "switch"
             commands += [
-                f"netns add {node}",
-                f"link add {port} netns {_HUB} type veth peer name eth0 netns {node}",
+                f"netns add {name}",
+                f"link add {port} netns {_HUB} type veth peer name eth0 netns {name}",
                 f"-n {_HUB} link set {port} master {switch} up",
-                f"-n {node} addr add {_SUBNET}.{rank + 1}/24 dev eth0",
-                f"-n {node} link set eth0 up",
-                f"-n {node} link set lo up",
+                f"-n {name} addr add {_SUBNET}.{host + 1}/24 dev eth0",
+                f"-n {name} link set eth0 up",
+                f"-n {name} link set lo up",
             ]
             if self._by_process:
-                commands += self._late_device(rank, switch)
+                commands += self._late_device(host, switch)
         return commands
 
-    def _late_device(self, rank: int, switch: str) -> list[str]:
-        """The `ip` commands after which all that node `rank` sends leaves by `late0`.
+    def _late_device(self, host: int, switch: str) -> list[str]:
+        """The `ip` commands after which all that `host` sends leaves by `late0`.
 
         What it receives still comes by `eth0`, whose hardware address both have.
         """
-        node, late, own = _name(rank), late_frames.DEVICE, _hardware_address(rank + 1)
-        others = [*(other + 1 for other in range(self.nodes) if other != rank), _HUB_NUMBER]
+        name, late, own = _name(host), late_frames.DEVICE, _hardware_address(host + 1)
+        others = [*(other + 1 for other in range(self.hosts) if other != host), _HUB_NUMBER]
         return [
-            f"-n {node} tuntap add dev {late} mode tap",
-            f"-n {node} link set {late} address {own} mtu {late_frames.MTU} txqueuelen 2000 up",
-            f"-n {node} link set eth0 down",
-            f"-n {node} link set eth0 address {own} mtu {late_frames.MTU} up",
-            f"-n {node} route replace {_SUBNET}.0/24 dev {late} src {_SUBNET}.{rank + 1}",
-            f"-n {_HUB} link set port{rank} mtu {late_frames.MTU}",
-            f"-n {_HUB} tuntap add dev in{rank} mode tap",
-            f"-n {_HUB} link set in{rank} mtu {late_frames.MTU} master {switch} up",
+            f"-n {name} tuntap add dev {late} mode tap",
+            f"-n {name} link set {late} address {own} mtu {late_frames.MTU} txqueuelen 2000 up",
+            f"-n {name} link set eth0 down",
+            f"-n {name} link set eth0 address {own} mtu {late_frames.MTU} up",
+            f"-n {name} route replace {_SUBNET}.0/24 dev {late} src {_SUBNET}.{host + 1}",
+            f"-n {_HUB} link set port{host} mtu {late_frames.MTU}",
+            f"-n {_HUB} tuntap add dev in{host} mode tap",
+            f"-n {_HUB} link set in{host} mtu {late_frames.MTU} master {switch} up",
             *(
-                f"-n {node} neigh replace {_SUBNET}.{number} lladdr {_hardware_address(number)} dev {late}"
+                f"-n {name} neigh replace {_SUBNET}.{number} lladdr {_hardware_address(number)} dev {late}"
                 for number in others
             ),
         ]
@@ -233,22 +266,26 @@ class ShapedNetwork:
 
     def _shape(self) -> None:
         bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
-        for rank in range(self.nodes):
+        for host in range(self.hosts):
             out = late_frames.DEVICE if self._by_process else "eth0"
-            namespaces.run(["tc", "-n", _name(rank), *add, out, "root", "handle", "1:", *bucket])
-            namespaces.run(["tc", "-n", _HUB, *add, f"port{rank}", "root", *bucket])
+            namespaces.run(["tc", "-n", _name(host), *add, out, "root", "handle", "1:", *bucket])
+            namespaces.run(["tc", "-n", _HUB, *add, f"port{host}", "root", *bucket])
             if self._by_netem:
                 delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"
                 netem = ["parent", "1:", "netem", "delay", delay, "limit", "100000"]
-                namespaces.run(["tc", "-n", _name(rank), *add, "eth0", *netem])
+                namespaces.run(["tc", "-n", _name(host), *add, "eth0", *netem])
+            if self.host_nodes > 1:
+                rate = self.host_nodes * self._inside
+                inside = self._bucket(rate, _burst_bytes(rate / self.lab.dilation))
+                namespaces.run(["tc", "-n", _name(host), *add, "lo", "root", *inside])
         if self.uplink is not None:
             uplinks = [f"{end}{rack}" for rack in range(self.racks) for end in ("up", "down")]
             for end in uplinks:
                 namespaces.run(["tc", "-n", _HUB, *add, end, "root", *self._bucket(self.uplink)])
 
-    def _bucket(self, bandwidth: float) -> list[str]:
-        rate, burst = bandwidth / self.lab.dilation, self.lab.burst_bytes
-        return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}", "latency", f"{_QUEUE_MS}ms"]
+    def _bucket(self, bandwidth: float, burst_bytes: int = 0) -> list[str]:
+        rate, burst = bandwidth / self.lab.dilation, burst_bytes or self.lab.burst_bytes
+        return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
 
 
 def check() -> None:
@@ -279,8 +316,14 @@ def has_netem() -> bool:
     return True
 
 
-def _name(rank: int) -> str:
-    return f"{namespaces.PREFIX}{rank}"
+def _burst_bytes(rate: float) -> int:
+    """Bytes of the bucket of a link of `rate`, bit/s on this machine's clock."""
+    return max(_LEAST_BURST, round(rate / 8 * _BURST_S))
+
+
+def _name(number: int) -> str:
+    """The namespace of a host, or the control group of a node."""
+    return f"{namespaces.PREFIX}{number}"
 
 
 def _hardware_address(number: int) -> str:

@@ -13,7 +13,7 @@ from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.message_ways import MessageWays
-from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, Host, MessageCosts, Rack
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace, segment
 from istbench.cluster.trace_file import load_trace
@@ -91,7 +91,7 @@ class Validation:
 
     Args:
         seconds: to measure in one run, at least, on the clock of this machine.
-        racks, uplink: of the labs, as `ShapedNetwork` takes them.
+        host_nodes, inside, racks, uplink: of the labs, as `ShapedNetwork` takes them.
 
     Raises:
         UserError: if a request or a bandwidth cannot work, or this machine cannot make a lab.
@@ -107,12 +107,14 @@ class Validation:
         seconds: float,
         latency_s: float,
         display: Screen,
+        host_nodes: int = 1,
+        inside: float | None = None,
         racks: int = 1,
         uplink: float | None = None,
     ) -> None:
         self._requests, self._bandwidths = requests, bandwidths
         self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
-        self._racks, self._uplink = racks, uplink
+        self._host_nodes, self._inside, self._racks, self._uplink = host_nodes, inside, racks, uplink
         self._display = OncePerLine(display)
         self._costs: dict[ShapedNetwork, MessageWays] = {}
 
@@ -159,6 +161,8 @@ class Validation:
             nodes=nodes,
             bandwidth=parse_bandwidth(bandwidth),
             latency_s=self._latency_s,
+            host_nodes=self._host_nodes,
+            inside=self._inside,
             racks=self._racks,
             uplink=self._uplink,
         )
@@ -209,7 +213,14 @@ class Validation:
         Slow links would make the measurement slow.
         """
         fast = dataclasses.replace(
-            network, bandwidth=_CARRYING_BANDWIDTH, latency_s=0.0, racks=1, uplink=None, recorded_steps=0
+            network,
+            bandwidth=_CARRYING_BANDWIDTH,
+            latency_s=0.0,
+            host_nodes=1,
+            inside=None,
+            racks=1,
+            uplink=None,
+            recorded_steps=0,
         )
         if fast not in self._costs:
             self._display.note(f"measuring messages between {fast.nodes} nodes, {fast.lab.summary}")
@@ -340,6 +351,8 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
     links = lab or Lab(summary="no links", bandwidth=_CARRYING_BANDWIDTH)
     costs = carrying or MessageCosts(message_s=0.0, next_s=0.0, cpu_s_per_message=0.0, cpu_s_per_byte=0.0)
     payload = links.bandwidth * TCP_PAYLOAD
+    host, rack = links.hosts, links.uplink
+    host_nodes = 1 if host is None else host.nodes
     return ClusterProfile(
         name="lab",
         summary="this machine's namespaces",
@@ -357,7 +370,8 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
         price_date="",
         price_source="",
         burst_bytes=links.burst_bytes * TCP_PAYLOAD,
-        rack=Rack(hosts=links.uplink.nodes, uplink=links.uplink.bandwidth * TCP_PAYLOAD) if links.uplink else None,
+        host=Host(nodes=host.nodes, bandwidth=host.bandwidth, latency_s=0.0) if host else None,
+        rack=Rack(hosts=rack.nodes // host_nodes, uplink=rack.bandwidth * TCP_PAYLOAD) if rack else None,
         cores=node_cores,
         cpu_s_per_byte=costs.cpu_s_per_byte,
         cpu_s_per_message=costs.cpu_s_per_message,

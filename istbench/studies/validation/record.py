@@ -26,14 +26,24 @@ class ValidationFiles:
     A file has the newest measurements of each method: those of methods that are not measured again stay.
 
     Args:
+        host_nodes: nodes of a host. inside: bandwidth of a node inside it, bits/s, if it was named.
         racks: number of racks. uplink: bandwidth of a rack's link to the others, bits/s; None without racks.
         latency_s: of a link, one way, seconds.
     """
 
     def __init__(
-        self, folder: Path, *, scaling: bool, racks: int = 1, uplink: float | None = None, latency_s: float = 0.0
+        self,
+        folder: Path,
+        *,
+        scaling: bool,
+        host_nodes: int = 1,
+        inside: float | None = None,
+        racks: int = 1,
+        uplink: float | None = None,
+        latency_s: float = 0.0,
     ) -> None:
         self._folder, self._scaling = folder, scaling
+        self._host_nodes, self._inside = host_nodes, inside
         self._racks, self._uplink, self._latency_s = racks, uplink, latency_s
 
     def check(self, settings: Iterable[tuple[str, int]]) -> None:
@@ -75,9 +85,12 @@ class ValidationFiles:
 
     def _stem(self, workload: str, nodes: int) -> Path:
         kind = ""
+        if self._host_nodes > 1:
+            kind += f"-hosts{self._host_nodes}"
+        if self._inside is not None:
+            kind += f"-inside{_in_a_name(self._inside)}"
         if self._uplink is not None:
-            uplink = bandwidth_text(self._uplink).removesuffix("/s").replace(" ", "").lower()
-            kind += f"-racks{self._racks}-uplink{uplink}"
+            kind += f"-racks{self._racks}-uplink{_in_a_name(self._uplink)}"
         if self._latency_s:
             kind += f"-latency{self._latency_s * 1e3:g}ms"
         return self._folder / f"{workload}-n{nodes}{kind}{SCALED if self._scaling else ''}"
@@ -98,6 +111,9 @@ class ValidationFiles:
         workloads = ", ".join(dict.fromkeys(error.workload for error in errors))
         counts = sorted({error.nodes for error in errors})
         nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
+        if self._host_nodes > 1:
+            inside = f" with {bandwidth_text(self._inside)} inside" if self._inside is not None else ""
+            nodes += f" on hosts of {self._host_nodes}{inside}"
         if self._uplink is not None:
             nodes += f" in {self._racks} racks, uplinks of {bandwidth_text(self._uplink)}"
         if self._latency_s:
@@ -108,6 +124,10 @@ class ValidationFiles:
     def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
         """Makes a table of errors with a title."""
         return scaling_table if self._scaling else error_table
+
+
+def _in_a_name(bits_per_second: float) -> str:
+    return bandwidth_text(bits_per_second).removesuffix("/s").replace(" ", "").lower()
 
 
 def _write_text(path: Path, text: str) -> None:

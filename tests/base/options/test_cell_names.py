@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from istbench.base.options.run import Lab, RunRequest, Uplink
+from istbench.base.options.run import Lab, LabHosts, RunRequest, Uplink
 from istbench.base.options.suite import read_suite
 from istbench.launch.cells import resolve
 from istbench.launch.cells.resolve import prepare_cell
@@ -17,8 +17,9 @@ def prepared(request):
     return prepare_cell(request, lambda *_: None)
 
 
-def test_a_lab_with_racks_survives_json():
-    lab = Lab(summary="links shaped to 1 Gbit/s", bandwidth=1e9, uplink=Uplink(nodes=2, bandwidth=1e8))
+def test_a_lab_with_hosts_and_racks_survives_json():
+    hosts, uplink = LabHosts(nodes=2, bandwidth=1e10), Uplink(nodes=4, bandwidth=1e8)
+    lab = Lab(summary="links shaped to 1 Gbit/s", bandwidth=1e9, hosts=hosts, uplink=uplink)
     assert msgspec.json.decode(msgspec.json.encode(lab), type=Lab) == lab
 
 

@@ -14,6 +14,7 @@ import torch
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, own_cores
+from istbench.base.options.run import LabHosts
 from istbench.launch.lab import control_groups, late_frames, network, time_slices
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher
@@ -47,6 +48,20 @@ def seconds_to_the_other_rack(fabric, count):
         fabric.barrier()
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def seconds_inside_and_between_hosts(fabric, count):
+    """Of exchanges: between nodes 0 and 1, then 0 and 2, then both nodes of each host with the other host."""
+    tensor, seconds = torch.ones(count), []
+    for nodes, distance in (((0, 1), 1), ((0, 2), 2), (range(4), 2)):
+        fabric.barrier()
+        started = time.perf_counter()
+        if fabric.rank in nodes:
+            other = fabric.rank ^ distance
+            fabric.exchange({other: tensor}, {other: torch.empty(count)})
+        fabric.barrier()
+        seconds.append(time.perf_counter() - started)
+    return seconds, namespace(), os.environ["LOCAL_WORLD_SIZE"]
 
 
 def seconds_of_work(fabric):
@@ -106,6 +121,26 @@ def test_racks_share_an_uplink_and_two_senders_take_twice_as_long():
     assert traces_of_labs() == []
 
 
+@pytest.mark.parametrize("latency_s", [0.0, 0.02])
+def test_nodes_of_a_host_share_its_link_and_are_near(latency_s):
+    place = ShapedNetwork(nodes=4, bandwidth=100e6, host_nodes=2, latency_s=latency_s)
+    assert place.lab.hosts == LabHosts(nodes=2, bandwidth=1e9)
+    assert place.lab.summary.startswith("links shaped to 100 Mbit/s, hosts of 2 nodes with 1 Gbit/s inside")
+    try:
+        found = on_nodes(seconds_inside_and_between_hosts, 4, 1_000_000, launcher=LocalLauncher(place=place))
+    except UserError as reason:
+        pytest.skip(str(reason))  # without control groups, or without netem and TUN
+    seconds, namespaces, local = zip(*found, strict=True)
+    inside, alone, both = (max(own) / place.lab.dilation for own in zip(*seconds, strict=True))
+    # 4 MB and 8 MB each way through the hosts' links; the buckets of both ends give 256 kB each.
+    assert alone > (4_000_000 - 2 * 256_000) * 8 / 100e6 + latency_s
+    assert both > (8_000_000 - 2 * 256_000) * 8 / 100e6 + latency_s
+    assert (4_000_000 - 1_000_000) * 8 / 1e9 < inside < alone / 2
+    assert namespaces[0] == namespaces[1] != namespaces[2] == namespaces[3]
+    assert set(local) == {"2"}
+    assert traces_of_labs() == []
+
+
 def round_trips_and_all_reduce(fabric, count):
     """Seconds until an answer of the other node has come, first as the kernel tells it; those of an all-reduce."""
     fabric.barrier()
@@ -160,6 +195,20 @@ def test_racks_and_uplinks_belong_together():
         ShapedNetwork(nodes=4, bandwidth=1e9, racks=2)
     with pytest.raises(UserError, match="4 nodes leave one of 3 racks empty"):
         ShapedNetwork(nodes=4, bandwidth=1e9, racks=3, uplink=1e9)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodes": 5, "host_nodes": 2}, "hosts of 2 nodes do not divide 5 nodes; change --host-nodes"),
+        ({"nodes": 4, "host_nodes": 4}, "4 nodes on one host have no link to shape; give fewer --host-nodes"),
+        ({"nodes": 4, "inside": 1e9}, "give --host-nodes too"),
+        ({"nodes": 4, "host_nodes": 2, "racks": 3, "uplink": 1e9}, "2 hosts leave one of 3 racks empty"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(given, said):
+    with pytest.raises(UserError, match=said):
+        ShapedNetwork(bandwidth=1e9, **given)
 
 
 def test_every_node_has_a_network_of_its_own():

@@ -118,6 +118,12 @@ def test_the_picture_names_every_method_and_bandwidth_in_order(tmp_path):
             "speech-n2-racks2-uplink2.5gbit-latency0.5ms",
             "2 nodes in 2 racks, uplinks of 2.5 Gbit/s, latency of 0.5 ms",
         ),
+        ({"host_nodes": 2}, "speech-n2-hosts2", "2 nodes on hosts of 2"),
+        (
+            {"host_nodes": 2, "inside": 5e9, "latency_s": 0.03},
+            "speech-n2-hosts2-inside5gbit-latency30ms",
+            "2 nodes on hosts of 2 with 5 Gbit/s inside, latency of 30 ms",
+        ),
         ({"scaling": True, "latency_s": 0.03}, "speech-n2-latency30ms-scaling", "2 nodes, latency of 30 ms"),
     ],
 )
