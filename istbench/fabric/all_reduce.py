@@ -4,9 +4,14 @@ In gloo's ring all-reduce, segments wait for each other, so a tensor takes many 
 one part: it receives this part from every other node, and then sends the mean to all. The slices of a large tensor
 overlap: while a node adds up one slice, the next ones are on their way. A small tensor goes whole to all nodes at
 once, and so does every tensor of two nodes: this sends as many bytes.
+
+Several nodes of a host share its link. If each of them exchanged with all nodes of other hosts, the link would
+carry as many times the bytes. So the nodes of a host first add up its values, a part each. Then each averages its
+part with the nodes of the same place on the other hosts. Last, they exchange the means inside the host.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Protocol
 
 import torch
@@ -24,6 +29,7 @@ class Exchanging(Protocol):
 
     rank: int
     world_size: int
+    host_nodes: int
 
     def exchange_async(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str
@@ -37,8 +43,8 @@ class Exchanging(Protocol):
 def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "all-reduce") -> None:
     """Replace `tensor` on every node by the mean over nodes. Every rank must call this in the same order.
 
-    The nodes add up in rank order, so the mean has the same bits on all nodes and in all runs. A node needs memory
-    for the terms of the others, and for its mean.
+    The nodes add up in rank order, on hosts of several nodes first inside each host. So the mean has the same bits
+    on all nodes and in all runs. A node needs memory for the terms of the others, and for its mean.
 
     Raises:
         FabricError: if a peer does not answer in time.
@@ -48,7 +54,8 @@ def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "al
         return
     flat = tensor.contiguous().view(-1)
     more = flat.nbytes * (n - 1) * (n - 2) / n
-    (_at_once if more <= _MOST_MORE else _by_parts)(fabric, flat, name)
+    by_size = _by_hosts if fabric.host_nodes > 1 else _by_parts
+    (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.shape))
 
@@ -80,10 +87,7 @@ def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> None:
 def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> None:
     """Average each slice by a reduce-scatter and an all-gather, under way beside those of other slices."""
     n = fabric.world_size
-    pieces = list(flat.split(_slice_size(flat, n)))
-    rest = pieces[-1]
-    # Zeros make the last slice divisible.
-    pieces[-1] = torch.nn.functional.pad(rest, (0, -rest.numel() % n))
+    pieces, rest = _slices(flat, n)
     means = [piece.new_empty(piece.numel() // n) for piece in pieces]
     scattered = [
         fabric.reduce_scatter_mean_async(mean, piece, name) for mean, piece in zip(means, pieces, strict=True)
@@ -95,6 +99,68 @@ def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> None:
     for pending in gathered:
         pending.wait()
     rest.copy_(pieces[-1][: rest.numel()])
+
+
+def _by_hosts(fabric: Exchanging, flat: Tensor, name: str) -> None:
+    """Average the slices on hosts of several nodes: while one crosses their links, others are added up inside."""
+    pieces, rest = _slices(flat, fabric.world_size)
+    for _ in zip_longest(*(_steps_on_hosts(fabric, piece, name) for piece in pieces)):
+        pass
+    rest.copy_(pieces[-1][: rest.numel()])
+
+
+def _steps_on_hosts(fabric: Exchanging, piece: Tensor, name: str) -> Iterator[None]:
+    """Average one slice: yields when its next exchange is under way, and then waits for it."""
+    size, place = fabric.host_nodes, fabric.rank % fabric.host_nodes
+    first = fabric.rank - place
+    here, there = range(first, first + size), range(place, fabric.world_size, size)
+    parts = list(piece.view(size, -1))
+    mine = parts[place]
+    shares = list(mine.view(len(there), -1))
+    own = shares[fabric.rank // size]
+    whole = mine.nbytes * (len(there) - 1) * (len(there) - 2) / len(there) <= _MOST_MORE  # as in the small case
+    yield from _add(fabric, here, parts, mine, name)
+    if whole:
+        yield from _add(fabric, there, [mine] * len(there), mine, name)
+        mine.div_(fabric.world_size)
+    else:
+        yield from _add(fabric, there, shares, own, name)
+        own.div_(fabric.world_size)
+        yield from _hand_out(fabric, there, own, shares, name)
+    yield from _hand_out(fabric, here, mine, parts, name)
+
+
+def _add(
+    fabric: Exchanging, group: Sequence[int], parts: Sequence[Tensor], out: Tensor, name: str
+) -> Iterator[None]:
+    """Send each rank of `group` its one of `parts`, and write the sum of those for this rank to `out`."""
+    sends = {rank: part for rank, part in zip(group, parts, strict=True) if rank != fabric.rank}
+    receives = {rank: torch.empty_like(out) for rank in sends}
+    terms = [receives.get(rank, part) for rank, part in zip(group, parts, strict=True)]
+    transfers = fabric.exchange_async(sends, receives, name)
+    yield
+    transfers.wait()
+    total = torch.empty_like(out)
+    add_up(terms, total)
+    out.copy_(total)
+
+
+def _hand_out(
+    fabric: Exchanging, group: Sequence[int], own: Tensor, parts: Sequence[Tensor], name: str
+) -> Iterator[None]:
+    """Send `own` to the others of `group`, and receive the other `parts` from them."""
+    receives = {rank: part for rank, part in zip(group, parts, strict=True) if rank != fabric.rank}
+    transfers = fabric.exchange_async(dict.fromkeys(receives, own), receives, name)
+    yield
+    transfers.wait()
+
+
+def _slices(flat: Tensor, parts: int) -> tuple[list[Tensor], Tensor]:
+    """The slices of `flat`, each divisible by `parts` (zeros fill the last one), and the last one as it is."""
+    pieces = list(flat.split(_slice_size(flat, parts)))
+    rest = pieces[-1]
+    pieces[-1] = torch.nn.functional.pad(rest, (0, -rest.numel() % parts))
+    return pieces, rest
 
 
 def _slice_size(flat: Tensor, parts: int) -> int:

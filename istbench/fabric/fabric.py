@@ -5,6 +5,7 @@ names the operation and the missing ranks when a peer does not answer.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -46,7 +47,8 @@ class Fabric:
     Attributes:
         rank, world_size: the rank of this node, and the number of nodes.
         device: the device of this node's tensors.
-        several_hosts: whether the nodes run on more than one host.
+        several_hosts: whether the nodes run on more than one host. host_nodes: nodes of a host, in rank order; 1 if
+            the hosts have different numbers, or before `look_at_distance`.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
         texts: short texts between ranks, not counted.
@@ -58,6 +60,7 @@ class Fabric:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.several_hosts = several_hosts
+        self.host_nodes = 1
         self.device = device
         self.traffic = {purpose: Traffic() for purpose in ("training", "assemble", "control")}
         self._purpose = "training"
@@ -320,6 +323,9 @@ class Fabric:
         """
         if self.world_size > 1 and not self._nccl:
             self._far = self.maximum(self.transport.round_trip_s()) / dilation >= _FAR_S
+            here = set(self.numbers(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))))
+            size = int(here.pop())
+            self.host_nodes = size if not here and 1 < size < self.world_size and self.world_size % size == 0 else 1
 
     def prepare_exchange_async(self) -> None:
         """Open the connections for `exchange_async` before the clock starts; every rank must call this."""

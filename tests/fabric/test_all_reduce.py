@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -60,6 +61,54 @@ def test_the_mean_is_that_in_rank_order_on_all_nodes_bit_for_bit(nodes):
             padded = 4 * (size + -size % nodes)
             whole, shared = 4 * size * (nodes - 1), 2 * padded * (nodes - 1) // nodes
             assert sent == received == (whole if whole <= shared + 2**16 else shared)
+
+
+def mean_by_hosts(nodes, host_nodes, size):
+    totals = []
+    for first in range(0, nodes, host_nodes):
+        totals.append(term(first, size))
+        for rank in range(first + 1, first + host_nodes):
+            totals[-1] += term(rank, size)
+    for total in totals[1:]:
+        totals[0] += total
+    return totals[0] / nodes
+
+
+def node_on_hosts(fabric, host_nodes):
+    """By size: whether the mean is that by hosts or in rank order, and the bytes to nodes of other hosts."""
+    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    fabric.host_nodes = host_nodes
+    n, found, sent = fabric.world_size, [], Counter()
+    start = fabric.exchange_async
+
+    def counted(sends, receives, name):
+        sent["all"] += sum(buffer.nbytes for buffer in sends.values())
+        own = fabric.rank // host_nodes
+        sent["far"] += sum(buffer.nbytes for rank, buffer in sends.items() if rank // host_nodes != own)
+        return start(sends, receives, name)
+
+    fabric.exchange_async = counted
+    for size in (1000, 100_003, 300_001):
+        sent.clear()
+        value = term(fabric.rank, size)
+        all_reduce_mean_in_turns(fabric, value, "averaging")
+        wanted = mean_in_rank_order(n, size), mean_by_hosts(n, host_nodes, size)
+        found.append([[torch.equal(value, mean) for mean in wanted], sent["far"], sent["all"]])
+    return found
+
+
+@pytest.mark.parametrize(("nodes", "host_nodes"), [(4, 2), (6, 2), (6, 3)])
+def test_on_hosts_of_several_nodes_each_link_carries_the_bytes_of_a_host_once(nodes, host_nodes):
+    hosts = nodes // host_nodes
+    for (small, *_), *large in on_nodes(node_on_hosts, nodes, host_nodes):
+        assert small[0]
+        for (same, far, sent), size in zip(large, (100_003, 300_001), strict=True):
+            assert same[1]
+            padded = 4 * (size + -size % nodes)
+            part = padded // host_nodes
+            between = 2 * part * (hosts - 1) // hosts
+            assert between <= far <= between + 2**16 * 8
+            assert sent - far == 2 * padded * (host_nodes - 1) // host_nodes
 
 
 def node_strided(fabric):
