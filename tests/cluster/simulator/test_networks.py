@@ -65,6 +65,33 @@ def test_nodes_of_a_host_have_links_and_a_latency_of_their_own():
     assert found.utilisation_out.tolist() == [exactly(FLOW / found.seconds)] * 2 + [0.0] * 2
 
 
+@pytest.mark.parametrize("nodes", [4, 6])
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(("inside", "slowest"), [(4.0, 1.0), (1.0, 1.0), (0.5, 2.0)])
+def test_a_ring_crosses_the_link_of_each_host_once_each_way(nodes, backend, inside, slowest):
+    """2 (n-1)/n tensors out and in, in the seconds of the slower of the link and the links inside."""
+    near = Host(nodes=2, bandwidth=inside * LINK, latency_s=0.0)
+    apart = cluster(host=near, backend=backend, latency_s=0.0, overhead_s=0.0)
+    found = replay(same(nodes, blocking("all_reduce", nodes * SIZE)), apart)
+    hops = 2 * (nodes - 1)
+    # The first hop over the slower link starts at once, and the last one ends the all-reduce.
+    assert found.seconds == exactly(hops * slowest * FLOW)
+    used = [exactly(hops * FLOW / found.seconds)] * nodes
+    assert found.utilisation_out.tolist() == found.utilisation_in.tolist() == used
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(4, 2), (6, 2), (6, 3)])
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_in_turns_every_node_sends_its_part_to_every_node_of_other_hosts(nodes, size, kind):
+    """A link carries g (n - g) parts: g times the bytes that a ring or an exchange by hosts needs."""
+    apart = cluster(host=Host(nodes=size, bandwidth=1e3 * LINK, latency_s=0.0), latency_s=0.0, overhead_s=0.0)
+    tensor = SIZE if kind == "all_gather" else nodes * SIZE
+    found = replay(same(nodes, blocking(kind, tensor)), apart)
+    crossing = size * (nodes - size) * FLOW
+    assert found.utilisation_out.tolist() == [exactly(crossing / found.seconds)] * nodes
+    assert crossing <= found.seconds < 1.1 * crossing
+
+
 def test_a_message_inside_a_host_overtakes_one_that_left_before_it_for_another_host():
     # The one to node 2 leaves first and is under way for longer.
     found = replay(transfers({(0, 2): 0, (0, 1): SIZE}, 3), cluster(host=INSIDE, latency_s=1.0))
