@@ -12,32 +12,35 @@ part with the nodes of the same place on the other hosts. Last, they exchange th
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
-
-from istbench.fabric.pending import Pending, Transfers
 
 _LEAST_MESSAGE = 2**17  # bytes to one node of one slice
 _MOST_SLICES = 8
 _MOST_MORE = 2**16  # bytes that a node sends more to save latencies; they take 5 ms at 100 Mbit/s
 
 
+class Waiting(Protocol):
+    """Something under way."""
+
+    def wait(self) -> object: ...
+
+
 class Exchanging(Protocol):
-    """The exchanges of a `Fabric`."""
+    """The exchanges of a `Fabric`, or of a `Group` of its nodes."""
 
     rank: int
     world_size: int
     host_nodes: int
 
-    def exchange_async(
-        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str
-    ) -> Transfers: ...
+    def exchange_async(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str) -> Waiting: ...
 
-    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending: ...
+    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Waiting: ...
 
-    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending: ...
+    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Waiting: ...
 
 
 def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "all-reduce") -> None:
@@ -49,15 +52,25 @@ def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "al
     Raises:
         FabricError: if a peer does not answer in time.
     """
+    start_mean_in_turns(fabric, tensor, name)()
+
+
+def start_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Callable[[], None]:
+    """Start an `all_reduce_mean_in_turns`; the returned function ends it."""
     n = fabric.world_size
     if n == 1 or tensor.numel() == 0:
-        return
+        return lambda: None
     flat = tensor.contiguous().view(-1)
     more = flat.nbytes * (n - 1) * (n - 2) / n
     by_size = _by_hosts if fabric.host_nodes > 1 else _by_parts
-    (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
-    if not tensor.is_contiguous():
-        tensor.copy_(flat.view(tensor.shape))
+    finish = (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
+
+    def finish_all() -> None:
+        finish()
+        if not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
+
+    return finish_all
 
 
 def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
@@ -70,21 +83,25 @@ def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
         out.add_(term)
 
 
-def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> None:
+def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
     """Send `flat` to all nodes at once: one latency in place of one for each turn."""
     under_way = []
     for piece in flat.split(_slice_size(flat, 1)):
         terms = [piece if rank == fabric.rank else torch.empty_like(piece) for rank in range(fabric.world_size)]
         others = {rank: term for rank, term in enumerate(terms) if rank != fabric.rank}
         under_way.append((terms, fabric.exchange_async(dict.fromkeys(others, piece), others, name)))
-    for terms, transfers in under_way:
-        transfers.wait()
-        total = torch.empty_like(terms[0])
-        add_up(terms, total)
-        torch.div(total, fabric.world_size, out=terms[fabric.rank])
+
+    def finish() -> None:
+        for terms, transfers in under_way:
+            transfers.wait()
+            total = torch.empty_like(terms[0])
+            add_up(terms, total)
+            torch.div(total, fabric.world_size, out=terms[fabric.rank])
+
+    return finish
 
 
-def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> None:
+def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
     """Average each slice by a reduce-scatter and an all-gather, under way beside those of other slices."""
     n = fabric.world_size
     pieces, rest = _slices(flat, n)
@@ -92,21 +109,31 @@ def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> None:
     scattered = [
         fabric.reduce_scatter_mean_async(mean, piece, name) for mean, piece in zip(means, pieces, strict=True)
     ]
-    gathered = []
-    for reduced, mean, piece in zip(scattered, means, pieces, strict=True):
-        reduced.wait()
-        gathered.append(fabric.all_gather_async(piece, mean, name))
-    for pending in gathered:
-        pending.wait()
-    rest.copy_(pieces[-1][: rest.numel()])
+
+    def finish() -> None:
+        gathered = []
+        for reduced, mean, piece in zip(scattered, means, pieces, strict=True):
+            reduced.wait()
+            gathered.append(fabric.all_gather_async(piece, mean, name))
+        for pending in gathered:
+            pending.wait()
+        rest.copy_(pieces[-1][: rest.numel()])
+
+    return finish
 
 
-def _by_hosts(fabric: Exchanging, flat: Tensor, name: str) -> None:
+def _by_hosts(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
     """Average the slices on hosts of several nodes: while one crosses their links, others are added up inside."""
     pieces, rest = _slices(flat, fabric.world_size)
-    for _ in zip_longest(*(_steps_on_hosts(fabric, piece, name) for piece in pieces)):
-        pass
-    rest.copy_(pieces[-1][: rest.numel()])
+    steps = zip_longest(*(_steps_on_hosts(fabric, piece, name) for piece in pieces))
+    next(steps)
+
+    def finish() -> None:
+        for _ in steps:
+            pass
+        rest.copy_(pieces[-1][: rest.numel()])
+
+    return finish
 
 
 def _steps_on_hosts(fabric: Exchanging, piece: Tensor, name: str) -> Iterator[None]:

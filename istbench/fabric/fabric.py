@@ -21,7 +21,7 @@ from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
 from istbench.fabric.all_reduce import add_up, all_reduce_mean_in_turns
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
-from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
+from istbench.fabric.exchanges import Exchanges, Turn, not_empty, post_turns, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
 from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.recorder import Recorder
@@ -68,6 +68,7 @@ class Fabric:
         self._timeout_s = timeout_s
         self._operations = 0
         self._far = False
+        self._meshes: dict[int, DeviceMesh] = {}
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
         self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
         if self.world_size > 1:
@@ -77,11 +78,16 @@ class Fabric:
         # gloo's point-to-point messages and the transport's need host memory.
         self._stage_on_host = device.type == "cuda" and not self._nccl
 
-    @cached_property
-    def mesh(self) -> DeviceMesh:
-        """All nodes as a mesh, for torch APIs that need one. Send nothing over it: it is not counted."""
-        assert dist.group.WORLD is not None
-        return DeviceMesh.from_group(dist.group.WORLD, self.device.type)
+    def mesh_of(self, nodes: int) -> DeviceMesh:
+        """This node's group of `nodes` consecutive ranks as a mesh, for torch APIs that need one.
+
+        Every rank must call this. Send nothing over the mesh: it is not counted.
+        """
+        if nodes not in self._meshes:
+            group = dist.group.WORLD if nodes == self.world_size else dist.new_subgroups(nodes)[0]
+            assert group is not None
+            self._meshes[nodes] = DeviceMesh.from_group(group, self.device.type)
+        return self._meshes[nodes]
 
     @contextmanager
     def accounting(self, purpose: str) -> Iterator[None]:
@@ -291,6 +297,17 @@ class Fabric:
         numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
         return Transfers(self._begin([(leaving, arriving)], name), self.recorder, numbers)
 
+    def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> Transfers:
+        """Start an `exchange_async` in turns: a message leaves after those of the turn before, both ways."""
+        turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
+        all_leaving = {peer: buffer for leaving, _ in turns for peer, buffer in leaving.items()}
+        all_arriving = {peer: buffer for _, arriving in turns for peer, buffer in arriving.items()}
+        if self._nccl:
+            return self._start_by_nccl(all_leaving, all_arriving, name)
+        numbers = post_turns(turns, self._post_receive, self._post_send)
+        complete = self._begin(turns, with_ranks(name, all_leaving, all_arriving))
+        return Transfers(complete, self.recorder, numbers)
+
     def _begin(self, turns: Sequence[Turn], name: str) -> Callable[[], None]:
         """Start an exchange over the transport; the returned function waits until it is complete."""
         if self.world_size == 1:
@@ -340,9 +357,9 @@ class Fabric:
         self.traffic[self._purpose].received += buffer.nbytes
         return self._post("receive", buffer.nbytes, peer)
 
-    def _post_send(self, peer: int, buffer: Tensor) -> int:
+    def _post_send(self, peer: int, buffer: Tensor, after: Sequence[int] = ()) -> int:
         self.traffic[self._purpose].sent += buffer.nbytes
-        return self._post("send", buffer.nbytes, peer)
+        return self._post("send", buffer.nbytes, peer, after)
 
     def gather_to_zero(
         self, mine: Tensor, sizes: Sequence[int], name: str = "gather"
@@ -442,10 +459,10 @@ class Fabric:
 
         return Pending(wait)
 
-    def _post(self, kind: str, count: int, peer: int | None = None) -> int:
+    def _post(self, kind: str, count: int, peer: int | None = None, after: Sequence[int] = ()) -> int:
         if self._purpose != "training":
             return -1
-        return self.recorder.post(kind, count, () if peer is None else (peer,))
+        return self.recorder.post(kind, count, () if peer is None else (peer,), after=after)
 
     @contextmanager
     def _operation(self, name: str) -> Iterator[None]:

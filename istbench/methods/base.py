@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -298,6 +298,16 @@ def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> in
     if below is not None and count >= below:
         raise UserError(f"{name} must be less than {below}, not {count}")
     return count
+
+
+def all_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The gradients of `parameters`; zeros, from now on, of one that no minibatch of this node used."""
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    return gradients
 
 
 def fitting(saved: Tensor, place: Tensor, what: str) -> Tensor:

@@ -21,7 +21,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, counted, is_parameter, materialise
+from istbench.methods.base import Method, all_gradients, counted, is_parameter, materialise
 from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compression_buffers, planned_averages
 from istbench.methods.flat import average
 from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
@@ -124,11 +124,7 @@ class DataParallel(Method):
 
     def _average_open_round(self) -> None:
         """Step on the mean gradient of fewer minibatches than a round has, without compression."""
-        gradients = []
-        for parameter in trained(self._model):
-            if parameter.grad is None:  # no minibatch of this node used it
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
+        gradients = all_gradients(trained(self._model))
         for gradient in gradients:
             gradient.mul_(self.round_steps / self._minibatches)
         average(self._fabric, gradients, "averaging gradients")

@@ -8,11 +8,12 @@ such as the statistics of BatchNorm, travel in the same message. They are averag
 On one node only the outer step is left, which is SNOO (arXiv 2510.15830). It needs no network and may bring most of
 the gain, so it is the control of every comparison.
 
+With `group`, the nodes of a group train as one, as in `local_sgd`; the groups average their changes.
+
 Inside a round the assembled model is that after an outer step on the changes so far, as `close_round` takes it.
 """
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -24,9 +25,9 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Rate
 from istbench.base.options.tunable import LEARNING_RATE
 from istbench.fabric import Fabric
-from istbench.methods.flat import flatten_in_place, floating_tensors, places
+from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
-from istbench.methods.local_sgd import LocalSGD, RoundOptions
+from istbench.methods.local_sgd import GroupedOptions, LocalSGD, RoundOptions
 from istbench.methods.optimizer import RuleName
 from istbench.methods.outer_step import OuterOptions, OuterStep
 from istbench.workloads.base import Workload
@@ -41,6 +42,31 @@ class SmolStep(OuterStep):
         start.add_(momentum, alpha=-options.outer_lr * (1 + options.outer_momentum))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OuterRoundOptions(OuterOptions, RoundOptions):
+    """Options of `diloco` and its kin."""
+
+    optimizer: RuleName = field(
+        default="adamw",
+        metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
+    )
+    lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})
+    inner_state: Literal["keep", "reset"] = field(
+        default="keep", metadata={"help": "the optimizer's state at the end of a round: keep it, or start anew"}
+    )
+    outer_rule: Literal["nesterov", "smol"] = field(
+        default="nesterov",
+        metadata={
+            "help": "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average_optimizer and self.inner_state == "reset":
+            raise UserError("average_optimizer averages a state that inner_state=reset deletes; leave one out")
+
+
 class DiLoCo(LocalSGD):
     """Rounds of local steps, then an outer step by Nesterov momentum on the mean change of all nodes."""
 
@@ -51,28 +77,8 @@ class DiLoCo(LocalSGD):
     control_nodes = 1
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(OuterOptions, RoundOptions):
+    class Options(OuterRoundOptions, GroupedOptions):
         """Options of `diloco`."""
-
-        optimizer: RuleName = field(
-            default="adamw",
-            metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
-        )
-        lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})
-        inner_state: Literal["keep", "reset"] = field(
-            default="keep", metadata={"help": "the optimizer's state at the end of a round: keep it, or start anew"}
-        )
-        outer_rule: Literal["nesterov", "smol"] = field(
-            default="nesterov",
-            metadata={
-                "help": "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots",
-            },
-        )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.average_optimizer and self.inner_state == "reset":
-                raise UserError("average_optimizer averages a state that inner_state=reset deletes; leave one out")
 
     def _ddp_rounds(self) -> int:
         return 0
@@ -80,10 +86,6 @@ class DiLoCo(LocalSGD):
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         super().setup(model, workload, fabric)
         self._flat = self._flat or flatten_in_place(floating_tensors(self._model))
-        # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
-        self._sizes = Counter[torch.dtype]()
-        for parameter in trained(self._model):
-            self._sizes[parameter.dtype] += places(parameter)
         rule = SmolStep if self.options.outer_rule == "smol" else OuterStep
         self._outer = rule(self._parameters_of(self._flat), self.options)
 
@@ -112,7 +114,7 @@ class DiLoCo(LocalSGD):
         messages = []
         for change, buffers in zip(self._outer.changes(), self._buffers_of(self._flat), strict=True):
             messages.append(torch.cat([change, buffers]) if buffers.numel() else change)
-            self._fabric.all_reduce_mean(messages[-1], name)
+            self._average_flat(messages[-1], name)
         return messages
 
     def assemble(self) -> nn.Module | None:

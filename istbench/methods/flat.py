@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
+from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import trained
 from istbench.workloads.memory_order import flattened, unflattened
 from istbench.workloads.neuron_groups.layout import own_vectors
@@ -62,8 +63,8 @@ def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
     return flats
 
 
-def average(fabric: Fabric, tensors: Iterable[Tensor], name: str) -> None:
-    """Replace `tensors` by their means over nodes, with one all-reduce for each dtype."""
+def average(fabric: Fabric | Group | Groups, tensors: Iterable[Tensor], name: str) -> None:
+    """Replace `tensors` by their means over the nodes of `fabric`, with one all-reduce for each dtype."""
     for group in by_dtype(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         fabric.all_reduce_mean(flat, name)

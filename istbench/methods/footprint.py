@@ -1,6 +1,6 @@
 """The memory and the messages of a method, computed before anything runs, for `istbench plan`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from istbench.cluster.trace_builder import TraceBuilder
+from istbench.fabric.exchanges import Turn, not_empty, post_turns
 from istbench.methods.optimizer import OptimizerOptions
 
 
@@ -81,6 +82,25 @@ class PlannedNode:
         """All-reduce `bytes` bytes, and wait for it."""
         self.wait([self.post("all_reduce", bytes)])
 
+    def exchange_async(
+        self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str
+    ) -> "PlannedTransfers":
+        """Exchange buffers (meta device) with peers; see `Fabric.exchange_async`."""
+        numbers = [self._post_receive(peer, buffer) for peer, buffer in not_empty(receives).items()]
+        numbers += [self._post_send(peer, buffer) for peer, buffer in not_empty(sends).items()]
+        return PlannedTransfers(self, numbers)
+
+    def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> "PlannedTransfers":
+        """Exchange buffers (meta device) in turns; see `Fabric.exchange_in_turns_async`."""
+        turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
+        return PlannedTransfers(self, post_turns(turns, self._post_receive, self._post_send))
+
+    def _post_receive(self, peer: int, buffer: Tensor) -> int:
+        return self.post("receive", buffer.nbytes, [peer])
+
+    def _post_send(self, peer: int, buffer: Tensor, after: Sequence[int] = ()) -> int:
+        return self.post("send", buffer.nbytes, [peer], after=after)
+
     def forward(self) -> Iterator[int]:
         """A forward pass; yields each trained parameter before its first use."""
         self._done = 0.0
@@ -99,6 +119,17 @@ class PlannedNode:
         if share > self._done:
             self.builder.compute((share - self._done) * self._seconds)
             self._done = share
+
+
+class PlannedTransfers:
+    """Transfers of a planned node in flight."""
+
+    def __init__(self, node: PlannedNode, numbers: Sequence[int]) -> None:
+        self._node, self._numbers = node, numbers
+
+    def wait(self) -> None:
+        """Wait until they are complete."""
+        self._node.wait(self._numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

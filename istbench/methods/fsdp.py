@@ -84,7 +84,7 @@ class FullySharded(Method):
         modules = gathered_modules(self._model, self.options.group_params)
         names = {module: name for name, module in self._model.named_modules()}
         for module in (*reversed(modules), self._model):  # the innermost first
-            sharded = fully_shard(module, mesh=self._fabric.mesh)
+            sharded = fully_shard(module, mesh=self._fabric.mesh_of(self._fabric.world_size))
             what = names[module] or "the model"
             sharded.set_custom_all_gather(_Gather(self._fabric, f"gathering {what}"))
             sharded.set_custom_reduce_scatter(_Reduce(self._gradients, f"averaging gradients of {what}"))

@@ -9,25 +9,36 @@ With `ddp_rounds`, the nodes average after every local step of the first rounds:
 2020, arXiv 1808.07217). With SGD these rounds train as `ddp` does, also with momentum. The optimizer's state stays
 local there too. At the end of these rounds the nodes average it once, so that all go on with one momentum, as those
 of `ddp` would.
+
+With `group`, the nodes of a group train as one, such as the GPUs of a host. They average their gradients after
+every backward pass, in one message, and have equal weights at all times. At the end of a round each node averages
+an equal part of the weights with the nodes at its place in the other groups. Then the group gathers the parts. So
+one model crosses the link of a host, whatever the number of its nodes.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Natural
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, OwnObject, counted, materialise
-from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors
+from istbench.fabric.group import Groups
+from istbench.methods.base import Method, OwnObject, all_gradients, counted, materialise
+from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.methods.groups import GroupNodes, check_group, groups_of
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.layout import own_vectors
+
+_MOST_PLANNED = 2**14  # steps of all nodes in a planned round of groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +52,11 @@ class RoundOptions(ClippedOptions):
         default=False, metadata={"help": "average the optimizer's state with the weights"}
     )
 
+    @property
+    def group_nodes(self) -> GroupNodes:
+        """Nodes that train as one."""
+        return 1
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average_optimizer and self.rule.whole_matrices:
@@ -50,6 +66,20 @@ class RoundOptions(ClippedOptions):
                 "average_optimizer averages the state of the optimizer, but sgd without momentum has none; set "
                 "momentum=0.9, or leave it out"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedOptions(RoundOptions):
+    """Options of methods whose nodes may train in groups."""
+
+    group: GroupNodes = field(
+        default=1,
+        metadata={"help": "nodes that average gradients in every local step: a number, or host"},
+    )
+
+    @property
+    def group_nodes(self) -> GroupNodes:
+        return self.group
 
 
 class LocalSGD(Method):
@@ -63,7 +93,7 @@ class LocalSGD(Method):
     own_object: ClassVar[OwnObject] = "moved"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(RoundOptions):
+    class Options(GroupedOptions):
         """Options of `local_sgd`."""
 
         ddp_rounds: Natural = field(
@@ -78,6 +108,11 @@ class LocalSGD(Method):
         # One flat buffer behind all tensors: the average is one all-reduce without copies. The tensors of a single
         # node stay where they are, so that it computes as a plain loop does, to the last bit.
         self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
+        # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
+        self._sizes = Counter[torch.dtype]()
+        for parameter in trained(self._model):
+            self._sizes[parameter.dtype] += places(parameter)
+        self._groups = groups_of(fabric, self.options.group_nodes)
         self._optimizer = self.build_optimizer(self._model, workload)
         self._steps = 0  # of the current round
         self._ddp_steps = self._ddp_rounds() * self.options.local_steps
@@ -99,7 +134,7 @@ class LocalSGD(Method):
 
     def accumulation(self) -> int:
         """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
-        more = self.options.average_optimizer or self._ddp_rounds()
+        more = self.options.average_optimizer or self._ddp_rounds() or self.options.group_nodes != 1
         return 1 if more else int(self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
@@ -115,6 +150,8 @@ class LocalSGD(Method):
         self._optimizer.zero_grad()
         loss = self._workload.loss(self._model, batch)
         loss.backward()
+        if self._groups is not None:
+            average(self._groups.inside, all_gradients(trained(self._model)), "averaging gradients")
         self.options.clip_gradients(self._model.parameters())
         self.set_rates(self._optimizer)
         self._optimizer.step()
@@ -133,9 +170,16 @@ class LocalSGD(Method):
 
     def _average_models(self) -> None:
         for flat in self._flat:
-            self._fabric.all_reduce_mean(flat, "averaging models")
+            self._average_flat(flat, "averaging models")
         if self.options.average_optimizer:
             self._average_state()
+
+    def _average_flat(self, flat: Tensor, name: str) -> None:
+        """Replace `flat`, parameters or their changes before buffers, by the mean over nodes."""
+        if self._groups is None:
+            self._fabric.all_reduce_mean(flat, name)
+        else:
+            self._groups.all_reduce_mean(flat, name, alike=self._sizes[flat.dtype])
 
     def _mark_round(self) -> None:
         self._fabric.recorder.mark("round")
@@ -143,7 +187,12 @@ class LocalSGD(Method):
     def _average_state(self) -> None:
         """Replace the optimizer's state by its mean over nodes."""
         if state := list(state_tensors(self._optimizer, self.options)):
-            average(self._fabric, state, "averaging optimizer state")
+            average(self._groups or self._fabric, state, "averaging optimizer state")
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        super().check(options, model, workload, world_size)
+        check_group("group", options.group_nodes, world_size)
 
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:
@@ -151,7 +200,7 @@ class LocalSGD(Method):
         # Inside a round the assembled model is the mean of the nodes' models, which do not change.
         assembled = copy.deepcopy(self._model)
         for flat in flatten_in_place(floating_tensors(assembled)):
-            self._fabric.all_reduce_mean(flat, "assembling")
+            self._average_flat(flat, "assembling")
         return assembled if self._fabric.rank == 0 else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,6 +229,8 @@ class LocalSGD(Method):
         averaged = [tensor_bytes(floating_tensors(model)), *(state if self.options.average_optimizer else ())]
 
         def rounds(node: PlannedNode) -> Iterator[None]:
+            if groups := groups_of(node, self.options.group_nodes):
+                yield from self._grouped_rounds(node, groups, model)
             while True:
                 node.steps(self.round_steps)
                 for size in averaged:
@@ -191,9 +242,38 @@ class LocalSGD(Method):
         whole = whole_model(
             model, self.options, rounds, batch_size, own=workload.optimizer if workload.has_optimizer else None
         )
-        return replace(whole, round_buffers=max(state, default=0), notes=(note,) if warmup else ())
+        grouped = self.options.group_nodes != 1
+        # The gradients in one tensor, and the terms of the other nodes.
+        gradients = 2 * tensor_bytes(trained(model)) if grouped else 0
+        too_long = grouped and self.round_steps * world_size > _MOST_PLANNED
+        return replace(
+            whole,
+            rounds=None if too_long else rounds,
+            round_buffers=max(*state, gradients, 0),
+            notes=(note,) if warmup else (),
+        )
+
+    def _grouped_rounds(self, node: PlannedNode, groups: Groups, model: nn.Module) -> Iterator[None]:
+        gradients = [_flat_like(own) for own in by_dtype(trained(model))]
+        values = [_flat_like(own) for own in by_dtype(floating_tensors(model))]
+        slots = len(self.options.slots) if self.options.average_optimizer else 0
+        while True:
+            for _ in range(self.round_steps):
+                node.steps(1)
+                for flat in gradients:
+                    groups.inside.all_reduce_mean(flat, "")
+            for flat in values:
+                groups.all_reduce_mean(flat, "", sum(own.numel() for own in gradients if own.dtype == flat.dtype))
+            for flat in gradients:
+                groups.all_reduce_mean(flat.repeat(slots), "")
+            yield
 
     def _state_bytes(self, model: nn.Module) -> list[int]:
         """Bytes of the optimizer state that the nodes average at the end of a round, or of a warm-up, by dtype."""
         slots = self.options.slots if self.options.average_optimizer or self._ddp_rounds() else ()
         return [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
+
+
+def _flat_like(tensors: list[Tensor]) -> Tensor:
+    """A flat tensor on the meta device, as large as `tensors` together."""
+    return torch.empty(sum(own.numel() for own in tensors), dtype=tensors[0].dtype, device="meta")

@@ -33,7 +33,7 @@ from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import counted
-from istbench.methods.diloco import DiLoCo
+from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
@@ -49,7 +49,7 @@ class NoLoCo(DiLoCo):
     own_object = "copied"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(DiLoCo.Options):
+    class Options(OuterRoundOptions):
         """Options of `noloco`."""
 
         local_steps: Count = field(

@@ -28,7 +28,7 @@ from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RAT
 from istbench.fabric import Fabric
 from istbench.methods.base import fitting
 from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_of_sent
-from istbench.methods.diloco import DiLoCo
+from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Workload
@@ -42,7 +42,7 @@ class SparseLoCo(DiLoCo):
     name = "sparseloco"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(DiLoCo.Options):
+    class Options(OuterRoundOptions):
         """Options of `sparseloco`."""
 
         local_steps: Count = field(

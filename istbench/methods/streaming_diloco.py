@@ -25,7 +25,7 @@ from istbench.base.options.numbers import Count, CountOrNone, Share
 from istbench.fabric import Fabric
 from istbench.methods.background_mean import Format, PlannedMean, message_bytes
 from istbench.methods.base import counted
-from istbench.methods.diloco import DiLoCo
+from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.fragments import Flight, fragment_slices, layers_of
@@ -40,7 +40,7 @@ class StreamingDiLoCo(DiLoCo):
     own_object = "copied"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(DiLoCo.Options):
+    class Options(OuterRoundOptions):
         """Options of `streaming_diloco`."""
 
         fragments: Count = field(default=2, metadata={"help": "runs of layers that take their outer steps in turn"})

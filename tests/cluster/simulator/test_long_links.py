@@ -31,7 +31,7 @@ def test_a_connection_carries_its_window_once_in_a_round_trip():
     assert seconds(sent(SIZE, (1,)), window_bytes=wide) == exactly(SIZE / BANDWIDTH + FAR)
 
 
-@pytest.mark.parametrize("peers, rate", [(2, 0.25), (3, 0.25), (8, 0.125)])
+@pytest.mark.parametrize(("peers", "rate"), [(2, 0.25), (3, 0.25), (8, 0.125)])
 def test_connections_below_their_windows_share_a_link(peers, rate):
     window = 0.25 * BANDWIDTH * 2 * FAR
     found = seconds(sent(SIZE, tuple(range(1, peers + 1))), window_bytes=window)

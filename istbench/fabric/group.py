@@ -1,0 +1,125 @@
+"""Collectives among some of the nodes, by exchanges in turns.
+
+Traces know collectives of all nodes alone. So a group exchanges messages between two nodes at a time, as
+`Fabric.all_gather_async` does. A trace has each message, and a replay sends it over the links of its two nodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from istbench.fabric.all_reduce import Waiting, add_up, start_mean_in_turns
+from istbench.fabric.exchanges import Turn
+from istbench.fabric.pending import Pending
+
+
+class ExchangingNode(Protocol):
+    """A node that exchanges messages with others: a `Fabric`, or one in a plan."""
+
+    rank: int
+    world_size: int
+
+    def exchange_async(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str) -> Waiting: ...
+
+    def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> Waiting: ...
+
+
+class Group:
+    """Some nodes, of which this node is one.
+
+    All nodes must call the functions of their groups in the same order. A node sends as many bytes as in a ring.
+
+    Attributes:
+        rank: place of this node among the members. world_size: number of members.
+    """
+
+    host_nodes = 1  # the members are on one host, or each on another
+
+    def __init__(self, node: ExchangingNode, ranks: Sequence[int]) -> None:
+        self._node, self._ranks = node, ranks
+        self.rank, self.world_size = ranks.index(node.rank), len(ranks)
+
+    def exchange_async(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str) -> Waiting:
+        """Start an exchange with members, by their places; see `Fabric.exchange_async`."""
+        return self._node.exchange_async(self._by_rank(sends), self._by_rank(receives), name)
+
+    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
+        """Start to fill flat `parts` with every member's `mine`; see `Fabric.all_gather_async`."""
+        of_place = parts.view(self.world_size, mine.numel())
+        if of_place[self.rank].data_ptr() != mine.data_ptr():
+            of_place[self.rank].copy_(mine)
+        under_way = self._in_turns([mine] * self.world_size, list(of_place), name)
+        return Pending(lambda: _wait(under_way))
+
+    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
+        """Start averaging flat `parts` over members; see `Fabric.reduce_scatter_mean_async`."""
+        for_place = parts.view(self.world_size, mine.numel())
+        terms = [mine.new_empty(mine.shape) for _ in range(self.world_size - 1)]
+        terms.insert(self.rank, for_place[self.rank])
+        under_way = self._in_turns(list(for_place), terms, name)
+
+        def finish() -> None:
+            _wait(under_way)
+            add_up(terms, mine)
+            mine.div_(self.world_size)
+
+        return Pending(finish)
+
+    def all_reduce_mean(self, tensor: Tensor, name: str) -> None:
+        """Replace `tensor` on every member by the mean over members, the same bits on all."""
+        self.all_reduce_mean_async(tensor, name).wait()
+
+    def all_reduce_mean_async(self, tensor: Tensor, name: str) -> Pending:
+        """Start to do so. The last messages may leave in the wait only."""
+        return Pending(start_mean_in_turns(self, tensor, name))
+
+    def _in_turns(self, leaving: Sequence[Tensor], arriving: Sequence[Tensor], name: str) -> Waiting:
+        turns = []
+        for distance in range(1, self.world_size):
+            to, source = (self.rank + distance) % self.world_size, (self.rank - distance) % self.world_size
+            turns.append((self._by_rank({to: leaving[to]}), self._by_rank({source: arriving[source]})))
+        return self._node.exchange_in_turns_async(turns, name)
+
+    def _by_rank(self, buffers: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        return {self._ranks[place]: buffer for place, buffer in buffers.items()}
+
+
+class Groups:
+    """Groups of `nodes` consecutive ranks, such as those of a host.
+
+    Attributes:
+        inside: the group of this node. across: the nodes at this node's place in all groups.
+    """
+
+    def __init__(self, node: ExchangingNode, nodes: int) -> None:
+        first, place = node.rank - node.rank % nodes, node.rank % nodes
+        self.inside = Group(node, range(first, first + nodes))
+        self.across = Group(node, range(place, node.world_size, nodes))
+
+    def all_reduce_mean(self, tensor: Tensor, name: str, alike: int | None = None) -> None:
+        """Replace flat `tensor` by the mean over all nodes.
+
+        alike: the first values that are the same on all nodes of a group; by default all of them.
+
+        Each node averages an equal part with the nodes at its place. Then the group gathers the parts. So a tensor
+        crosses the link of a host as often as with one node to a host; a mean by all nodes of their whole tensors
+        sends it once for each node.
+        """
+        if alike is not None:
+            self.inside.all_reduce_mean(tensor[alike:], name)
+        if self.across.world_size == 1 or not tensor.numel():
+            return
+        parts = self.inside.world_size
+        short = -tensor.numel() % parts
+        padded = torch.nn.functional.pad(tensor, (0, short)) if short else tensor
+        mine = padded.view(parts, -1)[self.inside.rank]
+        self.across.all_reduce_mean(mine, name)
+        self.inside.all_gather_async(padded, mine, name).wait()
+        if short:
+            tensor.copy_(padded[: tensor.numel()])
+
+
+def _wait(under_way: Waiting) -> None:
+    under_way.wait()
