@@ -462,7 +462,7 @@ class Fabric:
     def _post(self, kind: str, count: int, peer: int | None = None, after: Sequence[int] = ()) -> int:
         if self._purpose != "training":
             return -1
-        return self.recorder.post(kind, count, () if peer is None else (peer,), after=after)
+        return self.recorder.post(kind, count, () if peer is None else (peer,), 0, after)
 
     @contextmanager
     def _operation(self, name: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Mebibytes, Natural, Rate
-from istbench.base.options.tunable import Tunable
+from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric
 from istbench.methods.footprint import PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions
@@ -55,7 +55,7 @@ class BucketOptions(ClippedOptions):
         default=1,
         metadata={
             "help": "minibatches of a node in an optimizer step, with one exchange",
-            "tune": Tunable(low=1, high=8, scale="log", costs=True),
+            "tune": ACCUMULATED,
         },
     )
 

@@ -82,6 +82,14 @@ class PlannedNode:
         """All-reduce `bytes` bytes, and wait for it."""
         self.wait([self.post("all_reduce", bytes)])
 
+    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> "PlannedTransfers":
+        """Gather `mine` (meta device) of all nodes; see `Fabric.all_gather_async`."""
+        return PlannedTransfers(self, [self.post("all_gather", mine.nbytes)])
+
+    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> "PlannedTransfers":
+        """Average `parts` (meta device) over all nodes; see `Fabric.reduce_scatter_mean_async`."""
+        return PlannedTransfers(self, [self.post("reduce_scatter", parts.nbytes)])
+
     def exchange_async(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str
     ) -> "PlannedTransfers":

@@ -14,6 +14,13 @@ torch passes its collectives to `set_custom_all_gather` and `set_custom_reduce_s
 fabric. With gloo, torch would wait for each collective at its start. Here, as on GPUs, it runs beside the computing
 until its result is needed.
 
+With `accumulate`, torch keeps the gathered parameters and the sums of their gradients from the first to the last
+minibatch of a round. No collective runs between: a round gathers once and averages once, as long as it is.
+
+With `shard`, groups of nodes share the parameters, such as the GPUs of a host, and the groups are replicas of the
+model: torch's hybrid sharding. The rows of a gradient are averaged inside a group, and then by the nodes that have
+these rows. torch cuts the model for the group alone, so the second mean passes through the fabric too.
+
 BatchNorm: as in `ddp`.
 """
 
@@ -21,22 +28,25 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
+from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric, Pending
-from istbench.methods.base import Method, fitting
+from istbench.fabric.group import Group, Groups
+from istbench.methods.base import Method, counted, fitting
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
+from istbench.methods.groups import GroupNodes, check_group
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
-from istbench.methods.sharded_groups import PlannedGroups, gathered_modules, shard_rows
+from istbench.methods.sharded_groups import Gradients, PlannedGroups, gathered_modules, shard_rows
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
 
@@ -61,21 +71,42 @@ class FullySharded(Method):
         forward_prefetch: bool = field(
             default=True, metadata={"help": "gather the next block while one computes its forward pass"}
         )
+        accumulate: Count = field(
+            default=1,
+            metadata={
+                "help": "minibatches of a node in an optimizer step, without collectives between them",
+                "tune": ACCUMULATED,
+            },
+        )
+        shard: GroupNodes | Literal["all"] = field(
+            default="all",
+            metadata={"help": "nodes that share the parameters: all, a number, or host; others are replicas"},
+        )
+
+    @property
+    def round_steps(self) -> int:
+        return int(self.options.accumulate)
 
     def joint_steps(self) -> bool:
-        return True
+        return self.round_steps == 1
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric
         self._full = copy.deepcopy(model)
         self._model = model
-        self._gradients = _Gradients(fabric)
+        nodes = _shards(self.options, fabric.world_size)
+        groups = Groups(fabric, nodes) if nodes < fabric.world_size else None
+        # The nodes that share the parameters, and those that have the same rows.
+        self._inside: Fabric | Group = fabric if groups is None else groups.inside
+        self._across = None if groups is None else groups.across
+        self._gradients = Gradients(self._inside, self._across)
+        self._minibatches = 0  # of the current round
         self._idle: set[str] | None = None  # parameters without a gradient in the first step
         self._cut()
         with_storage(model, fabric.device)
         self._fill()
-        self._shards = list(model.parameters())
-        self._optimizer = self.options.build(self._shards)
+        self._shards = dict(model.named_parameters())
+        self._optimizer = self.options.build(self._shards.values())
 
     def _cut(self) -> None:
         """Let torch cut the model, which has no storage yet, and route its collectives through the fabric."""
@@ -84,13 +115,15 @@ class FullySharded(Method):
         modules = gathered_modules(self._model, self.options.group_params)
         names = {module: name for name, module in self._model.named_modules()}
         for module in (*reversed(modules), self._model):  # the innermost first
-            sharded = fully_shard(module, mesh=self._fabric.mesh_of(self._fabric.world_size))
+            sharded = fully_shard(module, mesh=self._fabric.mesh_of(self._inside.world_size))
             what = names[module] or "the model"
-            sharded.set_custom_all_gather(_Gather(self._fabric, f"gathering {what}"))
+            sharded.set_custom_all_gather(_Gather(self._inside, f"gathering {what}"))
             sharded.set_custom_reduce_scatter(_Reduce(self._gradients, f"averaging gradients of {what}"))
             # Only sums: the fabric makes means of them.
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
+        if self.round_steps > 1:
+            self._root.set_reshard_after_forward(False)
         if self.options.forward_prefetch:
             for module, following in zip((self._model, *modules), modules, strict=False):
                 module.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
@@ -98,7 +131,7 @@ class FullySharded(Method):
     @torch.no_grad()
     def _fill(self) -> None:
         for name, parameter in self._model.named_parameters():
-            own = self._rows(parameter, self._fabric.rank)
+            own = self._rows(parameter, self._inside.rank)
             if own:
                 rows = torch.arange(own.start, own.stop)
                 _local(parameter).copy_(self._workload.initial_rows(self._full, name, rows, self.seed))
@@ -106,7 +139,7 @@ class FullySharded(Method):
             buffer.copy_(self._workload.initial_buffer(self._full, name))
 
     def _rows(self, parameter: Tensor, rank: int) -> range:
-        return shard_rows(parameter.shape[0], rank, self._fabric.world_size)
+        return shard_rows(parameter.shape[0], rank, self._inside.world_size)
 
     def note(self) -> str:
         modules = gathered_modules(self._full, self.options.group_params)
@@ -116,18 +149,65 @@ class FullySharded(Method):
             f"gathers {', '.join(blocks)} apart" if blocks else "gathers the whole model at once: no block is large"
         )
 
+    @property
+    def _root(self) -> FSDPModule:
+        assert isinstance(self._model, FSDPModule)
+        return self._model
+
     def step(self, batch: Batch) -> Tensor:
-        self._optimizer.zero_grad()
+        if not self._minibatches:
+            self._optimizer.zero_grad()
+        self._minibatches += 1
+        ends = self._minibatches == self.round_steps
+        self._root.set_requires_gradient_sync(ends)
+        self._root.set_reshard_after_backward(ends)
         loss = self._workload.loss(self._model, batch)
-        loss.backward()
-        self._gradients.finish()
+        (loss if self.round_steps == 1 else loss / self.round_steps).backward()
+        if ends:
+            self._gradients.finish()
+            self._update()
+            self._fabric.recorder.mark("round")
+        return loss.detach()
+
+    def _update(self) -> None:
         self._require_gradients()
         self._run_hooks()
         self._clip()
         set_rate(self._optimizer, self.learning_rate)
         self._optimizer.step()
+        self._minibatches = 0
+
+    def close_round(self) -> None:
+        self._average_open_round()
         self._fabric.recorder.mark("round")
-        return loss.detach()
+
+    @torch.no_grad()
+    def _average_open_round(self) -> None:
+        """Step on the mean gradient of fewer minibatches than a round has."""
+        nodes = self._inside.world_size
+        for name, whole in self._gathered().items():
+            gradient, whole.grad = whole.grad, None
+            if gradient is None:
+                continue
+            gradient.mul_(self.round_steps / self._minibatches)
+            most = len(self._rows(whole, 0))
+            parts = gradient.new_zeros(nodes * most, *gradient.shape[1:])
+            parts[: len(gradient)] = gradient
+            mine = parts.new_empty(most, *gradient.shape[1:])
+            self._gradients.average(mine.view(-1), parts.view(-1), f"averaging gradients of {name}")
+            self._gradients.finish()
+            own = mine[: len(self._rows(whole, self._inside.rank))]
+            self._shards[name].grad = self._spread(own, self._shards[name])
+        for module in self._cut_modules():
+            module.reshard()
+        self._update()
+
+    def _cut_modules(self) -> list[FSDPModule]:
+        return [module for module in self._model.modules() if isinstance(module, FSDPModule)]
+
+    def _gathered(self) -> dict[str, nn.Parameter]:
+        """The whole parameters with their gradients, inside a round of several minibatches."""
+        return {name: own for name, own in self._model.named_parameters() if not isinstance(own, DTensor)}
 
     def _require_gradients(self) -> None:
         """Refuse a step whose parameters without a gradient are others than in the first step.
@@ -138,7 +218,7 @@ class FullySharded(Method):
         Raises:
             UserError: naming a parameter.
         """
-        trained = [(name, own) for name, own in self._model.named_parameters() if own.requires_grad]
+        trained = [(name, own) for name, own in self._shards.items() if own.requires_grad]
         idle = {name for name, own in trained if own.grad is None and _local(own).numel()}
         if self._idle is None:
             self._idle = set() if self._workload.start_sums() else idle
@@ -150,7 +230,7 @@ class FullySharded(Method):
     @torch.no_grad()
     def _run_hooks(self) -> None:
         """Call the hooks of gradients, such as that of a scaled loss: torch does not call the hooks of shards."""
-        for parameter in self._shards:
+        for parameter in self._shards.values():
             for hook in (parameter._backward_hooks or {}).values():
                 if parameter.grad is not None:
                     parameter.grad = hook(parameter.grad)
@@ -160,20 +240,37 @@ class FullySharded(Method):
         """Clip the gradients by their norm over all nodes; each node has only its rows of them."""
         if not self.options.clip:
             return
-        gradients = [_local(shard.grad) for shard in self._shards if shard.grad is not None]
+        gradients = [_local(shard.grad) for shard in self._shards.values() if shard.grad is not None]
         squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum().reshape(1)
-        self._fabric.all_reduce_sum(squares, "adding up the gradient's norm")
+        if self._across is None:
+            self._fabric.all_reduce_sum(squares, "adding up the gradient's norm")
+        else:
+            self._inside.all_reduce_mean(squares, "adding up the gradient's norm")
+            squares.mul_(self._inside.world_size)
         factor = (self.options.clip / (squares.sqrt() + 1e-6)).clamp(max=1)
         for gradient in gradients:
             gradient.mul_(factor)
 
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
+        if not self._minibatches:
+            return self._assembled()
+        # Inside a round the assembled model is the one that closing the round gives.
+        before = copy.deepcopy(self.state_dict())
+        self._average_open_round()
+        full = self._assembled()
+        self.load_state_dict(before)
+        return full
+
+    def _assembled(self) -> nn.Module | None:
         full = with_storage(copy.deepcopy(self._full), self._fabric.device) if self._fabric.rank == 0 else None
-        for name, parameter in self._model.named_parameters():
-            rows = [self._rows(parameter, rank) for rank in range(self._fabric.world_size)]
+        nodes = self._inside.world_size
+        for name, parameter in self._shards.items():
+            # The first group has all rows.
+            ranks = range(self._fabric.world_size)
+            rows = [self._rows(parameter, rank) if rank < nodes else range(0) for rank in ranks]
             sizes = [len(own) * math.prod(parameter.shape[1:]) for own in rows]
-            shard = _local(parameter).reshape(-1)
+            shard = _local(parameter).reshape(-1)[: sizes[self._fabric.rank]]
             for rank, values in self._fabric.gather_to_zero(shard, sizes, f"assembling {name}"):
                 if full is not None:
                     whole = full.get_parameter(name)
@@ -189,15 +286,20 @@ class FullySharded(Method):
             index: {name: _local(value) if isinstance(value, Tensor) else value for name, value in kept.items()}
             for index, kept in optimizer["state"].items()
         }
-        return {
-            "shards": {name: _local(parameter) for name, parameter in self._model.named_parameters()},
+        state: dict[str, Any] = {
+            "shards": {name: _local(parameter) for name, parameter in self._shards.items()},
             "buffers": dict(self._model.named_buffers()),
             "optimizer": {**optimizer, "state": slots},
         }
+        if self.round_steps > 1:
+            whole = self._gathered() if self._minibatches else {}
+            state["minibatches"] = self._minibatches
+            state["gradients"] = {name: own.grad for name, own in whole.items() if own.grad is not None}
+        return state
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self._shards.items():
             own = _local(parameter)
             own.copy_(fitting(state["shards"][name], own, f"shard {name}"))
         for name, buffer in self._model.named_buffers():
@@ -208,6 +310,18 @@ class FullySharded(Method):
             for index, kept in state["optimizer"]["state"].items()
         }
         load_optimizer_state(self._optimizer, {**state["optimizer"], "state": slots})
+        if self.round_steps > 1:
+            self._minibatches = counted(state, "minibatches", below=self.round_steps)
+            self._go_on_inside(state["gradients"])
+
+    def _go_on_inside(self, gradients: dict[str, Tensor]) -> None:
+        """Gather the parameters for a round that has begun, with the sums of their `gradients`."""
+        for module in self._cut_modules() if self._minibatches else ():
+            with self._fabric.accounting("assemble"):
+                module.unshard()
+        whole = self._gathered()
+        for name, gradient in gradients.items():
+            whole[name].grad = fitting(gradient, whole[name], f"gradient {name}").to(self._fabric.device)
 
     def _spread(self, value: Any, parameter: nn.Parameter) -> Any:
         """Optimizer state `value` of this node's rows of `parameter`, as the DTensor that torch expects."""
@@ -225,6 +339,10 @@ class FullySharded(Method):
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        if options.shard != "all":
+            check_group("shard", options.shard, world_size)
+        if options.shard == 1 and world_size > 1:
+            raise UserError("shard=1 keeps the whole model on every node; use ddp, or a larger shard")
         for name, parameter in model.named_parameters():
             if not parameter.dim():
                 raise UserError(
@@ -234,16 +352,28 @@ class FullySharded(Method):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """A shard of everything, and the groups that are gathered or in transfer at one time."""
         options = self.options
-        groups = PlannedGroups.of(model, options.group_params, world_size, ahead=options.forward_prefetch)
+        nodes = _shards(options, world_size)
+        groups = PlannedGroups.of(
+            model,
+            options.group_params,
+            nodes,
+            world_size,
+            ahead=options.forward_prefetch,
+            accumulate=options.accumulate,
+        )
         shards = tuple(
-            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, world_size))], parameter.requires_grad)
+            nn.Parameter(parameter[: len(shard_rows(len(parameter), 0, nodes))], parameter.requires_grad)
             for parameter in model.parameters()
         )
         stepped = tuple(shard for shard in shards if shard.requires_grad)
 
         def rounds(node: PlannedNode) -> Iterator[None]:
+            norm = torch.empty(1, device="meta")
             for _ in groups.rounds(node):
-                node.all_reduce(torch.float32.itemsize)
+                if nodes == world_size:
+                    node.all_reduce(norm.nbytes)
+                else:
+                    Groups(node, nodes).inside.all_reduce_mean(norm, "")
                 yield
 
         return Footprint(
@@ -263,8 +393,8 @@ class FullySharded(Method):
 class _Gather(AllGather):
     """torch's all-gather of a group's parameters, through the fabric."""
 
-    def __init__(self, fabric: Fabric, name: str) -> None:
-        self._fabric, self._name = fabric, name
+    def __init__(self, nodes: Fabric | Group, name: str) -> None:
+        self._nodes, self._name = nodes, name
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -272,40 +402,13 @@ class _Gather(AllGather):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
     ) -> Pending:
-        return self._fabric.all_gather_async(output_tensor, input_tensor, self._name)
-
-
-class _Gradients:
-    """Averages the gradients of a backward pass one group at a time, to keep few buffers."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self._pending: Pending | None = None
-        self._averaged: set[str] = set()
-
-    def average(self, mine: Tensor, parts: Tensor, name: str) -> None:
-        """Start averaging a group's gradients `parts` over nodes; `mine` is this node's part."""
-        self._wait()
-        self._pending = self._fabric.reduce_scatter_mean_async(mine, parts, name)
-        if name in self._averaged:  # of a module used twice: torch adds them to the first ones at once
-            self._wait()
-        self._averaged.add(name)
-
-    def finish(self) -> None:
-        """Wait for the last group."""
-        self._wait()
-        self._averaged.clear()
-
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending = None
+        return self._nodes.all_gather_async(output_tensor, input_tensor, self._name)
 
 
 class _Reduce(ReduceScatter):
     """torch's reduce-scatter of a group's gradients, through the fabric."""
 
-    def __init__(self, gradients: _Gradients, name: str) -> None:
+    def __init__(self, gradients: Gradients, name: str) -> None:
         self._gradients, self._name = gradients, name
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -315,6 +418,13 @@ class _Reduce(ReduceScatter):
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
         self._gradients.average(output_tensor, input_tensor, self._name)
+
+
+def _shards(options: FullySharded.Options, world_size: int) -> int:
+    """The nodes that share the parameters."""
+    nodes = world_size if options.shard == "all" else options.shard
+    assert isinstance(nodes, int)
+    return nodes
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -4,10 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from istbench.cluster.collective import Backend
+from istbench.fabric.all_reduce import Waiting
+from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -48,6 +52,57 @@ def padded_bytes(parameter: nn.Parameter, world_size: int) -> int:
     return rows * math.prod(parameter.shape[1:]) * parameter.element_size()
 
 
+class ShardedCollectives(Protocol):
+    """The nodes that share the parameters: a `Fabric`, a `Group` of its nodes, or a planned node."""
+
+    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Waiting: ...
+
+    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Waiting: ...
+
+
+class Gradients:
+    """Averages the gradients of a backward pass one group of parameters at a time, to keep few buffers.
+
+    With replicas of the model, the mean of a shard over these travels while the next group is averaged.
+    """
+
+    def __init__(self, inside: ShardedCollectives, across: Group | None) -> None:
+        self._inside, self._across = inside, across
+        self._under_way: list[Iterator[None]] = []
+        self._averaged: set[str] = set()
+
+    def average(self, mine: Tensor, parts: Tensor, name: str) -> None:
+        """Start averaging a group's gradients `parts` over nodes; `mine` is this node's part."""
+        self._advance()
+        stages = self._stages(mine, parts, name)
+        next(stages)
+        self._under_way.append(stages)
+        if name in self._averaged:  # of a module used twice: torch adds them to the first ones at once
+            self._wait()
+        self._averaged.add(name)
+
+    def finish(self) -> None:
+        """Wait for the last groups."""
+        self._wait()
+        self._averaged.clear()
+
+    def _stages(self, mine: Tensor, parts: Tensor, name: str) -> Iterator[None]:
+        scattered = self._inside.reduce_scatter_mean_async(mine, parts, name)
+        yield
+        scattered.wait()
+        if self._across is not None:
+            averaged = self._across.all_reduce_mean_async(mine, name)
+            yield
+            averaged.wait()
+
+    def _advance(self) -> None:
+        self._under_way = [stages for stages in self._under_way if next(stages, self) is None]
+
+    def _wait(self) -> None:
+        while self._under_way:
+            self._advance()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedGroups:
     """The groups of a model on some nodes; the last group is the model's own.
@@ -55,20 +110,27 @@ class PlannedGroups:
     Attributes:
         gathered, reduced: bytes of each group's parameters, and of those with gradients, including padding.
         gradients: bytes of each group's gradients. largest_gradient: of one parameter.
-        group_of: the group of each trained parameter, by number.
+        dtypes: of each group's gradients. group_of: the group of each trained parameter, by number.
+        shards: nodes that share the parameters. world_size: all nodes.
         ahead: whether nodes gather the next group during the forward pass of a group.
+        accumulate: minibatches in a step; several keep the gathered parameters from the first to the last.
     """
 
     gathered: list[int]
     reduced: list[int]
     gradients: list[int]
     largest_gradient: int
+    dtypes: list[torch.dtype]
     group_of: list[int]
+    shards: int
     world_size: int
     ahead: bool
+    accumulate: int
 
     @classmethod
-    def of(cls, model: nn.Module, least: int, world_size: int, *, ahead: bool) -> "PlannedGroups":
+    def of(
+        cls, model: nn.Module, least: int, shards: int, world_size: int, *, ahead: bool, accumulate: int = 1
+    ) -> "PlannedGroups":
         """The groups of `model` (meta device)."""
         members: list[list[nn.Parameter]] = []
         numbers: dict[nn.Parameter, int] = {}
@@ -81,13 +143,16 @@ class PlannedGroups:
         members.append([parameter for parameter in model.parameters() if parameter not in numbers])
         with_gradient = [[p for p in own if p.requires_grad] for own in members]
         return cls(
-            gathered=[sum(padded_bytes(p, world_size) for p in own) for own in members],
-            reduced=[sum(padded_bytes(p, world_size) for p in own) for own in with_gradient],
+            gathered=[sum(padded_bytes(p, shards) for p in own) for own in members],
+            reduced=[sum(padded_bytes(p, shards) for p in own) for own in with_gradient],
             gradients=[tensor_bytes(own) for own in with_gradient],
             largest_gradient=max((tensor_bytes([parameter]) for parameter in trained(model)), default=0),
             group_of=[numbers.get(parameter, len(modules)) for parameter in trained(model)],
+            dtypes=[own[0].dtype if own else torch.float32 for own in with_gradient],
+            shards=shards,
             world_size=world_size,
             ahead=ahead,
+            accumulate=accumulate,
         )
 
     def buffers(self, backend: Backend) -> int:
@@ -95,9 +160,13 @@ class PlannedGroups:
 
         The backward pass of a group needs the most: the group, the next group to arrive, the group's gradients, and
         the gradients of the group before, which leave. NCCL gathers into a buffer that torch copies; it adds up
-        gradients on the way, where with gloo the other nodes' parts arrive first.
+        gradients on the way, where with gloo the other nodes' parts arrive first. Accumulation keeps all groups and
+        their gradients.
         """
-        several, copied = self.world_size > 1, backend == "nccl"
+        several, copied = self.shards > 1, backend == "nccl"
+        if self.accumulate > 1:
+            leaving = max(self._leaving(group, backend) for group in range(len(self.gathered)))
+            return sum(self.gathered) + sum(self.gradients) + leaving
         *gathered, whole = self.gathered
         most = self.gradients[-1] + (self._leaving(0, backend) if gathered else 0)
         for group, size in enumerate(gathered):
@@ -108,19 +177,27 @@ class PlannedGroups:
         return whole + max(0, most - self.largest_gradient)
 
     def _leaving(self, group: int, backend: Backend) -> int:
-        """Bytes of a reduce-scatter of a group: its gradients, and with gloo the other nodes' parts that arrive."""
-        if self.world_size == 1:
+        """Bytes of a reduce-scatter of a group: its gradients, and with gloo the other nodes' parts that arrive.
+
+        Replicas exchange their means of a shard, also with NCCL by messages.
+        """
+        if self.shards == 1:
             return 0
-        parts = self.reduced[group] * (self.world_size - 1) // self.world_size if backend == "gloo" else 0
-        return self.reduced[group] + parts
+        replicated = self.shards < self.world_size
+        parts = self.shards - 1 if backend == "gloo" or replicated else 0
+        return self.reduced[group] + self.reduced[group] * (parts + replicated) // self.shards
 
     def rounds(self, node: PlannedNode) -> Iterator[None]:
         """The rounds of a node, for a footprint."""
+        groups = Groups(node, self.shards) if self.shards < self.world_size else None
+        inside: ShardedCollectives = node if groups is None else groups.inside
+        gradients = Gradients(inside, None if groups is None else groups.across)
         while True:
-            step = _Step(self, node)
-            step.forward()
-            step.backward()
-            node.update(1 / self.world_size)
+            step = _Step(self, node, inside, gradients)
+            for minibatch in range(self.accumulate):
+                step.forward()
+                step.backward(last=minibatch == self.accumulate - 1)
+            node.update(1 / self.shards)
             yield
 
 
@@ -131,11 +208,13 @@ def _names(module: nn.Module) -> Counter[nn.Parameter]:
 
 @dataclass
 class _Step:
-    """One local step of a planned node."""
+    """One optimizer step of a planned node."""
 
     groups: PlannedGroups
     node: PlannedNode
-    arriving: dict[int, int] = field(default_factory=dict)
+    inside: ShardedCollectives
+    gradients: Gradients
+    arriving: dict[int, Waiting | None] = field(default_factory=dict)
     used: list[int] = field(default_factory=list)
 
     def forward(self) -> None:
@@ -147,23 +226,25 @@ class _Step:
                 self._use(group, group + 1)
                 self.used.append(group)
 
-    def backward(self) -> None:
+    def backward(self, *, last: bool) -> None:
         queue = self.used[::-1]
         missing = [self.groups.group_of.count(group) for group in range(len(self.groups.gathered))]
-        leaving: list[int] = []
-        self.arriving.clear()
+        if self.groups.accumulate == 1:
+            self.arriving.clear()
         self._enter(queue, 0)
         for number in self.node.backward():
             group = self.groups.group_of[number]
             missing[group] -= 1
             if missing[group]:
                 continue
-            if self.groups.world_size > 1:
-                self.node.wait(leaving)
-                leaving = [self.node.post("reduce_scatter", self.groups.reduced[group])]
+            if last and self.groups.shards > 1:
+                dtype, name = self.groups.dtypes[group], str(group)
+                parts = torch.empty(self.groups.reduced[group] // dtype.itemsize, dtype=dtype, device="meta")
+                self.gradients.average(parts[: len(parts) // self.groups.shards].clone(), parts, name)
             if group in queue:
                 self._enter(queue, queue.index(group) + 1)
-        self.node.wait(leaving)
+        if last:
+            self.gradients.finish()
 
     def _enter(self, queue: list[int], place: int) -> None:
         """Gather the group at `place` for its backward pass, and start gathering the next."""
@@ -181,11 +262,13 @@ class _Step:
             self._gather(then)
 
     def _gather(self, group: int) -> None:
-        size = self.groups.gathered[group] // self.groups.world_size
-        if size and self.groups.world_size > 1 and group not in self.arriving:
-            self.arriving[group] = self.node.post("all_gather", size)
+        size = self.groups.gathered[group]
+        if size and self.groups.shards > 1 and group not in self.arriving:
+            parts = torch.empty(size, dtype=torch.uint8, device="meta")
+            self.arriving[group] = self.inside.all_gather_async(parts, parts[: size // self.groups.shards], "")
 
     def _arrive(self, group: int) -> None:
-        if group in self.arriving and self.arriving[group] >= 0:
-            self.node.wait([self.arriving[group]])
-            self.arriving[group] = -1
+        arriving = self.arriving.get(group)
+        if arriving is not None:
+            arriving.wait()
+            self.arriving[group] = None

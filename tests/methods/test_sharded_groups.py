@@ -48,7 +48,7 @@ def test_a_block_within_a_block_counts_by_itself():
     with torch.device("meta"):
         resnet = cifar_resnet18(64, 10)
     assert names(resnet, 1_000_000) == ["block3_2", "block4_1", "block4_2"]  # of residual blocks the widest
-    groups = PlannedGroups.of(resnet, 1_000_000, 3, ahead=True)
+    groups = PlannedGroups.of(resnet, 1_000_000, 3, 3, ahead=True)
     assert sum(groups.gathered) >= 4 * sum(parameter.numel() for parameter in resnet.parameters())
 
 

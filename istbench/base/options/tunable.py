@@ -34,3 +34,6 @@ OUTER_RATE = Tunable(low=0.05, high=1.5, scale="log")
 """Short rounds may want a tenth of the 0.7 that long rounds want."""
 
 OUTER_MOMENTUM = Tunable(low=0, high=0.95)
+
+ACCUMULATED = Tunable(low=1, high=8, scale="log", costs=True)
+"""Minibatches in an optimizer step."""
