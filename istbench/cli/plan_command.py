@@ -136,7 +136,7 @@ def _plan_script(
     selected, assumed = clusters_of(record, [cluster] if cluster else [], *links)
     ((there,),) = selected.values()
     from istbench.plan.script_plan import plan_script
-    from istbench.plan.script_trace import ChosenMethod
+    from istbench.plan.script_time import ChosenMethod
 
     with replaying():
         chosen = ChosenMethod(name=given["method"], options=options)

@@ -7,7 +7,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.plan.script_plan import assumptions
-from istbench.plan.script_trace import ChosenMethod, chosen_methods, methods_for, script_time, script_trace
+from istbench.plan.script_time import ChosenMethod, chosen_methods, script_time
+from istbench.plan.script_trace import methods_for, script_trace
 from istbench.report.report import Report
 from istbench.report.tables.script import steps_sentence, steps_table
 from istbench.report.tables.script_map import FastestMap

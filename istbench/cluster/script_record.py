@@ -55,9 +55,14 @@ class RecordedTensor(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType
 
     @property
+    def values(self) -> int:
+        """The number of its values."""
+        return math.prod(self.shape)
+
+    @property
     def bytes(self) -> int:
         """Bytes of its values."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return self.values * ITEM_BYTES[self.dtype]
 
 
 class RecordedParameter(RecordedTensor, frozen=True, kw_only=True):

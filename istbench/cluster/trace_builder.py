@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,3 +173,34 @@ def merge(nodes: Sequence[NDArray[Any]], *, world_size: int | None = None, **met
     if found:
         raise ValueError(found)
     return trace
+
+
+class Buffer(Protocol):
+    """What a message carries: a tensor."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class PostSend(Protocol):
+    """Records that a buffer starts to a peer, after other operations; returns its number."""
+
+    def __call__(self, peer: int, buffer: Any, after: Sequence[int]) -> int: ...
+
+
+def post_turns(
+    turns: Sequence[tuple[Mapping[int, Buffer], Mapping[int, Buffer]]],
+    post_receive: Callable[[int, Any], int],
+    post_send: PostSend,
+) -> list[int]:
+    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers.
+
+    turns: buffers to send and to receive, by peer.
+    """
+    numbers: list[int] = []
+    before: list[int] = []
+    received = [[post_receive(peer, buffer) for peer, buffer in arriving.items()] for _, arriving in turns]
+    for (leaving, _), receives in zip(turns, received, strict=True):
+        before = receives + [post_send(peer, buffer, before) for peer, buffer in leaving.items()]
+        numbers += before
+    return numbers

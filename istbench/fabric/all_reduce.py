@@ -10,9 +10,8 @@ carry as many times the bytes. So the nodes of a host first add up its values, a
 part with the nodes of the same place on the other hosts. Last, they exchange the means inside the host.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Protocol
 
 import torch

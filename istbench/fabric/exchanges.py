@@ -1,10 +1,10 @@
 """Exchanges over the transport, while the nodes compute: a message to each peer, all at once or in turns."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -113,23 +113,6 @@ class Exchanges:
 def not_empty(buffers: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The `buffers` that are not empty, by rising peer."""
     return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.numel()}
-
-
-class PostSend(Protocol):
-    """Records that a buffer starts to a peer, after other operations; returns its number."""
-
-    def __call__(self, peer: int, buffer: Tensor, after: Sequence[int]) -> int: ...
-
-
-def post_turns(turns: Sequence[Turn], post_receive: Callable[[int, Tensor], int], post_send: PostSend) -> list[int]:
-    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers."""
-    numbers: list[int] = []
-    before: list[int] = []
-    received = [[post_receive(peer, buffer) for peer, buffer in arriving.items()] for _, arriving in turns]
-    for (leaving, _), receives in zip(turns, received, strict=True):
-        before = receives + [post_send(peer, buffer, before) for peer, buffer in leaving.items()]
-        numbers += before
-    return numbers
 
 
 def with_ranks(name: str, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> str:

@@ -9,8 +9,7 @@ A vector travels as float32, as bf16, or as int8: the values of a chunk are mult
 every chunk has one float32 scale. Values are rounded to the nearest once in each phase. What is lost is lost.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +17,9 @@ from torch import Tensor
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
 from istbench.methods.base import fitting
-from istbench.methods.footprint import PlannedNode
+from istbench.methods.planned_mean import CHUNK, SCALE_BYTES, part_lengths
+from istbench.methods.planned_mean import Format as Format
 
-Format = Literal["float32", "bf16", "int8"]
-CHUNK = 256  # values with one scale
-_SCALE_BYTES = 4
 _LARGEST = 127
 
 
@@ -42,62 +39,16 @@ def decode(message: Tensor, length: int, send: Format) -> Tensor:
     """The float32 vector [length] of a `message` of `encode`."""
     if send != "int8":
         return message.float()
-    head = _SCALE_BYTES * -(-length // CHUNK)
+    head = SCALE_BYTES * -(-length // CHUNK)
     scales = message[:head].clone().view(torch.float32)
     chunks = _in_chunks(message[head:].float()) * scales[:, None]
     return chunks.flatten()[:length]
-
-
-def message_bytes(length: int, send: Format) -> int:
-    """Bytes of the message of a vector of `length` values."""
-    if send == "int8":
-        return length + _SCALE_BYTES * -(-length // CHUNK)
-    return length * (2 if send == "bf16" else 4)
-
-
-def part_lengths(length: int, nodes: int) -> list[int]:
-    """The length of each rank's part of a vector, as `torch.tensor_split` cuts it."""
-    return [length // nodes + (rank < length % nodes) for rank in range(nodes)]
 
 
 def _in_chunks(vector: Tensor) -> Tensor:
     """`vector` [length] as [chunks, CHUNK], filled up with zeros."""
     missing = -len(vector) % CHUNK
     return (torch.cat([vector, vector.new_zeros(missing)]) if missing else vector).view(-1, CHUNK)
-
-
-class PlannedMean:
-    """The messages of a `BackgroundMean` of `length` values, in a plan of `node`."""
-
-    def __init__(self, node: PlannedNode, length: int, send: Format) -> None:
-        self._node = node
-        self._sizes = [message_bytes(part, send) for part in part_lengths(length, node.world_size)]
-        self._transfers: list[int] = []
-
-    def start(self) -> None:
-        """Send the parts on their way."""
-        self._transfers = self._posted(
-            arriving=[self._sizes[self._node.rank]] * len(self._sizes), leaving=self._sizes
-        )
-
-    def turn(self) -> None:
-        """Wait for the parts, and send their mean on its way."""
-        self.wait()
-        self._transfers = self._posted(
-            arriving=self._sizes, leaving=[self._sizes[self._node.rank]] * len(self._sizes)
-        )
-
-    def wait(self) -> None:
-        """Wait for the messages of the current phase."""
-        self._node.wait(self._transfers)
-
-    def _posted(self, *, arriving: Sequence[int], leaving: Sequence[int]) -> list[int]:
-        return [
-            self._node.post(kind, sizes[peer], [peer])
-            for kind, sizes in (("receive", arriving), ("send", leaving))
-            for peer in sorted(self._node.peers)
-            if sizes[peer]
-        ]
 
 
 class BackgroundMean:

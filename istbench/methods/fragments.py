@@ -1,8 +1,6 @@
 """Fragments of a model: runs of whole layers of about as many parameters, and the flight of their changes."""
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +12,7 @@ from istbench.methods.background_mean import BackgroundMean, Format
 from istbench.methods.base import counted
 from istbench.methods.flat import floating_tensors, places
 from istbench.methods.outer_step import OuterStep
+from istbench.methods.planned_mean import balanced_runs
 
 
 def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
@@ -37,24 +36,6 @@ def fragment_slices(model: nn.Module, count: int) -> list[list[slice]]:
             ends[parameter.dtype] += places(parameter)
         fragments.append([slice(starts[dtype], ends[dtype]) for dtype in ends])
     return fragments
-
-
-def balanced_runs(sizes: Sequence[int], count: int) -> list[range]:
-    """Cut `sizes` into `count` runs of neighbours, none empty, so that the largest sum is as small as possible."""
-
-    def runs(limit: int) -> list[range]:
-        found: list[range] = []
-        first = total = 0
-        for number, size in enumerate(sizes):
-            scarce = len(sizes) - number == count - 1 - len(found)  # the rest must be runs of one each
-            if number > first and (total + size > limit or scarce):
-                found.append(range(first, number))
-                first, total = number, 0
-            total += size
-        return [*found, range(first, len(sizes))]
-
-    limits = range(max(sizes), sum(sizes) + 1)
-    return runs(limits[bisect_left(limits, True, key=lambda limit: len(runs(limit)) <= count)])
 
 
 class Flight:

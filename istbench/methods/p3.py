@@ -24,7 +24,7 @@ from istbench.base.options.numbers import Count, CountOrNone
 from istbench.fabric import Fabric
 from istbench.methods.footprint import Footprint
 from istbench.methods.parameter_server import ParameterServer
-from istbench.methods.served import ServedModel
+from istbench.methods.served.model import ServedModel
 from istbench.workloads.base import Workload
 
 _SLICES_TRIED = (50_000, 25_000, 100_000, 200_000)

@@ -24,8 +24,8 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method, is_parameter, materialise
 from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.methods.served import ServedModel
 from istbench.methods.served.footprint import served_footprint
+from istbench.methods.served.model import ServedModel
 from istbench.workloads.base import Batch, Workload
 
 

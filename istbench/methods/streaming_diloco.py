@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone, Share
 from istbench.fabric import Fabric
-from istbench.methods.background_mean import Format, PlannedMean, message_bytes
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.fragments import Flight, fragment_slices, layers_of
 from istbench.methods.outer_step import OuterStep
+from istbench.methods.planned_mean import Format, PlannedMean, message_bytes
 from istbench.workloads.base import Batch, Workload
 
 

@@ -9,7 +9,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus
 from istbench.cluster.script_record import ScriptRecord
 from istbench.plan.memory import node_memory
-from istbench.plan.script_trace import ChosenMethod, PlannedScript, script_time
+from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_trace import PlannedScript
 
 TIMING_ONLY = "timing only: a script's loss and accuracy by these methods are unknown"
 

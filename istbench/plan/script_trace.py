@@ -4,9 +4,7 @@ The method's own plan gives the messages. A local step takes the recorded second
 start when the recorded gradients were ready.
 """
 
-import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,72 +13,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from istbench.base.errors import UserError
-from istbench.base.options.options import option_text, parse_pairs
-from istbench.cluster.clock import ClusterTime, cluster_time
-from istbench.cluster.estimate import bytes_sent
-from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import one_stands_for_all
-from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.cluster.trace_builder import TraceBuilder
 from istbench.methods.base import Method, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, load_method, registered
+from istbench.plan.script_time import ChosenMethod
 from istbench.plan.script_workload import ScriptWorkload, check_record
 from istbench.plan.traced_node import TracedNode, check_events, trace_like
 from istbench.workloads.contract import blank_model
 
 _LEAST_STEPS = 4
-_STEPS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChosenMethod:
-    """A method and its options, as typed."""
-
-    name: str
-    options: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        """For a table: `local_sgd local_steps=40`."""
-        return " ".join([self.name, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptTime:
-    """A step of a recorded script by a method on some nodes of a cluster.
-
-    Attributes:
-        method: with its options. step_s: seconds of a local step, exchanges included, in the steady state.
-        local_steps: in a round, between two exchanges.
-        alone_s: of a step of one node alone there. sent: bytes that the busiest node sends in a local step.
-        time: how the nodes spend the seconds.
-    """
-
-    method: str
-    nodes: int
-    local_steps: int
-    step_s: float
-    alone_s: float
-    sent: float
-    time: ClusterTime
-
-
-def chosen_methods(texts: Iterable[str]) -> list[ChosenMethod]:
-    """Methods from texts such as `ddp,p3` or `local_sgd local_steps=40`.
-
-    Raises:
-        UserError: for a text without a method, or options not of the form name=value.
-    """
-    chosen = []
-    for text in (part.strip() for given in texts for part in given.split(",")):
-        if not text:
-            raise UserError("--method is empty; ddp,p3 are two methods, 'local_sgd local_steps=40' has an option")
-        name, *pairs = text.split()
-        chosen.append(ChosenMethod(name=name, options=parse_pairs(pairs, "--method")))
-    return chosen
 
 
 def methods_for(record: ScriptRecord) -> list[ChosenMethod]:
@@ -157,34 +101,3 @@ def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trac
         UserError: as `PlannedScript.of` and `PlannedScript.trace` do.
     """
     return PlannedScript.of(record, method, nodes).trace()
-
-
-def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profile: ClusterProfile) -> ScriptTime:
-    """The seconds of a step in `trace`, of `script_trace`, on `profile`.
-
-    Raises:
-        UserError: as `cluster_time` does.
-    """
-    steps = -(-_STEPS // trace.steps) * trace.steps
-    time = cluster_time(trace, profile, [steps, 2 * steps])
-    time = dataclasses.replace(time, check=replay_check(method.name, {}))
-    half, whole = time.seconds
-    sent = max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
-    alone = cluster_time(alone_trace(record), profile, [1]).seconds[0]
-    return ScriptTime(
-        method=method.label,
-        nodes=trace.world_size,
-        local_steps=trace.round_steps,
-        step_s=(whole - half) / steps,
-        alone_s=alone,
-        sent=sent,
-        time=time,
-    )
-
-
-def alone_trace(record: ScriptRecord) -> Trace:
-    """The trace of the recorded process: a step without messages."""
-    builder = TraceBuilder(lambda: 0.0)
-    builder.compute(record.step_s)
-    builder.mark("step")
-    return trace_like(record.machine, [builder.to_arrays()], 1, None, 0)

@@ -12,8 +12,9 @@ from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.methods.base import CutsUnits, Method, OwnKernels
-from istbench.methods.footprint import StepCost, trained
+from istbench.methods.footprint import StepCost
 from istbench.methods.optimizer import RULES, ClippedOptions
+from istbench.plan.recorded_step import computing_s, step_cost, update_cost
 from istbench.plan.traced_node import UpdateCost
 from istbench.workloads.base import Batch, Progress, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
@@ -65,43 +66,17 @@ class ScriptWorkload(Workload):
         return {"optimizer": own}
 
     def step_cost(self, model: nn.Module) -> StepCost:
-        """The recorded step of `model`, as the cost of a plan; its shares are those of `computing_s`."""
-        record = self.record
-        by_place = sorted(record.parameters, key=lambda parameter: parameter.place)
-        parameters = [parameter for parameter in by_place if parameter.trained]
-        assert len(parameters) == len(trained(model))
-        peak = record.peak_bytes
-        return StepCost(
-            # The peak is of the process, with its model and optimizer.
-            peak=None if peak is None else max(0, peak - record.model_bytes - record.state_bytes),
-            batch=0,
-            flops=record.machine.work.operations if record.machine.work else None,
-            bytes=record.machine.work.bytes if record.machine.work else 0.0,
-            uses=self._in_order([parameter.used_s for parameter in parameters], unseen=0.0),
-            ready=self._in_order([parameter.ready_s for parameter in parameters], unseen=1.0),
-        )
-
-    def _in_order(self, seconds: list[float | None], *, unseen: float) -> tuple[tuple[int, float], ...]:
-        """Parameters by number, by rising share of the computing before their moment."""
-        whole = self.computing_s or 1.0
-        shares = [unseen if moment is None else min(1.0, moment / whole) for moment in seconds]
-        return tuple(sorted(enumerate(shares), key=lambda pair: pair[1]))
+        """The recorded step of `model`, as the cost of a plan."""
+        return step_cost(self.record)
 
     @property
     def computing_s(self) -> float:
         """Seconds of a recorded step without its update."""
-        return max(0.0, self.record.step_s - self.record.update_s - self.record.before_update_s)
+        return computing_s(self.record)
 
     def update_cost(self, scale: float = 1.0) -> UpdateCost:
         """The update of a recorded step, its seconds times `scale`."""
-        record = self.record
-        memory = record.machine.memory_gb_per_s
-        return UpdateCost(
-            before_s=scale * record.before_update_s,
-            optimizer_s=scale * record.update_s,
-            # Adding reads two values and writes one.
-            adding_s=scale * 3e-9 * record.gradient_bytes / memory if memory else 0.0,
-        )
+        return update_cost(self.record, scale)
 
     def computed_bytes(self) -> int:
         """None apart from those in the recorded peak."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from istbench.base.errors import UserError
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.cluster.trace_builder import EarlierOperations, merge, set_work
-from istbench.methods.footprint import PlannedNode, StepCost
+from istbench.methods.planned_node import PlannedNode, StepCost
 
 MOST_EVENTS = 1_000_000
 """Events of all nodes that a simulation replays in minutes."""

@@ -45,7 +45,8 @@ from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.machine_speed import MemoryArrays
 from istbench.node.trace_sample import measured, speeds_of
-from istbench.plan.script_trace import ChosenMethod, script_time, script_trace
+from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_trace import script_trace
 from istbench.studies.validation.measure import lab_profile
 
 _NODES = 2

@@ -11,8 +11,8 @@ from odd_model import OddToy, mean_gradient_training
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
-from istbench.methods.served import ServedModel
 from istbench.methods.served.memory import DirectMemory, StagedMemory
+from istbench.methods.served.model import ServedModel
 from istbench.studies.conformance.training import (
     assembled,
     largest_difference,

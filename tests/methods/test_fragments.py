@@ -8,10 +8,11 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.cluster.trace import POST, SEND
-from istbench.methods.background_mean import CHUNK, decode, encode, message_bytes, part_lengths
+from istbench.methods.background_mean import decode, encode
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.methods.footprint import PlannedNode, StepCost
-from istbench.methods.fragments import balanced_runs, fragment_slices, layers_of
+from istbench.methods.fragments import fragment_slices, layers_of
+from istbench.methods.planned_mean import CHUNK, balanced_runs, message_bytes, part_lengths
 from istbench.node.registry import build_method, build_workload
 
 

@@ -1,16 +1,14 @@
 """The memory of a served model on its busiest node, and its messages, before anything runs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from istbench.fabric.recorder import Recorder
-from istbench.methods.footprint import Footprint, PlannedNode, trained
+from istbench.methods.footprint import Footprint, trained
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.methods.served.record import ServedRecord
-from istbench.methods.served.slices import Slice, cut
+from istbench.methods.served.cut import Slice, cut
+from istbench.methods.served.rounds import served_rounds
 
 _MOST_SLICES = 20_000
 
@@ -38,7 +36,7 @@ def served_footprint(
     largest = min(slice_params or max(sizes, default=0), max(sizes, default=0))
     return Footprint(
         model=model,
-        rounds=_rounds(slices, itemsize, priority),
+        rounds=None if slices is None else served_rounds(slices, itemsize, priority),
         optimizer_state=len(options.slots) * own * itemsize,
         stepped=(torch.empty(largest, device="meta"),),
         build=options.build,
@@ -62,33 +60,3 @@ def _busiest(slices: Sequence[Sequence[Slice]], world_size: int) -> int:
     for slice in (slice for one in slices for slice in one):
         served[slice.server] += slice.stop - slice.start
     return max(served)
-
-
-def _rounds(
-    slices: list[list[Slice]] | None, itemsize: int, priority: bool
-) -> Callable[[PlannedNode], Iterator[None]] | None:
-    if slices is None:
-        return None
-
-    def rounds(node: PlannedNode) -> Iterator[None]:
-        # `PlannedNode` has the only methods of a recorder that are used here: `post` and `worked`.
-        record = ServedRecord(cast(Recorder, node), slices, itemsize, node.rank, node.world_size)
-        ready = [number for number, _ in node.cost.ready]
-        places: dict[int, int] = {}
-        for number, _ in node.cost.uses:
-            for slice in slices[number]:
-                places[slice.index] = len(places) if priority else 0
-        values = sum(slice.stop - slice.start for one in slices for slice in one)
-        while True:
-            for number in node.forward():
-                node.wait(record.awaited(number))
-            record.backward_starts(ready)
-            for number in node.backward():
-                record.pushed(number, [places[slice.index] for slice in slices[number]])
-                for slice in slices[number]:
-                    if slice.server == node.rank:
-                        record.updated(slice.index, node.update_seconds((slice.stop - slice.start) / values))
-            node.update(0.0)
-            yield
-
-    return rounds

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from istbench.fabric.transport import Transport
-from istbench.methods.served.slices import Slice
+from istbench.methods.served.cut import Slice
 
 
 class DirectMemory:

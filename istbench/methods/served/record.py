@@ -1,9 +1,20 @@
 """The messages of a served model in the trace."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from istbench.fabric.recorder import Recorder
-from istbench.methods.served.slices import Slice
+from istbench.methods.served.cut import Slice
+
+
+class Recorder(Protocol):
+    """The part of `istbench.fabric.recorder.Recorder` that a served model needs; a planned node has it too."""
+
+    @property
+    def finished(self) -> bool: ...
+    def post(
+        self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
+    ) -> int: ...
+    def worked(self, op: int, seconds: float) -> None: ...
 
 
 class ServedRecord:

@@ -18,7 +18,7 @@ _NAMED = 5
 
 
 class StepTime(Protocol):
-    """A step by a method on some nodes of a cluster: `istbench.plan.script_trace.ScriptTime`."""
+    """A step by a method on some nodes of a cluster: `istbench.plan.script_time.ScriptTime`."""
 
     @property
     def method(self) -> str: ...

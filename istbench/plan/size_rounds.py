@@ -1,0 +1,304 @@
+"""The rounds of a method from sizes alone, without torch, for an answer in a second.
+
+A test compares every trace with that of the method's own plan (istbench/plan/script_trace.py). A method or an
+option that is missing here has that plan only.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from istbench.base.errors import UserError
+from istbench.cluster.repeated_nodes import one_stands_for_all
+from istbench.cluster.script_record import ScriptRecord
+from istbench.cluster.trace import Trace
+from istbench.methods.planned_mean import PlannedMean, balanced_runs
+from istbench.methods.planned_mean import message_bytes as mean_bytes
+from istbench.methods.planned_node import PlannedNode
+from istbench.methods.served.cut import cut
+from istbench.methods.served.rounds import served_rounds
+from istbench.plan.recorded_step import computing_s, step_cost, update_cost
+from istbench.plan.script_time import ChosenMethod
+from istbench.plan.traced_node import MOST_EVENTS, TracedNode, check_events, trace_like
+
+_LEAST_STEPS = 4
+_EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
+_MIB, _HALF_BYTES = 2**20, 2
+_EMPTY_BYTES = 4  # a node without parameters broadcasts one number
+_WORDS = ("none", "bf16", "fp16", "float32", "int8")
+_Rounds = Callable[[PlannedNode], Iterator[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """Values of each trained parameter in the order of the model, bytes of a value, and the most events."""
+
+    values: Sequence[int]
+    itemsize: int
+    nodes: int
+    most: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.values) * self.itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planned:
+    """The rounds of a method. window, last_bytes: as in `TraceMeta`."""
+
+    rounds: _Rounds
+    steps: int = 1
+    window: int | None = None
+    last_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeMethod:
+    """A method that follows from sizes.
+
+    Attributes:
+        defaults: of its options here. rounds: from its options. every: the option with the local steps of a round.
+    """
+
+    defaults: Mapping[str, Any]
+    plan: Callable[[_Sizes, Mapping[str, Any]], _Planned]
+    every: str = ""
+
+
+def _buckets(node: PlannedNode, sizes: _Sizes, options: Mapping[str, Any]) -> Iterator[None]:
+    """Local steps up to the mean gradient, in torch's buckets; the first one has 1 MiB."""
+    itemsize = _HALF_BYTES if options["compress"] in ("bf16", "fp16") else sizes.itemsize
+    while True:
+        node.steps(options["accumulate"] - 1, updates=False)
+        for _ in node.forward():
+            pass
+        ops, full, capacity = [], 0, float(_MIB)
+        for number in node.backward():
+            full += sizes.values[number]
+            if full * sizes.itemsize >= capacity:
+                ops.append(node.post("all_reduce", full * itemsize))
+                full, capacity = 0, 25.0 * _MIB
+        if full:
+            ops.append(node.post("all_reduce", full * itemsize))
+        node.wait(ops)
+        yield
+
+
+def _ddp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        for _ in _buckets(node, sizes, options):
+            node.update()
+            yield
+
+    return _Planned(rounds=rounds, steps=options["accumulate"])
+
+
+def _zero(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    shares = [0] * sizes.nodes
+    for values in sorted(sizes.values, reverse=True):
+        shares[shares.index(min(shares))] += values
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        for _ in _buckets(node, sizes, options):
+            node.update(shares[node.rank] / sum(shares))
+            parts = [own * sizes.itemsize or _EMPTY_BYTES for own in shares]
+            node.wait([node.post("broadcast", size, [root]) for root, size in enumerate(parts)])
+            yield
+
+    return _Planned(rounds=rounds, steps=options["accumulate"])
+
+
+def _after_steps(exchange: Callable[[PlannedNode], None], steps: int) -> _Planned:
+    """Rounds of `steps` local steps and an exchange."""
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        while True:
+            node.steps(steps)
+            exchange(node)
+            yield
+
+    return _Planned(rounds=rounds, steps=steps)
+
+
+def _local_sgd(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    return _after_steps(lambda node: node.all_reduce(sizes.bytes), options["local_steps"])
+
+
+def _sparseloco(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    whole, rest = divmod(sum(sizes.values), options["chunk"])
+    # A value and its place in the chunk, an int16 or a byte.
+    message = (whole * options["top"] + min(options["top"], rest)) * (
+        sizes.itemsize + (1 if options["chunk"] <= 2**8 else 2)
+    )
+    return _after_steps(lambda node: node.wait([node.post("all_gather", message)]), options["local_steps"])
+
+
+def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    fragments, delay, send = options["fragments"], options["delay"], options["send"]
+    gap = options["local_steps"] // fragments
+    if options["local_steps"] % fragments or delay > gap:
+        raise UserError(
+            f"streaming_diloco: local_steps={options['local_steps']} must be a multiple of fragments={fragments}, "
+            f"and delay={delay} at most {gap}"
+        )
+    lengths = [sum(sizes.values[run.start : run.stop]) for run in balanced_runs(sizes.values, fragments)]
+    half = (delay + 1) // 2
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        flight = PlannedMean(node, lengths[-1], send)
+        while True:
+            for length in lengths:
+                if delay:
+                    node.steps(half)
+                    flight.turn()
+                    node.steps(delay - half)
+                    flight.wait()
+                node.steps(gap - delay)
+                flight = PlannedMean(node, length, send)
+                flight.start()
+                if not delay:
+                    flight.turn()
+                    flight.wait()
+            yield
+
+    last = mean_bytes(lengths[-1], send) // 2 if delay else 0
+    return _Planned(rounds=rounds, steps=options["local_steps"], last_bytes=last)
+
+
+def _served(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    slices = cut(sizes.values, options.get("slice_params", 0), sizes.nodes)
+    priority = bool(options.get("priority", False))
+    count = sum(map(len, slices))
+    if _EVENTS_OF_SLICE * count * sizes.nodes * _LEAST_STEPS > sizes.most:
+        raise UserError(f"its {count:,} slices on {sizes.nodes} nodes take more than a second to replay; name it")
+    window = int(options["window"]) if priority else None
+    return _Planned(rounds=served_rounds(slices, sizes.itemsize, priority), window=window)
+
+
+def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+    if min(sizes.values) < options["group_params"]:
+        raise UserError(f"fsdp groups layers of fewer than {options['group_params']:,} parameters")
+    # Padded to equal shards.
+    padded = [sizes.nodes * -(-values // sizes.nodes) * sizes.itemsize for values in sizes.values]
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        while True:
+            _ShardedStep(node, padded).run()
+            node.update(1 / sizes.nodes)
+            yield
+
+    return _Planned(rounds=rounds)
+
+
+@dataclass
+class _ShardedStep:
+    """A local step that gathers each layer before its use, and the next one meanwhile."""
+
+    node: PlannedNode
+    padded: Sequence[int]
+    gathered: dict[int, int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        used = []
+        for layer in self.node.forward():
+            self._use(layer, layer + 1 if layer + 1 < len(self.padded) else None)
+            used.append(layer)
+        self.gathered.clear()
+        queue = used[::-1]
+        leaving: list[int] = []
+        self._use(queue[0], queue[1] if len(queue) > 1 else None)
+        for layer in self.node.backward():
+            if self.node.world_size > 1:
+                self.node.wait(leaving)
+                leaving = [self.node.post("reduce_scatter", self.padded[layer])]
+            following = queue[queue.index(layer) + 1 :]
+            if following:
+                self._use(following[0], following[1] if len(following) > 1 else None)
+        self.node.wait(leaving)
+
+    def _use(self, layer: int, then: int | None) -> None:
+        self._gather(layer)
+        if self.gathered.get(layer, -1) >= 0:
+            self.node.wait([self.gathered[layer]])
+            self.gathered[layer] = -1
+        if then is not None:
+            self._gather(then)
+
+    def _gather(self, layer: int) -> None:
+        if self.node.world_size > 1 and layer not in self.gathered:
+            self.gathered[layer] = self.node.post("all_gather", self.padded[layer] // self.node.world_size)
+
+
+_BUCKETED = {"accumulate": 1, "compress": "none"}
+
+SIZE_METHODS: Mapping[str, SizeMethod] = {
+    "ddp": SizeMethod(defaults=_BUCKETED, plan=_ddp, every="accumulate"),
+    "local_sgd": SizeMethod(defaults={"local_steps": 20}, plan=_local_sgd, every="local_steps"),
+    "diloco": SizeMethod(defaults={"local_steps": 20}, plan=_local_sgd, every="local_steps"),
+    "streaming_diloco": SizeMethod(
+        defaults={"local_steps": 20, "fragments": 2, "delay": 2, "send": "float32"},
+        plan=_streaming,
+        every="local_steps",
+    ),
+    "sparseloco": SizeMethod(
+        defaults={"local_steps": 15, "chunk": 4096, "top": 32}, plan=_sparseloco, every="local_steps"
+    ),
+    "zero": SizeMethod(defaults=_BUCKETED, plan=_zero, every="accumulate"),
+    "fsdp": SizeMethod(defaults={"group_params": 100_000}, plan=_fsdp),
+    "parameter_server": SizeMethod(defaults={}, plan=_served),
+    "p3": SizeMethod(defaults={"slice_params": 50_000, "priority": True, "window": 2}, plan=_served),
+}
+"""The methods that follow from sizes, by name."""
+
+
+def sized(method: ChosenMethod) -> ChosenMethod | None:
+    """`method` with decoded options; None if `size_trace` lacks it or one of its options."""
+    known = SIZE_METHODS.get(method.name)
+    options = {
+        name: _decoded(str(value), known and known.defaults.get(name)) for name, value in method.options.items()
+    }
+    if known is None or None in options.values():
+        return None
+    return ChosenMethod(name=method.name, options=options)
+
+
+def _decoded(text: str, default: Any) -> Any:
+    """`text` as a word, a truth or a number above 0, as `default` is one; None if it is none."""
+    if isinstance(default, str):
+        return text if text in _WORDS else None
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower())
+    return int(text) if isinstance(default, int) and text.isdecimal() and 0 < int(text) < _MIB * _MIB else None
+
+
+def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int = MOST_EVENTS) -> Trace:
+    """The trace of `record` by `method`, of `sized`, on `nodes` nodes, as `script_trace` has it.
+
+    most: events at most, about.
+
+    Raises:
+        UserError: for too many messages, or layers whose groups need more than their sizes.
+    """
+    known = SIZE_METHODS[method.name]
+    trained = sorted((own for own in record.parameters if own.trained), key=lambda own: own.place)
+    itemsize = max(own.bytes // max(1, own.values) for own in trained)
+    sizes = _Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
+    planned = known.plan(sizes, {**known.defaults, **method.options})
+    cost, seconds, update = step_cost(record), computing_s(record), update_cost(record)
+
+    @functools.cache
+    def events(rank: int) -> Any:
+        node = TracedNode(rank, nodes, cost, [seconds], update)
+        rounds = planned.rounds(node)
+        node.lead_in(rounds)
+        for _ in range(-(-_LEAST_STEPS // planned.steps)):
+            next(rounds)
+            node.end_round()
+        return node.events()
+
+    count = 1 if one_stands_for_all(events, nodes) else nodes
+    check_events(method.name, len(events(0)) * count, nodes)
+    every = [events(rank) for rank in range(count)]
+    return trace_like(record.machine, every, nodes, planned.window, planned.last_bytes)
