@@ -31,7 +31,7 @@ _COMMANDS = {
     "plan": "Compute memory, bytes and seconds of a cell without running it.",
     "record": "Record the steps of your own training script, for replay, plan and map.",
     "replay": "Compute the time of recorded runs on other clusters.",
-    "reproduce": "Train the cells behind a paper's tables, and print ours beside the published.",
+    "reproduce": "Train the cells behind a paper's tables, or predict what others measured.",
     "report": "Print tables and draw pictures of the runs in a results directory.",
     "retrace": "Record the seconds of finished runs again, on a machine that is idle now.",
     "run": "Train one cell: a workload, a method and a number of nodes.",

@@ -18,6 +18,7 @@ from istbench.cli.options import (
     explain_option,
     node_counts,
     place_options,
+    refuse_typed,
     run_options,
     split_list,
     take_backend,
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 
 _PAPERS = ("ist", "p3", "dslide")
+_OUTSIDE = "outside"
+"""Other people's measurements, which are predicted; nothing is trained."""
 
 
 @click.command("reproduce")
-@click.argument("paper", type=click.Choice(_PAPERS))
+@click.argument("paper", type=click.Choice((*_PAPERS, _OUTSIDE)))
 @click.option(
     "--scale",
     type=click.Choice(["laptop", "paper"]),
@@ -88,7 +91,14 @@ def command(
 
     istbench does not run a finished cell again. It resumes an unfinished one. After Ctrl-C, --report prints the
     tables of the cells so far.
+
+    `outside` trains nothing: it predicts the steps that other projects measured, from their numbers.
     """
+    if paper == _OUTSIDE:
+        kept = ("paper", "out", "explain", "as_json")
+        others = [name for name in typed_options(click.get_current_context()) if name not in kept]
+        refuse_typed(click.get_current_context(), others, "is for a paper: `outside` trains nothing")
+        return _show_outside(out or Path("results") / _OUTSIDE, explain=explain, as_json=as_json)
     from istbench.studies.reproduce.cells import requests_of, select, with_data
     from istbench.studies.reproduce.papers import PAPERS
 
@@ -121,6 +131,26 @@ def command(
     return _show(
         chosen, experiments, names, scale, overrides, out, cells, failures, as_json=as_json, explain=explain
     )
+
+
+def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
+    """Print other people's measurements beside their predictions, and write them to the directory `out`."""
+    from istbench.cli.replaying import replaying
+    from istbench.report.output.formats import table_json
+    from istbench.report.output.terminal import print_table
+    from istbench.studies.reproduce.outside import class_table, predictions, rows_tables, write_outside
+
+    with replaying():
+        found = predictions()
+    tables = [class_table(found), *rows_tables(found)]
+    if as_json:
+        click.echo(json.dumps({"tables": [table_json(table) for table in tables]}, indent=1, allow_nan=False))
+    else:
+        for table in tables:
+            print_table(table, sys.stdout, explain=explain)
+    out.mkdir(parents=True, exist_ok=True)
+    say(f"wrote {', '.join(str(path) for path in write_outside(found, out))}")
+    return 0
 
 
 def _overrides(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Overrides":

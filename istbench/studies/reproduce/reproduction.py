@@ -4,8 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from istbench.base.errors import UserError
-from istbench.base.files import writing_whole
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.plot import Plot
@@ -14,6 +12,7 @@ from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, of_latest_data, subjects_of
 from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 from istbench.studies.reproduce.tables import compared_table
+from istbench.studies.reproduce.texts import write_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +96,4 @@ def write_files(paper: Paper, scale: Scale, only: Sequence[str], found: Reproduc
         folder / f"{stem}.md": f"# {paper.title}: published and ours, at {scale} scale\n\n{tables}\n{shown}",
         folder / f"{stem}.csv": tables_csv(found.tables),
     }
-    for path, text in contents.items():
-        try:
-            with writing_whole(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
-    return [*contents, *pictures]
+    return [*write_texts(contents), *pictures]

@@ -1,0 +1,252 @@
+"""Other people's measurements, predicted from their numbers with nothing fitted. Needs no torch."""
+
+import csv
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from istbench.base.decode import convert
+from istbench.base.options.numbers import Count, Nodes, Seconds
+from istbench.cluster.collective import Backend
+from istbench.plan.numbers import Numbers, cluster_of, record_of
+from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.size_rounds import SIZE_METHODS, size_trace
+from istbench.report.output.agreement_picture import draw_agreement
+from istbench.report.output.formats import table_markdown, tables_csv
+from istbench.report.phrases import Lead
+from istbench.report.tables.numbers import number, plain, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.studies.reproduce.texts import write_texts
+
+Quantity = Literal["s_per_step", "s_per_round", "tokens_per_s", "images_per_s"]
+CLASSES = ("slow link", "latency", "several GPUs a host", "parameter server")
+"""The classes of measurements: by what a prediction must get right."""
+
+_FAR_MS = 5.0
+# Units of a step of all nodes: 4 nodes x 4 sequences x 512 tokens; 64 images a node.
+_TOKENS, _IMAGES = 4 * 4 * 512, 64
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement of another project, with the figures that a prediction needs.
+
+    Attributes:
+        source, where, model: its origin. compute_step_s: of a step of one node without communication.
+        bandwidth_mbit: of a host's link. round_trip_ms: between hosts, there and back. backend: as in its
+            source. quantity, value: the measurement.
+    """
+
+    source: str
+    where: str
+    model: str
+    parameters: Count
+    bytes_per_parameter: Count
+    compute_step_s: Seconds
+    nodes: Nodes
+    gpus_per_host: Nodes
+    bandwidth_mbit: Seconds
+    round_trip_ms: Seconds
+    backend: str
+    method: str
+    local_steps: Count
+    quantity: Quantity
+    value: Seconds
+    remark: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Its class, of `CLASSES`."""
+        if self.method == "parameter_server":
+            return CLASSES[3]
+        if self.gpus_per_host > 1:
+            return CLASSES[2]
+        return CLASSES[1] if self.round_trip_ms >= _FAR_MS else CLASSES[0]
+
+    @property
+    def collectives(self) -> Backend:
+        """The library that a replay takes: gloo's ring stands for MPI's on processors."""
+        return "nccl" if self.backend.startswith("nccl") else "gloo"
+
+    @property
+    def measured_s(self) -> float:
+        """The measurement as seconds of a step."""
+        if self.quantity == "s_per_step":
+            return self.value
+        if self.quantity == "s_per_round":
+            return self.value / self.local_steps
+        return (_TOKENS if self.quantity == "tokens_per_s" else self.nodes * _IMAGES) / self.value
+
+    @property
+    def option(self) -> dict[str, int]:
+        """The option of its method that its local steps are."""
+        every = SIZE_METHODS[self.method].every
+        return {every: self.local_steps} if every == "local_steps" else {}
+
+    def predicted_s(self) -> float:
+        """Seconds of a step, from its numbers."""
+        numbers = Numbers(
+            parameters=self.parameters,
+            step_s=self.compute_step_s,
+            nodes=self.nodes,
+            gpus_per_host=self.gpus_per_host,
+            bandwidth=self.bandwidth_mbit * 1e6,
+            latency_s=self.round_trip_ms / 2e3,
+        )
+        record = record_of(numbers)
+        cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives)
+        method = ChosenMethod(name=self.method, options=self.option)
+        return script_time(record, method, size_trace(record, method, self.nodes), cluster).step_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """A measurement beside its prediction, seconds of a step."""
+
+    outside: Outside
+    predicted_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted_s / self.outside.measured_s
+
+
+@functools.cache
+def outside_rows() -> tuple[Outside, ...]:
+    """All measurements that come with istbench."""
+    name = "outside.csv"
+    text = (files("istbench.studies.reproduce") / "published" / name).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    return tuple(convert(rows, list[Outside], lambda _: name, text=True))
+
+
+def predictions() -> tuple[Predicted, ...]:
+    """Every measurement with its prediction."""
+    return tuple(Predicted(outside=row, predicted_s=row.predicted_s()) for row in outside_rows())
+
+
+def worst(found: Iterable[Predicted]) -> Predicted:
+    """The prediction that is furthest off, by ratio."""
+    return max(found, key=lambda own: max(own.ratio, 1 / own.ratio))
+
+
+def class_table(found: Sequence[Predicted]) -> Table:
+    """The ratio of predicted to measured in each class."""
+    columns: tuple[ColumnOf[str], ...] = (
+        ColumnOf(key="class", title="class", entry=plain, align="left"),
+        ColumnOf(key="rows", title="rows", entry=lambda kind: plain(len(_of(found, kind)))),
+        ColumnOf(key="ratio", title="predicted / measured", entry=lambda kind: _spread(_of(found, kind))),
+        ColumnOf(
+            key="worst", title="furthest off", entry=lambda kind: _named(worst(_of(found, kind))), align="left"
+        ),
+    )
+    shown, rows = fill(columns, CLASSES)
+    off = worst(found)
+    return Table(
+        title="Other people's measurements, predicted from their numbers: errors by class",
+        columns=shown,
+        rows=rows,
+        footer=(
+            Lead("Nothing is fitted to them. A ratio below 1 is a prediction that is too fast."),
+            Lead(f"Furthest off of all: {_named(off).text}, in the class: {off.outside.kind}."),
+        ),
+    )
+
+
+def rows_tables(found: Sequence[Predicted]) -> tuple[Table, ...]:
+    """Every measurement beside its prediction, a table for each class."""
+    return tuple(_rows_table(kind, _of(found, kind)) for kind in CLASSES)
+
+
+def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
+    columns: tuple[ColumnOf[Predicted], ...] = (
+        ColumnOf(key="model", title="model", entry=lambda own: plain(own.outside.model), align="left"),
+        ColumnOf(key="method", title="method", entry=lambda own: plain(_method(own.outside)), align="left"),
+        ColumnOf(key="backend", title="backend", entry=lambda own: plain(own.outside.backend), align="left"),
+        ColumnOf(key="nodes", title="GPUs", entry=lambda own: plain(_nodes(own.outside))),
+        ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.outside.bandwidth_mbit)),
+        ColumnOf(key="predicted_s", title="predicted s", entry=lambda own: rounded(own.predicted_s)),
+        ColumnOf(key="measured_s", title="measured s", entry=lambda own: rounded(own.outside.measured_s)),
+        ColumnOf(key="ratio", title="ratio", entry=lambda own: Entry(text=f"{own.ratio:.2f}", value=own.ratio)),
+        ColumnOf(key="source", title="source", entry=lambda own: plain(own.outside.source), align="left", rank=1),
+    )
+    shown, rows = fill(columns, found)
+    return Table(
+        title=f"{kind}: seconds of a step, predicted and measured",
+        columns=shown,
+        rows=rows,
+        footer=_NOTES.get(kind, ()),
+        keys=2,
+        context={"class": kind},
+    )
+
+
+_NOTES = {
+    CLASSES[0]: (
+        Lead("local_sgd: rates checked by iperf3. ddp: nominal rates; whether they were in force is not recorded."),
+    ),
+    CLASSES[1]: (Lead("20 ms there and back, by netem."),),
+    CLASSES[2]: (
+        Lead("GPUs: hosts x GPUs of a host, which share its link. Rates are nominal."),
+        Lead("MPI on CPUs over TCP is predicted as gloo's ring."),
+    ),
+    CLASSES[3]: (Lead("gRPC is predicted as istbench's parameter_server, with a server on every GPU's process."),),
+}
+
+
+def write_outside(found: Sequence[Predicted], folder: Path) -> list[Path]:
+    """Write the tables as markdown and CSV, and the picture, into `folder`; returns the paths.
+
+    Raises:
+        UserError: if they cannot be written.
+    """
+    points = {kind: [(own.outside.measured_s, own.predicted_s) for own in _of(found, kind)] for kind in CLASSES}
+    pictures = draw_agreement(points, folder / "outside")
+    tables = (class_table(found), *rows_tables(found))
+    shown = "\n".join(table_markdown(table) for table in tables)
+    return [
+        *write_texts(
+            {
+                folder / "README.md": f"# Other people's measurements\n\n{_INTRODUCTION}\n{shown}\n"
+                "![predicted against measured](outside.png)\n",
+                folder / "outside.csv": tables_csv(tables[1:]),
+            }
+        ),
+        *pictures,
+    ]
+
+
+_INTRODUCTION = """Seconds, tokens and images a second that other projects measured on their own machines, beside
+the prediction from their numbers: parameters, the seconds of a step without communication, nodes, GPUs a host,
+bandwidth and latency. Nothing is fitted to them. `istbench reproduce outside` makes this page again.
+"""
+
+
+def _of(found: Iterable[Predicted], kind: str) -> list[Predicted]:
+    return [own for own in found if own.outside.kind == kind]
+
+
+def _spread(found: Sequence[Predicted]) -> Entry:
+    ratios = sorted(own.ratio for own in found)
+    ends = {"low": ratios[0], "high": ratios[-1]}
+    return Entry(text=f"{ratios[0]:.2f}–{ratios[-1]:.2f}", value=ends)
+
+
+def _named(own: Predicted) -> Entry:
+    row = own.outside
+    text = f"{own.ratio:.2f} ({_method(row)}, {row.model}, {number(row.bandwidth_mbit)} Mbit/s, {row.backend})"
+    return Entry(text=text, value=own.ratio)
+
+
+def _method(row: Outside) -> str:
+    return " ".join([row.method, *(f"{name}={value}" for name, value in row.option.items())])
+
+
+def _nodes(row: Outside) -> str:
+    return f"{row.nodes // row.gpus_per_host} x {row.gpus_per_host}" if row.gpus_per_host > 1 else str(row.nodes)
