@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,21 +182,18 @@ class Buffer(Protocol):
     def nbytes(self) -> int: ...
 
 
+Turn: TypeAlias = tuple[Mapping[int, Buffer], Mapping[int, Buffer]]
+"""Buffers to send and buffers to receive, by peer."""
+
+
 class PostSend(Protocol):
     """Records that a buffer starts to a peer, after other operations; returns its number."""
 
     def __call__(self, peer: int, buffer: Any, after: Sequence[int]) -> int: ...
 
 
-def post_turns(
-    turns: Sequence[tuple[Mapping[int, Buffer], Mapping[int, Buffer]]],
-    post_receive: Callable[[int, Any], int],
-    post_send: PostSend,
-) -> list[int]:
-    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers.
-
-    turns: buffers to send and to receive, by peer.
-    """
+def post_turns(turns: Sequence[Turn], post_receive: Callable[[int, Any], int], post_send: PostSend) -> list[int]:
+    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers."""
     numbers: list[int] = []
     before: list[int] = []
     received = [[post_receive(peer, buffer) for peer, buffer in arriving.items()] for _, arriving in turns]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from istbench.cluster.trace_builder import Buffer, TraceBuilder, post_turns
+from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, post_turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,7 @@ class PlannedNode:
         numbers += [self._post_send(peer, buffer) for peer, buffer in _not_empty(sends).items()]
         return PlannedTransfers(self, numbers)
 
-    def exchange_in_turns_async(
-        self, turns: Sequence[tuple[Mapping[int, Buffer], Mapping[int, Buffer]]], name: str
-    ) -> "PlannedTransfers":
+    def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> "PlannedTransfers":
         """Exchange buffers (meta device) in turns; see `Fabric.exchange_in_turns_async`."""
         turns = [(_not_empty(leaving), _not_empty(arriving)) for leaving, arriving in turns]
         return PlannedTransfers(self, post_turns(turns, self._post_receive, self._post_send))
