@@ -10,6 +10,7 @@ appeared, or too much time passed. OUT/strangers.json holds every command with i
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -776,13 +777,12 @@ def train_good(out: Path) -> Path:
     good = out / "good"
     if not (good / "report").exists():
         shutil.rmtree(good, ignore_errors=True)
-        program = str(Path(sys.executable).with_name("istbench"))
-        words = ["compare", *RUN, "--methods", "ddp,ist", "--out", str(good)]
-        subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if status := _quietly(["compare", *RUN, "--methods", "ddp,ist", "--out", str(good)]):
+            raise SystemExit(f"the good folder was not trained: compare ended with {status}")
     return good
 
 
-def warm_up() -> None:
+def import_all() -> None:
     """Import the packages of all commands once, before the forks."""
     import importlib
 
@@ -798,6 +798,28 @@ def warm_up() -> None:
     from istbench.launch.processes.local import preload
 
     preload()
+
+
+def warm_up(good: Path) -> None:
+    """Run commands that write nothing over the good folder: each fork would load compiled functions itself."""
+    for words in (["report"], ["replay", "--nodes", "4"]):
+        _quietly([words[0], str(good), *words[1:], "--no-pictures"])
+    _quietly(["run", *RUN, "--method", "ddp", "--out", str(good), "--json"])
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy all that it looks at
+
+
+def _quietly(words: list[str]) -> object:
+    """Run a command in this process without its output; returns its exit status."""
+    from istbench.cli import main
+
+    silence = io.StringIO()
+    with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+        try:
+            main(words)
+        except SystemExit as end:
+            return end.code
+    return 0
 
 
 def chosen(text: str | None, known: dict[str, Any]) -> list[str]:
@@ -874,8 +896,9 @@ def main() -> None:
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     pairs = pairs_of(arguments.kinds or [None], arguments.commands or [None])
+    import_all()
     good = train_good(out)
-    warm_up()
+    warm_up(good)
     shards = []
     for shard in range(arguments.jobs):
         child = os.fork()
