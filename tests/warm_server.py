@@ -17,6 +17,7 @@ import threading
 import traceback
 from itertools import pairwise
 
+import quick_measurements  # noqa: F401  (of ranks, and of workers that they start)
 import torch._dynamo
 import torch.distributed.launcher.api
 import torch.nn.parallel  # noqa: F401
