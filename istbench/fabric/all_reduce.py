@@ -10,7 +10,7 @@ carry as many times the bytes. So the nodes of a host first add up its values, a
 part with the nodes of the same place on the other hosts. Last, they exchange the means inside the host.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Protocol
 
@@ -51,25 +51,26 @@ def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "al
     Raises:
         FabricError: if a peer does not answer in time.
     """
-    start_mean_in_turns(fabric, tensor, name)()
+    finish(mean_in_turns(fabric, tensor, name))
 
 
-def start_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Callable[[], None]:
-    """Start an `all_reduce_mean_in_turns`; the returned function ends it."""
+def mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Iterator[None]:
+    """The steps of `all_reduce_mean_in_turns`: each begins an exchange, the next one waits for it."""
     n = fabric.world_size
     if n == 1 or tensor.numel() == 0:
-        return lambda: None
+        return
     flat = tensor.contiguous().view(-1)
     more = flat.nbytes * (n - 1) * (n - 2) / n
     by_size = _by_hosts if fabric.host_nodes > 1 else _by_parts
-    finish = (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
+    yield from (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
 
-    def finish_all() -> None:
-        finish()
-        if not tensor.is_contiguous():
-            tensor.copy_(flat.view(tensor.shape))
 
-    return finish_all
+def finish(*means: Iterator[None]) -> None:
+    """Take the steps of `means` in turn, until all are complete."""
+    for _ in zip_longest(*means):
+        pass
 
 
 def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
@@ -82,25 +83,22 @@ def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
         out.add_(term)
 
 
-def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
+def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> Iterator[None]:
     """Send `flat` to all nodes at once: one latency in place of one for each turn."""
     under_way = []
     for piece in flat.split(_slice_size(flat, 1)):
         terms = [piece if rank == fabric.rank else torch.empty_like(piece) for rank in range(fabric.world_size)]
         others = {rank: term for rank, term in enumerate(terms) if rank != fabric.rank}
         under_way.append((terms, fabric.exchange_async(dict.fromkeys(others, piece), others, name)))
-
-    def finish() -> None:
-        for terms, transfers in under_way:
-            transfers.wait()
-            total = torch.empty_like(terms[0])
-            add_up(terms, total)
-            torch.div(total, fabric.world_size, out=terms[fabric.rank])
-
-    return finish
+    yield
+    for terms, transfers in under_way:
+        transfers.wait()
+        total = torch.empty_like(terms[0])
+        add_up(terms, total)
+        torch.div(total, fabric.world_size, out=terms[fabric.rank])
 
 
-def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
+def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> Iterator[None]:
     """Average each slice by a reduce-scatter and an all-gather, under way beside those of other slices."""
     n = fabric.world_size
     pieces, rest = _slices(flat, n)
@@ -108,31 +106,23 @@ def _by_parts(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]
     scattered = [
         fabric.reduce_scatter_mean_async(mean, piece, name) for mean, piece in zip(means, pieces, strict=True)
     ]
-
-    def finish() -> None:
-        gathered = []
-        for reduced, mean, piece in zip(scattered, means, pieces, strict=True):
-            reduced.wait()
-            gathered.append(fabric.all_gather_async(piece, mean, name))
-        for pending in gathered:
-            pending.wait()
-        rest.copy_(pieces[-1][: rest.numel()])
-
-    return finish
+    yield
+    gathered = []
+    for reduced, mean, piece in zip(scattered, means, pieces, strict=True):
+        reduced.wait()
+        gathered.append(fabric.all_gather_async(piece, mean, name))
+    yield
+    for pending in gathered:
+        pending.wait()
+    rest.copy_(pieces[-1][: rest.numel()])
 
 
-def _by_hosts(fabric: Exchanging, flat: Tensor, name: str) -> Callable[[], None]:
+def _by_hosts(fabric: Exchanging, flat: Tensor, name: str) -> Iterator[None]:
     """Average the slices on hosts of several nodes: while one crosses their links, others are added up inside."""
     pieces, rest = _slices(flat, fabric.world_size)
-    steps = zip_longest(*(_steps_on_hosts(fabric, piece, name) for piece in pieces))
-    next(steps)
-
-    def finish() -> None:
-        for _ in steps:
-            pass
-        rest.copy_(pieces[-1][: rest.numel()])
-
-    return finish
+    for _ in zip_longest(*(_steps_on_hosts(fabric, piece, name) for piece in pieces)):
+        yield
+    rest.copy_(pieces[-1][: rest.numel()])
 
 
 def _steps_on_hosts(fabric: Exchanging, piece: Tensor, name: str) -> Iterator[None]:

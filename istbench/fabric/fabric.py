@@ -50,6 +50,7 @@ class Fabric:
         device: the device of this node's tensors.
         several_hosts: whether the nodes run on more than one host. host_nodes: nodes of a host, in rank order; 1 if
             the hosts have different numbers, or before `look_at_distance`.
+        far: whether the nodes are distant, so that means are taken in turns; see `look_at_distance`.
         traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
         texts: short texts between ranks, not counted.
@@ -68,7 +69,7 @@ class Fabric:
         self._store = store
         self._timeout_s = timeout_s
         self._operations = 0
-        self._far = False
+        self.far = False
         self._meshes: dict[int, DeviceMesh] = {}
         hosts = hosts_by_rank(store, self.world_size) if several_hosts else ()
         self.texts = Texts(store, self.rank, self.world_size, timeout_s, hosts)
@@ -115,7 +116,7 @@ class Fabric:
 
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the mean over nodes."""
-        if self._far:
+        if self.far:
             all_reduce_mean_in_turns(self, tensor, name)
         else:
             self.all_reduce_sum(tensor, name)
@@ -340,7 +341,7 @@ class Fabric:
         Near nodes keep gloo's all-reduce, and nodes with NCCL its own. `dilation` is that of the lab.
         """
         if self.world_size > 1 and not self._nccl:
-            self._far = self.maximum(self.transport.round_trip_s()) / dilation >= _FAR_S
+            self.far = self.maximum(self.transport.round_trip_s()) / dilation >= _FAR_S
             here = set(self.numbers(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))))
             size = int(here.pop())
             self.host_nodes = size if not here and 1 < size < self.world_size and self.world_size % size == 0 else 1

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from istbench.fabric.all_reduce import Waiting, add_up, start_mean_in_turns
+from istbench.fabric.all_reduce import Waiting, add_up, finish, mean_in_turns
 from istbench.fabric.exchanges import Turn
 from istbench.fabric.pending import Pending
 
@@ -73,7 +73,9 @@ class Group:
 
     def all_reduce_mean_async(self, tensor: Tensor, name: str) -> Pending:
         """Start to do so. The last messages may leave in the wait only."""
-        return Pending(start_mean_in_turns(self, tensor, name))
+        steps = mean_in_turns(self, tensor, name)
+        next(steps, None)
+        return Pending(lambda: finish(steps))
 
     def _in_turns(self, leaving: Sequence[Tensor], arriving: Sequence[Tensor], name: str) -> Waiting:
         turns = []

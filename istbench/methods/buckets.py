@@ -20,6 +20,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Mebibytes, Natural, Rate
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric
+from istbench.fabric.all_reduce import finish, mean_in_turns
 from istbench.methods.footprint import PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions
 from istbench.methods.powersgd import PowerSGD
@@ -130,16 +131,40 @@ class Averages:
         self._fabric, self._half = fabric, _HALF.get(options.compress)
         self._powersgd = PowerSGD(fabric, options.rank_of, seed) if options.compress == "powersgd" else None
         self.compressing = False
+        self._in_turns: list[Iterator[None]] = []
 
     def start(self, bucket: GradBucket) -> "Future[Tensor]":
         """Start averaging `bucket` in place; the future yields it."""
         values, name = bucket.buffer(), f"gradient bucket {bucket.index()}"
         if self.compressing and self._powersgd is not None:
             return self._powersgd.start(bucket)
+        if self._fabric.far:
+            return self._start_in_turns(values, name)
         if self.compressing and self._half is not None:
             half = self._fabric.all_reduce_mean_async(values.to(self._half), name)
             return half.then(lambda done: values.copy_(done.value()))
         return self._fabric.all_reduce_mean_async(values, name)
+
+    def _start_in_turns(self, values: Tensor, name: str) -> "Future[Tensor]":
+        """Start the same between distant nodes. The values are means after `finish` only, in the same memory."""
+        steps = self._steps(values, name)
+        next(steps, None)
+        self._in_turns.append(steps)
+        started: Future[Tensor] = Future()
+        started.set_result(values)
+        return started
+
+    def _steps(self, values: Tensor, name: str) -> Iterator[None]:
+        half = self._half if self.compressing else None
+        sent = values if half is None else values.to(half)
+        yield from mean_in_turns(self._fabric, sent, name)
+        if half is not None:
+            values.copy_(sent)
+
+    def finish(self) -> None:
+        """Wait for the means of distant nodes."""
+        under_way, self._in_turns = self._in_turns, []
+        finish(*under_way)
 
     def state_dict(self) -> dict[str, Any]:
         """What PowerSGD keeps between steps; empty without it."""

@@ -100,6 +100,8 @@ class DataParallel(Method):
         if ends and idle:
             # This calls the hooks of the replica, which send the buckets that are now complete.
             (torch.cat([own.reshape(-1)[:1] for own in idle]).sum() * 0).backward()
+        if ends:
+            self._averages.finish()
         if self._fabric.world_size == 1 and self.round_steps == 1:
             for own in [*idle, *(own for own, has_gradient in self._reached.items() if not has_gradient)]:
                 own.grad = None  # a plain loop leaves them as they are

@@ -33,6 +33,7 @@ OPTIMIZERS = {
 }
 LOW = {"compress": "powersgd", "rank": 3, "least_compression": 1.0}
 HOOKS = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
+FAR = {"plain": {}, "bf16": {"compress": "bf16"}, "accumulated": {"accumulate": COUNT}}
 WARM = {"local_steps": 4, "ddp_rounds": 2, "lr": 0.1, "momentum": 0.9}
 
 
@@ -43,6 +44,7 @@ def node_all(fabric):
         "accumulated": accumulated_against_joined(fabric, workload),
         "zero": zero_against_ddp(fabric, workload),
         "full rank": full_rank_against_ddp(fabric, workload),
+        "far": {name: far_against_near(fabric, workload, own) for name, own in FAR.items()},
         "torch": {name: against_hook_of_torch(fabric, workload, name) for name in ("bf16", "fp16", "powersgd")},
         "warm": warm_up_against_ddp(fabric, workload),
     }
@@ -109,6 +111,26 @@ def zero_against_ddp(fabric, workload):
 
 def test_zero_accumulates_as_ddp_does(seen):
     assert seen["zero"]
+
+
+def far_against_near(fabric, workload, options):
+    """The largest difference of weights where nodes take their means in turns, and the bytes of each way."""
+    models, sent = [], []
+    for fabric.far in (False, True):
+        before = fabric.traffic["training"].sent
+        method = set_up(fabric, workload, "ddp", {**OPTIMIZERS["momentum"], "bucket_mb": 0.001, **options})
+        train(fabric, workload, method, 0, STEPS)
+        sent.append(fabric.traffic["training"].sent - before)
+        models.append(copy.deepcopy(assembled(fabric, method)))
+    fabric.far = False
+    return None if models[0] is None else (largest_difference(*models), sent)
+
+
+@pytest.mark.parametrize("name", sorted(FAR))
+def test_distant_nodes_average_gradients_in_turns_to_the_same_weights(seen, name):
+    difference, (near, far) = seen["far"][name]
+    assert difference < (5e-3 if name == "bf16" else EXACT)
+    assert near <= far <= 2 * near
 
 
 def full_rank_against_ddp(fabric, workload):

@@ -84,7 +84,9 @@ class PeerConnection:
         """The shortest round trip so far, by the kernel, whatever the processes do; 0 where it does not tell."""
         if sys.platform != "linux":
             return 0.0
-        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LEAST_ROUND_TRIP.size)
+        info = b""
+        with contextlib.suppress(OSError):  # not of TCP
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LEAST_ROUND_TRIP.size)
         if len(info) < _LEAST_ROUND_TRIP.size:
             return 0.0
         (microseconds,) = _LEAST_ROUND_TRIP.unpack(info)
