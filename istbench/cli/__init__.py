@@ -23,6 +23,7 @@ _COMMANDS = {
     "data": "Prepare the data of a workload before the first run.",
     "doctor": "List what works on this machine, and how to repair the rest.",
     "engine": "Write the file with which SkyPilot, Kubeflow or Slurm runs a command.",
+    "estimate": "Estimate the seconds of a step by each method from numbers alone.",
     "export": "Write finished runs for TensorBoard, MLflow, MLPerf's or Chakra's tools.",
     "lab": "Run a command on a shaped network inside this machine, or check replays against one.",
     "list": "List methods, workloads, sinks or clusters.",

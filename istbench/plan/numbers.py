@@ -12,7 +12,7 @@ from istbench.cluster.script_record import ITEM_BYTES, DType, RecordedModule, Re
 from istbench.cluster.this_machine import NodesLikeHere, machines_of
 from istbench.cluster.trace import TraceMeta
 
-EQUAL_LAYERS = 32
+EQUAL_LAYERS = 16
 MOST_FLOPS = 5e15
 """Operations a second that no device of today reaches."""
 NOMINAL = 10e9

@@ -1,0 +1,277 @@
+"""Steps of every method that follows from sizes, estimated from numbers. Needs no torch for known options."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from istbench.base.errors import UserError
+from istbench.base.units import FASTEST
+from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.replay_checks import ReplayCheck, replay_check
+from istbench.cluster.script_record import ScriptRecord
+from istbench.cluster.trace import Trace
+from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
+from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.size_rounds import SIZE_METHODS, size_trace, sized
+
+LEVELS = (0.5, 0.75, 0.9, 0.95)
+"""Shares of a step that compute."""
+CARRIED = (0.58, 1.2)
+"""Of their rate, links carried this much in the measurements of others: the ends of `reproduce outside`."""
+LEFT_OUT = (
+    "ist, dslide, model_parallel and sampled_softmax (they cut layers that numbers do not name), noloco (name it), "
+    "powersgd (it needs shapes: --layers, and --method 'ddp compress=powersgd')"
+)
+_EVENTS = 150_000
+_CLOSE = 2e-3
+_TRIES = 14
+_SLOWEST = 1e3
+_HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
+_DEFAULT = (
+    "ddp", "ddp accumulate=4", "local_sgd", "diloco", "streaming_diloco", "sparseloco", "zero", "fsdp",
+    "parameter_server", "p3",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateRow:
+    """A step by a method.
+
+    Attributes:
+        method: with its options. local_steps: in a round. nodes: that train. alone_s: of a step of one node.
+        step_s: of a step of all. low_s, high_s: its range. sent: bytes of the busiest node in a step.
+        bandwidth_for: bits/s of a host's link at which this share computes; None if latency prevents it.
+        steps_for: local steps of a round at which it does, with the bandwidth given; empty without such an option.
+        check: the errors of replays of the method in a lab.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    local_steps: int
+    nodes: int
+    alone_s: float
+    step_s: float
+    low_s: float
+    high_s: float
+    sent: float
+    bandwidth_for: Mapping[float, float | None]
+    steps_for: Mapping[float, int]
+    check: ReplayCheck
+
+    @property
+    def label(self) -> str:
+        """The method with its typed options."""
+        return ChosenMethod(name=self.method, options=self.options).label
+
+    @property
+    def computing(self) -> float:
+        """Share of a step that computes: its samples a second, over those without communication."""
+        return self.alone_s / self.step_s
+
+    @property
+    def over_gpu(self) -> float:
+        """Samples a second over those of one node."""
+        return self.nodes * self.computing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Everything that follows from `numbers`.
+
+    Attributes:
+        cluster: its links. rows: the fastest first. left_out: lines about methods without a row.
+        host_samples: of one host by `ddp`, over those of one node; None for hosts of one node.
+        held_by: seconds of a step of `ddp` that bytes, latency and the links inside a host add.
+        helps: seconds of a step by remedies for `ddp`, the fastest first. ddp_s: of a step of `ddp`.
+    """
+
+    numbers: Numbers
+    record: ScriptRecord
+    cluster: ClusterProfile
+    rows: tuple[EstimateRow, ...]
+    left_out: tuple[str, ...]
+    host_samples: float | None
+    held_by: Mapping[str, float]
+    helps: tuple[tuple[str, float], ...]
+    ddp_s: float
+
+
+class _Replays:
+    """The steps of a method at several bandwidths; each is replayed once."""
+
+    def __init__(self, numbers: Numbers, record: ScriptRecord, method: ChosenMethod, *, typed: bool) -> None:
+        self.method, self.cluster = method, cluster_of(numbers, record)
+        self._record = record
+        known = sized(method)
+        if known is None:
+            from istbench.plan.script_trace import script_trace  # torch, which known options need not
+
+            self.trace: Trace = script_trace(record, method, numbers.nodes)
+        else:
+            more = {} if typed else {"most": _EVENTS}
+            self.trace = size_trace(record, known, numbers.nodes, **more)
+        self._found: dict[float, float] = {}
+        first = script_time(record, method, self.trace, self.cluster)
+        self.alone_s, self.sent, self.local_steps = first.alone_s, first.sent, first.local_steps
+        self.given = self.cluster.bandwidth_out / self.cluster.payload
+        self._found[self.given] = first.step_s
+        self.step_s = first.step_s
+
+    def at(self, bandwidth: float) -> float:
+        """Seconds of a step at `bandwidth` of the hosts' links, as named."""
+        if bandwidth not in self._found:
+            self._found[bandwidth] = self.on(self.cluster.with_bandwidth(bandwidth))
+        return self._found[bandwidth]
+
+    def on(self, cluster: ClusterProfile) -> float:
+        """Seconds of a step on `cluster`."""
+        return script_time(self._record, self.method, self.trace, cluster).step_s
+
+    def bandwidth_for(self, level: float) -> float | None:
+        """The least bandwidth at which the share `level` of a step computes; None if none does."""
+        wanted = self.alone_s * (1 / level - 1)
+
+        def excess(bandwidth: float) -> float:
+            """Seconds of communication over those wanted."""
+            return max(self.at(bandwidth) - self.alone_s, 1e-9 * self.alone_s) / wanted
+
+        low, high = _SLOWEST, FASTEST
+        if excess(high) > 1:
+            return None
+        bandwidth = min(list(self._found), key=lambda tried: abs(math.log(excess(tried))))
+        for _ in range(_TRIES):
+            off = excess(bandwidth)
+            if abs(self.alone_s / self.at(bandwidth) - level) < _CLOSE:
+                break
+            low, high = (bandwidth, high) if off > 1 else (low, bandwidth)
+            # Seconds of bytes fall as bandwidth rises. A guess outside the bracket, or on a flat part, halves it.
+            guess = bandwidth * off
+            bandwidth = guess if low < guess < high else math.sqrt(low * high)
+        return bandwidth
+
+    def steps_for(self, level: float) -> int:
+        """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
+        exposed = (self.step_s - self.alone_s) * self.local_steps
+        return max(1, math.ceil(exposed * level / ((1 - level) * self.alone_s) - _CLOSE))
+
+
+def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate:
+    """The rows of `methods`, by default all that follow from sizes.
+
+    Raises:
+        UserError: for numbers that contradict each other, or for a typed method that cannot train such a model.
+    """
+    numbers.check()
+    record = record_of(numbers)
+    cluster = cluster_of(numbers, record)
+    rows, left_out = [], []
+    for method in methods or _defaults(numbers):
+        try:
+            rows.append(_row(numbers, _Replays(numbers, record, method, typed=bool(methods))))
+        except UserError as error:
+            if methods:
+                raise
+            left_out.append(f"{method.label}: {error}")
+    ddp = _Replays(numbers, record, ChosenMethod(name="ddp", options={}), typed=True)
+    return Estimate(
+        numbers=numbers,
+        record=record,
+        cluster=cluster,
+        rows=tuple(sorted(rows, key=lambda row: row.step_s)),
+        left_out=tuple(left_out),
+        host_samples=_host_samples(numbers),
+        held_by=_held_by(ddp),
+        helps=_helps(numbers, record),
+        ddp_s=ddp.step_s,
+    )
+
+
+def chosen(text: str) -> ChosenMethod:
+    """A method of this file, with typed options."""
+    name, *options = text.split()
+    return ChosenMethod(name=name, options=dict(option.split("=") for option in options))
+
+
+def _defaults(numbers: Numbers) -> list[ChosenMethod]:
+    return [chosen(text) for text in _DEFAULT]
+
+
+def _row(numbers: Numbers, replays: _Replays) -> EstimateRow:
+    least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
+    single = numbers.nodes == 1
+    every = SIZE_METHODS[replays.method.name].every if replays.method.name in SIZE_METHODS else ""
+    return EstimateRow(
+        method=replays.method.name,
+        options=replays.method.options,
+        local_steps=replays.local_steps,
+        nodes=numbers.nodes,
+        alone_s=replays.alone_s,
+        step_s=replays.step_s,
+        low_s=replays.at(replays.given * most),
+        high_s=replays.at(replays.given * least),
+        sent=replays.sent,
+        bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
+        steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
+        check=replay_check(replays.method.name, {}),
+    )
+
+
+def _host_samples(numbers: Numbers) -> float | None:
+    if numbers.gpus_per_host == 1:
+        return None
+    host = dataclasses.replace(numbers, nodes=numbers.gpus_per_host)
+    replays = _Replays(host, record_of(host), ChosenMethod(name="ddp", options={}), typed=True)
+    return host.nodes * replays.alone_s / replays.step_s
+
+
+def _held_by(ddp: _Replays) -> dict[str, float]:
+    """Seconds of a step that would go without each hindrance."""
+    cluster = ddp.cluster
+    near = dataclasses.replace(
+        cluster,
+        latency_s=0.0,
+        host=cluster.host and dataclasses.replace(cluster.host, latency_s=0.0),
+    )
+    found = {"bytes on the hosts' links": ddp.step_s - ddp.at(FASTEST), "latency": ddp.step_s - ddp.on(near)}
+    if cluster.host is not None:
+        wide = dataclasses.replace(cluster, host=dataclasses.replace(cluster.host, bandwidth=FASTEST))
+        found["links inside a host"] = ddp.step_s - ddp.on(wide)
+    return {name: max(0.0, seconds) for name, seconds in found.items()}
+
+
+def _helps(numbers: Numbers, record: ScriptRecord) -> tuple[tuple[str, float], ...]:
+    """Remedies with the seconds of a step. A placement puts all nodes on one host."""
+    texts: Iterable[str] = [text for text in _HELPS if numbers.dtype == "float32" or "bf16" not in text]
+    found = [(text, _Replays(numbers, record, chosen(text), typed=True).step_s) for text in texts]
+    if numbers.hosts > 1 and numbers.nodes <= 16:
+        together = dataclasses.replace(numbers, gpus_per_host=numbers.nodes)
+        ddp = _Replays(together, record, ChosenMethod(name="ddp", options={}), typed=True)
+        found.append((f"ddp with all {numbers.nodes} GPUs in one host", ddp.step_s))
+    return tuple(sorted(found, key=lambda pair: pair[1]))
+
+
+def checked_lines(numbers: Numbers, cluster: ClusterProfile, rows: Sequence[EstimateRow]) -> list[str]:
+    """Where the numbers lie outside of what replays were checked with, a sentence each."""
+    bandwidth = cluster.bandwidth_out / cluster.payload
+    lines = []
+    checks = [row.check.check for row in rows if row.check.check is not None]
+    if numbers.nodes > max((max(check.nodes) for check in checks), default=0):
+        lines.append(
+            f"labs checked replays on 2 and 4 nodes, others' measurements on up to 16, here {numbers.nodes}"
+        )
+    if bandwidth > 3e9:
+        lines.append("labs checked replays from 100 Mbit/s to 3 Gbit/s; above, only others' nominal rates")
+    if bandwidth < 49e6:
+        lines.append("no measurement is on a link below 50 Mbit/s")
+    if cluster.latency_s > 10e-3:
+        lines.append("no measurement of others has more than 10 ms one way")
+    if numbers.gpus_per_host > 1:
+        lines.append("several GPUs a host: others measured 1.0 to 1.4 times the predicted seconds by NCCL")
+    if numbers.nominal:
+        lines.append(
+            f"nominal rates above {NOMINAL / 1e9:g} Gbit/s are rarely carried: 25 gave 7.7 on p3.16xlarge, 40 gave "
+            f"4.1 elsewhere; the range takes {LEAST_CARRIED:g} to 1; `istbench doctor --hosts` measures yours"
+        )
+    return lines

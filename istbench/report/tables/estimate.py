@@ -1,0 +1,172 @@
+"""The answer and the table of an estimate from numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from istbench.cluster.profile import ClusterProfile
+from istbench.report.phrases import Lead
+from istbench.report.tables.numbers import NOTHING, number, plain, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+
+_SHOWN_STEPS = 0.9
+_MEGA, _GIGA = 1e6, 1e9
+_NEVER = Entry(text="none", value=None)
+
+
+class Row(Protocol):
+    """A row: `istbench.plan.estimate.EstimateRow`."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def alone_s(self) -> float: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def low_s(self) -> float: ...
+    @property
+    def high_s(self) -> float: ...
+    @property
+    def sent(self) -> float: ...
+    @property
+    def computing(self) -> float: ...
+    @property
+    def over_gpu(self) -> float: ...
+    @property
+    def bandwidth_for(self) -> Mapping[float, float | None]: ...
+    @property
+    def steps_for(self) -> Mapping[float, int]: ...
+
+
+class Found(Protocol):
+    """What follows from numbers: `istbench.plan.estimate.Estimate`."""
+
+    @property
+    def numbers(self) -> Any: ...
+    @property
+    def cluster(self) -> ClusterProfile: ...
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def left_out(self) -> Sequence[str]: ...
+    @property
+    def host_samples(self) -> float | None: ...
+    @property
+    def held_by(self) -> Mapping[str, float]: ...
+    @property
+    def helps(self) -> Sequence[tuple[str, float]]: ...
+    @property
+    def ddp_s(self) -> float: ...
+
+
+def estimate_sentence(found: Found) -> str:
+    """The answer: `ddp` over one node and one host, what holds it back, what helps most, and the fastest row."""
+    numbers = found.numbers
+    alone = numbers.step_s
+    over = numbers.nodes * alone / found.ddp_s
+    one = "one GPU" if numbers.gpus_per_host > 1 else "one node"
+    beside = ""
+    if found.host_samples is not None and numbers.hosts > 1:
+        beside = f" and {number(over / found.host_samples)} times one host"
+    slower = f"{numbers.placed} are slower than one. " if over < 1 else ""
+    text = (
+        f"{slower}On {numbers.placed} with {found.cluster.name}, ddp takes {number(found.ddp_s)} s a step: "
+        f"{number(over)} times the samples of {one}{beside}."
+    )
+    cause, cost = max(found.held_by.items(), key=lambda pair: pair[1], default=("", 0.0))
+    if cost > 0.01 * found.ddp_s:
+        text += f" {cause[:1].upper()}{cause[1:]} hold it back, by {number(cost)} s."
+    helps = [pair for pair in found.helps if pair[1] < found.ddp_s]
+    if helps and cost > 0.01 * found.ddp_s:
+        text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
+    return text
+
+
+def estimate_table(found: Found, checked: Sequence[str], left_out: str) -> Table:
+    """The rows of `found`, the fastest first. checked: where the numbers lie outside of what was checked."""
+    numbers, rows = found.numbers, sorted(found.rows, key=lambda row: row.step_s)
+    levels = list(rows[0].bandwidth_for) if rows else []
+    columns: list[ColumnOf[Row]] = [
+        ColumnOf(key="method", title="method", entry=lambda row: plain(row.label), align="left"),
+        ColumnOf(key="local_steps", title="local steps", entry=lambda row: plain(row.local_steps)),
+        ColumnOf(key="step_s", title="s per step", entry=lambda row: rounded(row.step_s)),
+        ColumnOf(key="range_s", title="range", entry=_range),
+        ColumnOf(key="over_gpu", title="over one GPU", entry=lambda row: rounded(row.over_gpu)),
+        *_host_column(found),
+        ColumnOf(key="computing", title="com- puting", entry=lambda row: _percent(row.computing)),
+        *_samples_column(numbers.samples),
+        ColumnOf(key="sent_mb", title="MB sent", entry=lambda row: rounded(row.sent / _MEGA), rank=1),
+        *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
+        ColumnOf(key="steps_for_0.9", title="steps for 90%", entry=_steps, optional=True, rank=1),
+    ]
+    shown, filled = fill(columns, rows)
+    said = [f"{line[:1].upper()}{line[1:]}." for line in checked]
+    carried = "0.2 to 1" if numbers.nominal else "0.58 to 1.2"
+    return Table(
+        title=f"{_parameters(numbers.parameters)} parameters, {number(numbers.step_s)} s a step, {numbers.placed}, "
+        f"{found.cluster.name}: estimated, nothing ran",
+        columns=shown,
+        rows=filled,
+        footer=(
+            Lead(
+                f"Range: links carry {carried} of their rate. G: Gbit/s of a host's link at which this share of a "
+                "step computes. Steps: local steps of a round that reach 90% here. Of accuracy this says nothing."
+            ),
+            *(Lead(line) for line in said),
+            f"Left out: {left_out}.",
+            *(f"Left out: {line}." for line in found.left_out),
+        ),
+        keys=1,
+        empty="No method follows from these sizes.",
+    )
+
+
+def _host_column(found: Found) -> list[ColumnOf[Row]]:
+    samples = found.host_samples
+    if samples is None or found.numbers.hosts == 1:
+        return []
+    return [ColumnOf(key="over_host", title="over one host", entry=lambda row: rounded(row.over_gpu / samples))]
+
+
+def _samples_column(samples: int | None) -> list[ColumnOf[Row]]:
+    if samples is None:
+        return []
+    return [
+        ColumnOf(
+            key="samples_per_s",
+            title="samples /s",
+            entry=lambda row: rounded(samples * row.over_gpu / row.alone_s),
+            rank=2,
+        )
+    ]
+
+
+def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[Row]:
+    def entry(row: Row) -> Entry:
+        bandwidth = row.bandwidth_for.get(level)
+        return _NEVER if bandwidth is None else rounded(bandwidth / _GIGA)
+
+    title = f"G for {level:.0%}" if first else f"{level:.0%}"
+    return ColumnOf(key=f"gbit_for_{level:g}", title=title, entry=entry)
+
+
+def _steps(row: Row) -> Entry:
+    count = row.steps_for.get(_SHOWN_STEPS)
+    return NOTHING if count is None else plain(count)
+
+
+def _range(row: Row) -> Entry:
+    return Entry(text=f"{number(row.low_s)}–{number(row.high_s)}", value={"low": row.low_s, "high": row.high_s})
+
+
+def _percent(share: float) -> Entry:
+    return Entry(text=f"{share:.0%}", value=share)
+
+
+def _parameters(count: int) -> str:
+    for scale, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= scale:
+            return f"{count / scale:.4g}{unit}"
+    return str(count)

@@ -1,0 +1,113 @@
+"""Estimates from numbers: equal to replays of their record, and consistent with themselves."""
+
+import dataclasses
+
+import pytest
+
+from istbench.base.errors import UserError
+from istbench.cluster.script_record import load_script, save_script
+from istbench.cluster.this_machine import machines_of
+from istbench.plan.estimate import LEVELS, chosen, estimate
+from istbench.plan.numbers import Layer, Numbers
+from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_trace import script_trace
+from istbench.studies.reproduce.outside import outside_rows
+
+TWO = Numbers(parameters=10_000_000, step_s=0.1, nodes=2, bandwidth=1e9)
+HOSTS = dataclasses.replace(TWO, nodes=8, gpus_per_host=4)
+METHODS = [chosen(text) for text in ("ddp", "ddp accumulate=4", "local_sgd local_steps=5", "fsdp", "zero")]
+
+
+def rows_of(numbers, methods=METHODS):
+    return {row.label: row for row in estimate(numbers, methods).rows}
+
+
+@pytest.fixture(scope="module", params=[TWO, HOSTS], ids=["nodes", "hosts"])
+def numbers(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def rows(numbers):
+    return rows_of(numbers)
+
+
+def test_an_estimate_is_the_replay_of_its_record(tmp_path):
+    found = estimate(TWO, METHODS)
+    save_script(found.record, tmp_path / "my.record.json")
+    record = load_script(tmp_path / "my.record.json")
+    for row in found.rows:
+        method = ChosenMethod(name=row.method, options=row.options)
+        there = machines_of(record).with_bandwidth(1e9)
+        replayed = script_time(record, method, script_trace(record, method, 2), there)
+        assert replayed.step_s == row.step_s
+        assert replayed.sent == row.sent
+
+
+def test_the_bandwidth_for_a_share_gives_that_share(numbers, rows):
+    for level in LEVELS:
+        bandwidth = rows["ddp"].bandwidth_for[level]
+        there = rows_of(dataclasses.replace(numbers, bandwidth=bandwidth), METHODS[:1])["ddp"]
+        assert there.computing == pytest.approx(level, abs=0.005)
+
+
+def test_the_local_steps_for_a_share_give_that_share(numbers, rows):
+    for label, text in (("ddp", "ddp accumulate={}"), ("local_sgd local_steps=5", "local_sgd local_steps={}")):
+        count = rows[label].steps_for[0.9]
+        enough, fewer = chosen(text.format(count)), chosen(text.format(count - 1))
+        found = rows_of(numbers, [enough, fewer])
+        assert found[enough.label].computing > 0.895
+        assert found[fewer.label].computing < 0.9
+
+
+def test_more_bandwidth_is_never_slower(numbers):
+    steps = [rows_of(dataclasses.replace(numbers, bandwidth=bits)) for bits in (1e8, 1e9, 1e10)]
+    for label in steps[0]:
+        slow, middle, fast = (found[label].step_s for found in steps)
+        assert slow >= middle >= fast >= numbers.step_s * 0.999
+
+
+def test_accumulation_divides_bytes(rows):
+    assert rows["ddp accumulate=4"].sent == pytest.approx(rows["ddp"].sent / 4)
+    assert all(row.low_s <= row.step_s <= row.high_s for row in rows.values())
+
+
+def test_one_node_waits_for_nobody():
+    (row,) = estimate(dataclasses.replace(TWO, nodes=1), METHODS[:1]).rows
+    assert row.step_s == pytest.approx(0.1)
+    assert row.sent == 0
+
+
+def test_a_method_without_a_plan_from_sizes_takes_its_own():
+    (row,) = estimate(TWO, [chosen("noloco local_steps=4")]).rows
+    assert row.computing < 1
+    with pytest.raises(UserError, match="cuts the model by groups of neurons"):
+        estimate(TWO, [chosen("ist")])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"step_s": 1e-9}, "shorter than its arithmetic"),
+        ({"step_s": 0.1, "samples": 2**30}, "shorter than its arithmetic"),
+        ({"nodes": 6, "gpus_per_host": 4}, "do not fill hosts"),
+        ({"layers": (Layer(name="a", shape=(7,)),)}, "the layers have 7 parameters together"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(wrong, line):
+    with pytest.raises(UserError, match=line):
+        estimate(dataclasses.replace(TWO, **wrong))
+
+
+def test_the_range_holds_most_measurements_of_others():
+    rows = [row for row in outside_rows() if row.method == "local_sgd" and row.collectives == "nccl"]
+    held = 0
+    for row in rows:
+        numbers = Numbers(
+            parameters=row.parameters, step_s=row.compute_step_s, nodes=row.nodes,
+            bandwidth=row.bandwidth_mbit * 1e6, latency_s=row.round_trip_ms / 2e3,
+        )  # fmt: skip
+        (found,) = estimate(numbers, [ChosenMethod(name=row.method, options=row.option)]).rows
+        held += found.low_s <= row.measured_s <= found.high_s
+    assert held >= 9
+    assert len(rows) == 12
