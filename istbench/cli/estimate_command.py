@@ -86,7 +86,7 @@ def command(
     """
     numbers = _numbers(**given)
     from istbench.cli.replaying import replaying
-    from istbench.plan.estimate import LEFT_OUT, checked_lines, estimate
+    from istbench.plan.estimate import LEFT_OUT, checked_lines, curves, estimate
     from istbench.plan.script_time import chosen_methods
 
     with replaying():
@@ -98,22 +98,24 @@ def command(
         if save.is_dir():
             raise UserError(f"--save {save} is a directory; name a file")
         save_script(found.record, save)
+    from istbench.report.tables.estimate import estimate_sentence, estimate_table
+
+    answer, table = estimate_sentence(found), estimate_table(found, checked, LEFT_OUT)
     if as_json:
         click.echo(json.dumps(_as_json(found, checked), allow_nan=False))
     else:
         from istbench.report.output.formats import print_report
         from istbench.report.report import Report
-        from istbench.report.tables.estimate import estimate_sentence, estimate_table
 
-        report = Report(
-            answers=(estimate_sentence(found),),
-            tables=(estimate_table(found, checked, LEFT_OUT),),
-            plots=(),
-            problems=(),
-        )
+        report = Report(answers=(answer,), tables=(table,), plots=(), problems=())
         print_report(report, sys.stdout, explain=explain)
     if html is not None:
-        _write_page(numbers, found, html)
+        from istbench.report.estimate_page import estimate_page
+        from istbench.report.output.html.write import write_page
+
+        with replaying():
+            page = estimate_page(answer, numbers.placed, table, curves(found), found.left_out)
+        write_page(page, html)
 
 
 def _numbers(
@@ -218,7 +220,3 @@ def _as_json(found: "Estimate", checked: list[str]) -> dict[str, Any]:
         "left_out": list(found.left_out),
         "checked": checked,
     }
-
-
-def _write_page(numbers: "Numbers", found: "Estimate", file: Path) -> None:
-    raise UserError("--html: not yet")

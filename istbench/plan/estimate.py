@@ -27,6 +27,7 @@ LEFT_OUT = (
 _EVENTS = 150_000
 _CLOSE = 2e-3
 _TRIES = 14
+_CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
 _SLOWEST = 1e3
 _HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
 _DEFAULT = (
@@ -186,6 +187,19 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
         helps=_helps(numbers, record),
         ddp_s=ddp.step_s,
     )
+
+
+def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Seconds of a step at bandwidths around the one given, by method and label."""
+    given = found.cluster.bandwidth_out / found.cluster.payload
+    powers = (step / _CURVE_STEPS for step in range(-2 * _CURVE_STEPS, 2 * _CURVE_STEPS + 1))
+    bandwidths = sorted(min(FASTEST, given * 10**power) for power in powers)
+    lines = {}
+    for row in found.rows:
+        method = ChosenMethod(name=row.method, options=row.options)
+        replays = _Replays(found.numbers, found.record, method, typed=True)
+        lines[row.method, row.label] = [(bandwidth, replays.at(bandwidth)) for bandwidth in bandwidths]
+    return lines
 
 
 def chosen(text: str) -> ChosenMethod:

@@ -135,12 +135,17 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page. problems: a line for each run that it leaves out. advice: of `istbench advise`, if there is one."""
+    """The page.
+
+    problems: a line for each run that it leaves out. advice: of `istbench advise`, if there is one. estimate: the
+    answer of `istbench estimate`, in place of one of runs.
+    """
 
     title: str
     studies: tuple[Study, ...]
     problems: tuple[str, ...]
     advice: Section | None = None
+    estimate: str = ""
 
     @property
     def opens_on(self) -> tuple[int, int]:

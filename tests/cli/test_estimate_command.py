@@ -82,3 +82,11 @@ def test_layers_must_add_up(capsys, tmp_path):
     assert "together, but --parameters is 10,000,000" in run(capsys, *TWO, "--layers", str(file))[2]
     file.write_text("a\n")
     assert "line 1: 'a' is not name,parameters" in run(capsys, *TWO, "--layers", str(file))[2]
+
+
+def test_a_page_has_the_curves(capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert run(capsys, *TWO, "--method", "ddp,local_sgd", "--html", str(page))[0] == 0
+    text = page.read_text()
+    assert "2 nodes are slower than one" in text
+    assert "bandwidth of a node" in text
