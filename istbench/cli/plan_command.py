@@ -15,6 +15,7 @@ from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import PathType, parse_pairs, plugin_option, run_options, typed_options
 from istbench.cli.record_clusters import cluster_or_this_option, clusters_of
 from istbench.cluster.profile import ClusterProfile, select_clusters
+from istbench.launch.backends.host_groups import options_on_hosts
 from istbench.node.registry import check_name
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def _plan_cell(
 ) -> "CellPlan":
     if given["workload"] is None:
         raise UserError("plan needs a --workload, or a file of `istbench record`")
-    set_for_method = parse_pairs(method_options, "--set")
+    set_for_method: dict[str, Any] = parse_pairs(method_options, "--set")
+    if cluster.host is not None:
+        set_for_method = options_on_hosts(set_for_method, [min(cluster.host.nodes, given["nodes"])])
     set_for_workload = parse_pairs(workload_options, "--workload-set")
     given["workload"], plugins = named_with_file(given["workload"], plugins)
     check_name("methods", given["method"], plugins)

@@ -38,13 +38,13 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.tensor import DTensor
 
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import Count
+from istbench.base.options.numbers import Count, CountOrNone
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric, Pending
 from istbench.fabric.group import Group, Groups
 from istbench.methods.base import Method, counted, fitting
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
-from istbench.methods.groups import GroupNodes, check_group
+from istbench.methods.groups import check_group
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.sharded_groups import Gradients, PlannedGroups, gathered_modules, shard_rows
 from istbench.workloads.base import Batch, Workload
@@ -78,9 +78,9 @@ class FullySharded(Method):
                 "tune": ACCUMULATED,
             },
         )
-        shard: GroupNodes | Literal["all"] = field(
-            default="all",
-            metadata={"help": "nodes that share the parameters: all, a number, or host; others are replicas"},
+        shard: CountOrNone | Literal["host"] = field(
+            default=0,
+            metadata={"help": "nodes that share the parameters: a number, host, or 0 for all; others are replicas"},
         )
 
     @property
@@ -339,7 +339,7 @@ class FullySharded(Method):
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        if options.shard != "all":
+        if options.shard:
             check_group("shard", options.shard, world_size)
         if options.shard == 1 and world_size > 1:
             raise UserError("shard=1 keeps the whole model on every node; use ddp, or a larger shard")
@@ -422,7 +422,7 @@ class _Reduce(ReduceScatter):
 
 def _shards(options: FullySharded.Options, world_size: int) -> int:
     """The nodes that share the parameters."""
-    nodes = world_size if options.shard == "all" else options.shard
+    nodes = options.shard or world_size
     assert isinstance(nodes, int)
     return nodes
 

@@ -40,9 +40,10 @@ def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate)
 
 
 def _wanted(reason: str, kind: Any) -> str:
-    choices = literal_choices(kind)
+    choices = [str(choice) for part in _union(kind) for choice in literal_choices(part)]
     if reason.startswith("Invalid enum value") and choices:
-        return f"must be one of {', '.join(map(str, choices))}"
+        number = ["a whole number"] if int in _union(kind) else []
+        return f"must be one of {', '.join(choices + number)}"
     found = re.fullmatch(r"Expected `([^`]*)`(?:, got .*| (>=|<=|>|<) ([-+.\w]+))", reason, re.DOTALL)
     if found:
         names = [name.strip() for name in found[1].split("|")]

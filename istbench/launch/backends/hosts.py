@@ -11,6 +11,7 @@ from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen, described
+from istbench.launch.backends.host_groups import on_hosts
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
 
@@ -48,8 +49,7 @@ class Hosts(Backend):
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request`, for which there are hosts; see `Backend.fit`."""
-        first_of(self.hosts, request.nodes)
-        return request
+        return on_hosts(request, [host.slots for host in first_of(self.hosts, request.nodes)])
 
     def installed(self, say: Say) -> "Hosts":
         """These hosts, all with istbench where the user wants it installed.

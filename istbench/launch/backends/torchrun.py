@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described
+from istbench.launch.backends.host_groups import on_hosts
 from istbench.launch.hosts import run_folder
 from istbench.launch.torchrun.world import World, this_world
 from istbench.results.store import RunDirectory
@@ -34,6 +35,12 @@ class Torchrun(Backend):
     def shows_results(self) -> bool:
         """Whether no other host requested the run. Ranks other than 0 do not come so far."""
         return run_folder.folder() is None
+
+    def fit(self, request: RunRequest) -> RunRequest:
+        """`request` on the hosts of torchrun; see `Backend.fit`."""
+        each = self.world.local_size
+        whole, rest = divmod(request.nodes, each)
+        return on_hosts(request, [each] * whole + [rest] * (rest > 0))
 
     def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
         """Meet the other ranks; a rank other than 0 trains cells until the end, and exits. See `Backend.begin`."""
