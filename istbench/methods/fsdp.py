@@ -311,6 +311,7 @@ class FullySharded(Method):
         }
         load_optimizer_state(self._optimizer, {**state["optimizer"], "state": slots})
         if self.round_steps > 1:
+            self._optimizer.zero_grad()  # torch would add to the gradients of a closed round
             self._minibatches = counted(state, "minibatches", below=self.round_steps)
             self._go_on_inside(state["gradients"])
 
