@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
-from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.cluster.replay_checks import packaged_checks
 from istbench.cluster.scale import on_gpus
 from istbench.report.targets import EvaluationError, Target
@@ -118,6 +118,13 @@ def sustained_line(profile: ClusterProfile) -> Iterable[str]:
         f"{burst}: messages of short runs are up to {times:.2g} times as fast. `istbench replay --bandwidth "
         f"{profile.burst_bandwidth / 1e9:g}gbit` shows such runs."
     )
+
+
+def network_line(profile: ClusterProfile) -> Iterable[str]:
+    """A line for a footer if there is more to the network than one link of each node."""
+    words = network_words(profile)
+    if words:
+        yield f"Network: {'; '.join(words)}."
 
 
 def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:

@@ -10,6 +10,7 @@ from fake_clusters import BARE, sweep_of, write_pair
 from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.base.errors import UserError
+from istbench.cluster.profile import Host
 from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
 from istbench.report.map import build_maps, winner_map
@@ -67,6 +68,17 @@ def test_a_recording_on_a_busy_machine_is_named_below_the_map(results):
     (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "far off" in line)
     assert isinstance(line, Caution)
     assert "1 of 3 runs may be far off, for example ist on 2 nodes seed 0: others used 1.9 of 2 cores" in line
+
+
+def test_hosts_of_several_nodes_are_named_below_the_map(results):
+    write_pair(results)
+    host = Host(nodes=2, bandwidth=1e9, latency_s=5e-6)
+    (found,), _ = build_maps(results, {"bare": bare(SLOW, host=host)}, cluster="bare")
+    assert (
+        "Network: 2 nodes share the link of a host; inside it each has 1 Gbit/s out and in, 5 µs to another."
+        in (winners_table(found).footer)
+    )
+    assert not [line for line in winners_table(map_of(results, SLOW)).footer if line.startswith("Network")]
 
 
 def test_unequal_trials_are_named_below_the_map(results):

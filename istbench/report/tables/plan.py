@@ -1,8 +1,7 @@
 """A plan as a table."""
 
 from istbench.cluster.estimate import GIB, CellPlan
-from istbench.cluster.profile import network_words
-from istbench.report.phrases import count_nodes, latency_line, sustained_line
+from istbench.report.phrases import count_nodes, latency_line, network_line, sustained_line
 from istbench.report.tables.numbers import number, plain
 from istbench.report.tables.table import Column, Entry, Scalar, Table
 
@@ -69,9 +68,8 @@ def _mb(size: int) -> str:
 
 
 def _network(plan: CellPlan) -> list[str]:
-    words = network_words(plan.cluster)
     return [
-        *([f"{plan.cluster.name}: {'; '.join(words)}."] if words else []),
+        *network_line(plan.cluster),
         *sustained_line(plan.cluster),
         *latency_line(plan.cluster.latency_s),
     ]

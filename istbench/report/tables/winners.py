@@ -13,6 +13,7 @@ from istbench.report.phrases import (
     latency_line,
     lower_bound_line,
     metric_line,
+    network_line,
     scaling_lines,
     sustained_line,
     unlike_lines,
@@ -71,6 +72,7 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     yield from close_targets_line(group.close_targets, group.evaluation_error)
     yield from metric_line(group.metric, own=group.has_own_metric)
     yield from shared_line(group)
+    yield from network_line(profile)
     yield from sustained_line(profile)
     yield from scaling_lines(times, profile)
     yield guide_line("maps")
