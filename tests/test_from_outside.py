@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,8 +112,10 @@ WALK = """
 import contextlib, io, json, sys
 from pathlib import Path
 from istbench.cli import main
+from istbench.launch.processes import local
 
 if __name__ == "__main__":
+    local.PRELOADED += ["quick_measurements"]
     said = []
     for words in json.load(sys.stdin):
         out, err = io.StringIO(), io.StringIO()
@@ -141,7 +144,7 @@ def walk(folder, commands):
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parent)])},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -164,37 +167,16 @@ def test_every_command_takes_them(outside):
         "list": ["list", "methods", "--options"],
         "run": ["run", "--method", "central", *TOY, *OWN, *SHORT],
         "another": ["run", "--method", "ddp", *TOY, *OWN, *SHORT],
+        "retrace": ["retrace", "--all"],
         "check": ["check", "central", "--set", "optimizer=sign"],
-        "compare": [
-            "compare",
-            "--methods",
-            "central,ddp,local_sgd",
-            *TOY,
-            *OWN,
-            *SHORT,
-            "--seeds",
-            "1",
-            "--controls",
-        ],
+        "compare": ["compare", "--methods", METHODS, *TOY, *OWN, *SHORT, "--seeds", "1", "--controls"],
         "plan": ["plan", "--method", "central", *TOY, *OWN],
         "timeline": ["timeline", "results/runs/*central*"],
         "report": ["report", "--no-pictures"],
         "replay": ["replay", "--no-pictures", "--bandwidth", "100mbit"],
         "map": ["map", "--bandwidth", "10mbit,1gbit"],
-        "retrace": ["retrace", "--all"],
         "export": ["export", "results", "--format", "chakra", "--out", "chakra"],
-        "advise": [
-            "advise",
-            "toy",
-            "--nodes",
-            "2",
-            "--bandwidth",
-            "1gbit",
-            "--methods",
-            "central",
-            "--minutes",
-            "0.4",
-        ],
+        "advise": ["advise", "toy", *TOY[2:], "--bandwidth", "1gbit", "--methods", "central", *BRIEF],
         "tune": ["tune", "--methods", "central", *TOY, *SHORT, "--trials", "2", "--set", "optimizer=sign"],
     }
     said = dict(zip(commands, walk(outside, list(commands.values())), strict=True))
