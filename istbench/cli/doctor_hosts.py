@@ -138,6 +138,7 @@ def profile_of(
             cores=None if answer["gpu"] else share,
             memory_gb_per_s=answer.get("memory_gb_per_s"),
             gather_gb_per_s=answer.get("gather_gb_per_s"),
+            core_gb_per_s=answer.get("core_gb_per_s"),
         )
         carrying = (
             convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying

@@ -81,7 +81,8 @@ class ClusterProfile:
         summary: one line, for listings.
         gflops: effective fp32 GFLOP/s of a node of speed 1 in matrix products of training.
         memory_gb_per_s: effective GB/s of a node's memory, read and written in order; on a GPU, of the GPU's.
-            gather_gb_per_s: of rows of some hundred bytes in random order, by a processor. None if unknown.
+            gather_gb_per_s: of rows of some hundred bytes in random order, by a processor. core_gb_per_s: in order,
+            by one core while the others rest: more than its share. None if unknown.
         source: the origin of `gflops`, of the memory's and the network's figures, or the word estimate.
         memory_gib: memory of a node for a model, GiB; on a GPU, the GPU's.
         bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
@@ -126,6 +127,7 @@ class ClusterProfile:
     burst_bytes: NotNegative = 0.0
     memory_gb_per_s: Positive | None = None
     gather_gb_per_s: Positive | None = None
+    core_gb_per_s: Positive | None = None
     cores: Cores | None = None
     cpu_s_per_byte: CpuSeconds = 0.0
     cpu_s_per_message: CpuSeconds = 0.0

@@ -91,14 +91,21 @@ def speed_of(profile: ClusterProfile) -> Speed | None:
 
 
 def _scale_of_threads(trace: "Trace", profile: ClusterProfile) -> float:
-    """A thread beside training sums and copies, as fast as memory feeds its core. Unknown: as recorded."""
+    """A thread beside training sums and copies, as fast as memory feeds its core. Unknown: as recorded.
+
+    A recording with one thread knows the speed of a core alone, one with more threads only their shares. Where the
+    profile lacks a core's speed, a core there is as fast as here, up to all of the node's memory.
+    """
     meta = trace.meta
     known = meta.device == "cpu" and meta.memory_gb_per_s and meta.threads
     if not known or not profile.memory_gb_per_s or not profile.cores:
         return 1.0
     assert meta.memory_gb_per_s is not None
     assert meta.threads is not None
-    return (meta.memory_gb_per_s / meta.threads) / (profile.memory_gb_per_s / max(1.0, profile.cores))
+    if meta.threads > 1:
+        return (meta.memory_gb_per_s / meta.threads) / (profile.memory_gb_per_s / max(1.0, profile.cores))
+    there = profile.core_gb_per_s or min(meta.memory_gb_per_s, profile.memory_gb_per_s)
+    return meta.memory_gb_per_s / there
 
 
 def _ratios(here: Speed, there: Speed, work: StepWork) -> list[float]:

@@ -28,12 +28,13 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """The speed of one node: effective GFLOP/s of matrix products, and GB/s of memory.
 
     memory_gb_per_s: of arrays beyond the caches, read and written in order. gather_gb_per_s: of their rows, read in
-    random order.
+    random order. core_gb_per_s: as the first, of one core while the others rest.
     """
 
     gflops: Giga
     memory_gb_per_s: Giga
     gather_gb_per_s: Giga | None = None
+    core_gb_per_s: Giga | None = None
 
     def seconds(self, work: StepWork) -> float:
         """Seconds of `work`, one kind after the other. Without a speed of gathering, all bytes count alike."""

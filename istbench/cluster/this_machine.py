@@ -51,6 +51,7 @@ def nodes_like(recorded: TraceMeta, *, name: str, memory: int, crowd: float = 1.
         gflops=(Trace(nodes=(), meta=recorded).gflops or 1.0) / crowd,
         memory_gb_per_s=scanned and scanned / crowd,
         gather_gb_per_s=gathered and gathered / crowd,
+        core_gb_per_s=scanned if recorded.threads == 1 else None,
         memory_gib=memory / _GIB,
         bandwidth_out=base.bandwidth_out * NodesLikeHere.payload,
         bandwidth_in=base.bandwidth_in * NodesLikeHere.payload,

@@ -62,7 +62,23 @@ def speed_here(device: torch.device) -> Speed:
     measures = (lambda: matmul_gflops(*shape, device), arrays.stream_gb_per_s, arrays.gather_gb_per_s)
     taken = [[measure() for measure in measures] for _ in range(_TIMES)]
     gflops, stream, gather = (statistics.median(figures) for figures in zip(*taken, strict=True))
-    return Speed(gflops=gflops, memory_gb_per_s=stream, gather_gb_per_s=gather if device.type == "cpu" else None)
+    if device.type != "cpu":
+        return Speed(gflops=gflops, memory_gb_per_s=stream)
+    return Speed(
+        gflops=gflops, memory_gb_per_s=stream, gather_gb_per_s=gather, core_gb_per_s=_of_one_core(arrays, stream)
+    )
+
+
+def _of_one_core(arrays: MemoryArrays, stream: float) -> float:
+    """GB/s of memory by one thread, where all threads together have `stream`."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return stream
+    torch.set_num_threads(1)
+    try:
+        return statistics.median(arrays.stream_gb_per_s() for _ in range(_TIMES))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _rate(kernel: Callable[[], object], amount: float, device: torch.device) -> float:

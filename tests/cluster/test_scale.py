@@ -71,6 +71,15 @@ def test_work_of_other_threads_scales_by_the_memory_of_a_core():
 
 
 @pytest.mark.parametrize(
+    ("there", "seconds"), [({"core_gb_per_s": 20.0}, 0.5), ({}, 1.0), ({"memory_gb_per_s": 5.0}, 2.0)]
+)
+def test_a_recording_of_one_thread_knows_a_core_alone(there, seconds):
+    """Its 10 GB/s are no share: without the figure of a core there, a core draws as much, if the node has it."""
+    found = replay(worked(1.0, **HERE | {"threads": 1}), dataclasses.replace(THERE, **there))
+    assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
     ("changes", "there"),
     [({"device": "cuda"}, {}), ({"threads": None}, {}), ({}, {"cores": None}), ({}, {"memory_gb_per_s": None})],
 )

@@ -14,7 +14,7 @@ from istbench.launch.hosts.shared_link import shared_link
 class MeasuredNode:
     """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process.
 
-    memory_gb_per_s, gather_gb_per_s: as in a cluster profile; None if unknown.
+    memory_gb_per_s, gather_gb_per_s, core_gb_per_s: as in a cluster profile; None if unknown.
     """
 
     gflops: float
@@ -22,6 +22,7 @@ class MeasuredNode:
     cores: float | None
     memory_gb_per_s: float | None = None
     gather_gb_per_s: float | None = None
+    core_gb_per_s: float | None = None
 
 
 def profile_toml(
@@ -68,7 +69,7 @@ def profile_toml(
         "price_date": date,
         "price_source": "own machines, no rent",
     }
-    for name in ("memory_gb_per_s", "gather_gb_per_s"):
+    for name in ("memory_gb_per_s", "gather_gb_per_s", "core_gb_per_s"):
         rates = [rate for node in nodes.values() if (rate := getattr(node, name)) is not None]
         if len(rates) == len(nodes):
             values[name] = _rounded(min(rates))
