@@ -13,7 +13,7 @@ from istbench.cluster.replay_checks import ReplayCheck, replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_time import ChosenMethod, script_time, steady_step
 from istbench.plan.size_rounds import SIZE_METHODS, size_trace, sized
 
 LEVELS = (0.5, 0.75, 0.9, 0.95)
@@ -25,8 +25,9 @@ LEFT_OUT = (
     "powersgd (it needs shapes: --layers, and --method 'ddp compress=powersgd')"
 )
 _EVENTS = 150_000
-_CLOSE = 2e-3
+_CLOSE = 4e-3
 _TRIES = 14
+_FLAT = -0.1  # slopes of logarithms above which bandwidth hardly matters
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
 _SLOWEST = 1e3
 _HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
@@ -104,7 +105,7 @@ class _Replays:
 
     def __init__(self, numbers: Numbers, record: ScriptRecord, method: ChosenMethod, *, typed: bool) -> None:
         self.method, self.cluster = method, cluster_of(numbers, record)
-        self._record = record
+        self._numbers, self._record = numbers, record
         known = sized(method)
         if known is None:
             from istbench.plan.script_trace import script_trace  # torch, which known options need not
@@ -123,12 +124,13 @@ class _Replays:
     def at(self, bandwidth: float) -> float:
         """Seconds of a step at `bandwidth` of the hosts' links, as named."""
         if bandwidth not in self._found:
-            self._found[bandwidth] = self.on(self.cluster.with_bandwidth(bandwidth))
+            there = dataclasses.replace(self._numbers, bandwidth=bandwidth)
+            self._found[bandwidth] = self.on(cluster_of(there, self._record))
         return self._found[bandwidth]
 
     def on(self, cluster: ClusterProfile) -> float:
         """Seconds of a step on `cluster`."""
-        return script_time(self._record, self.method, self.trace, cluster).step_s
+        return steady_step(self.trace, cluster)[1]
 
     def bandwidth_for(self, level: float) -> float | None:
         """The least bandwidth at which the share `level` of a step computes; None if none does."""
@@ -142,15 +144,19 @@ class _Replays:
         if excess(high) > 1:
             return None
         bandwidth = min(list(self._found), key=lambda tried: abs(math.log(excess(tried))))
+        slope = -1.0  # seconds of bytes fall as bandwidth rises, and faster where computing hides a part
         for _ in range(_TRIES):
             off = excess(bandwidth)
             if abs(self.alone_s / self.at(bandwidth) - level) < _CLOSE:
-                break
+                return bandwidth
             low, high = (bandwidth, high) if off > 1 else (low, bandwidth)
-            # Seconds of bytes fall as bandwidth rises. A guess outside the bracket, or on a flat part, halves it.
-            guess = bandwidth * off
-            bandwidth = guess if low < guess < high else math.sqrt(low * high)
-        return bandwidth
+            guess = bandwidth * off ** (-1 / slope)
+            if not low < guess < high:
+                guess = math.sqrt(low * high)
+            rise = math.log(excess(guess) / off) / math.log(guess / bandwidth)
+            slope = rise if rise < _FLAT else -1.0
+            bandwidth = guess
+        return high
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
@@ -248,7 +254,10 @@ def _held_by(ddp: _Replays) -> dict[str, float]:
         latency_s=0.0,
         host=cluster.host and dataclasses.replace(cluster.host, latency_s=0.0),
     )
-    found = {"bytes on the hosts' links": ddp.step_s - ddp.at(FASTEST), "latency": ddp.step_s - ddp.on(near)}
+    found = {
+        "bytes on the hosts' links": ddp.step_s - ddp.on(cluster.with_bandwidth(FASTEST)),
+        "latency": ddp.step_s - ddp.on(near),
+    }
     if cluster.host is not None:
         wide = dataclasses.replace(cluster, host=dataclasses.replace(cluster.host, bandwidth=FASTEST))
         found["links inside a host"] = ddp.step_s - ddp.on(wide)

@@ -72,18 +72,28 @@ def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profil
     Raises:
         UserError: as `cluster_time` does.
     """
-    steps = -(-_STEPS // trace.steps) * trace.steps
-    time = cluster_time(trace, profile, [steps, 2 * steps])
+    time, step_s = steady_step(trace, profile)
     time = dataclasses.replace(time, check=replay_check(method.name, {}))
-    half, whole = time.seconds
     sent = max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
     alone = cluster_time(alone_trace(record), profile, [1]).seconds[0]
     return ScriptTime(
         method=method.label,
         nodes=trace.world_size,
         local_steps=trace.round_steps,
-        step_s=(whole - half) / steps,
+        step_s=step_s,
         alone_s=alone,
         sent=sent,
         time=time,
     )
+
+
+def steady_step(trace: Trace, profile: ClusterProfile) -> tuple[ClusterTime, float]:
+    """The time of `trace` on `profile`, and the seconds of a step in the steady state.
+
+    Raises:
+        UserError: as `cluster_time` does.
+    """
+    steps = -(-_STEPS // trace.steps) * trace.steps
+    time = cluster_time(trace, profile, [steps, 2 * steps])
+    half, whole = time.seconds
+    return time, (whole - half) / steps
