@@ -259,9 +259,10 @@ class LocalSGD(Method):
         slots = len(self.options.slots) if self.options.average_optimizer else 0
         while True:
             for _ in range(self.round_steps):
-                node.steps(1)
+                node.steps(1, updates=False)
                 for flat in gradients:
                     groups.inside.all_reduce_mean(flat, "")
+                node.update()
             for flat in values:
                 groups.all_reduce_mean(flat, "", sum(own.numel() for own in gradients if own.dtype == flat.dtype))
             for flat in gradients:

@@ -64,6 +64,9 @@ class PlannedNode:
     def update(self, share: float = 1.0) -> None:
         """The optimizer steps over `share` of the values of the model. In a plan, that takes no time."""
 
+    def only_gradients(self) -> None:
+        """The optimizer does not step in this local step."""
+
     def update_seconds(self, share: float) -> float:
         """Seconds of a server's update of `share` of the values, with the gradients of all nodes."""
         return 0.0

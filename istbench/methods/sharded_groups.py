@@ -194,9 +194,13 @@ class PlannedGroups:
         gradients = Gradients(inside, None if groups is None else groups.across)
         while True:
             step = _Step(self, node, inside, gradients)
-            for minibatch in range(self.accumulate):
+            if self.accumulate > 1:
                 step.forward()
-                step.backward(last=minibatch == self.accumulate - 1)
+                step.backward(last=False)
+                node.only_gradients()
+                node.steps(self.accumulate - 2, updates=False)
+            step.forward()
+            step.backward(last=True)
             node.update(1 / self.shards)
             yield
 

@@ -98,6 +98,9 @@ class TracedNode(PlannedNode):
             self.builder.compute(seconds)
         self._updated = True
 
+    def only_gradients(self) -> None:
+        self._updated = True
+
     def update_seconds(self, share: float) -> float:
         return share * (self._update.optimizer_s + (self.world_size - 1) * self._update.adding_s)
 
