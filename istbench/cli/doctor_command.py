@@ -109,12 +109,13 @@ def _speed() -> Iterator[Finding]:
         speed = speed_here(torch.device(device))
         gather = speed.gather_gb_per_s
         rows = f", {gather:.3g} GB/s of rows in random order" if gather else ""
-        core = f" ({speed.core_gb_per_s:.3g} by one core alone)" if speed.core_gb_per_s else ""
+        core = f", one core alone {speed.core_gb_per_s:.3g}" if speed.core_gb_per_s else ""
         threads = f" with {torch.get_num_threads()} threads" if device == "cpu" else ""
         yield Finding(
             "ok",
             "computing",
-            f"{device}{threads}: {speed.gflops:.3g} GFLOP/s, {speed.memory_gb_per_s:.3g} GB/s of memory{core}{rows}",
+            f"{device}{threads}: {speed.gflops:.3g} GFLOP/s, "
+            f"{speed.memory_gb_per_s:.3g} GB/s of memory{core}{rows}",
         )
 
 
