@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import quick_recorded_script
 import torch
 from said import one_line
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.cli import main
 from istbench.cluster.script_record import load_script
+from istbench.launch.processes import recorded_script
 from istbench.plan.recording import steps
 from istbench.plan.recording.script import record_script
 
@@ -38,6 +40,8 @@ def step():
 def record(tmp_path, monkeypatch, capfd):
     """Runs `istbench record` on a script of this text; returns (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recorded_script, "__name__", quick_recorded_script.__name__)
+    monkeypatch.setenv("PYTHONPATH", str(Path(quick_recorded_script.__file__).parent), prepend=os.pathsep)
     (tmp_path / "helper.py").write_text("HIDDEN = 5\n")
 
     def run(text, *options, arguments=()):
