@@ -131,7 +131,7 @@ if __name__ == "__main__":
 METHODS = "central,ddp,local_sgd"
 TOY = ["--workload", "toy", "--nodes", "2"]
 OWN = ["--set", "optimizer=sign", "--set", "lr=0.01"]
-BRIEF = ["--minutes", "0.4"]
+BRIEF = ["--minutes", "0.4", "--seeds", "1", "--target", "0.5"]
 SHORT = ["--steps", "12"]
 
 
