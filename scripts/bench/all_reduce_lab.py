@@ -23,10 +23,11 @@ from istbench.launch.processes.on_nodes import on_nodes
 
 
 def measure(
-    fabric: Fabric, size: int, repeats: int, turns: int, slices: int, message: int
+    fabric: Fabric, size: int, repeats: int, turns: int, slices: int, message: int, host_nodes: int
 ) -> dict[str, list[float]]:
     """Seconds of an all-reduce of `size` bytes on the slowest node, by way and turn."""
     all_reduce._MOST_SLICES, all_reduce._LEAST_MESSAGE = slices, message
+    fabric.host_nodes = host_nodes
     values = torch.ones(size // 4)
     ways: dict[str, Callable[[], None]] = {
         "gloo": lambda: fabric.all_reduce_mean(values),
@@ -49,6 +50,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="2,4", help="numbers of nodes")
+    parser.add_argument("--host-nodes", type=int, default=1, help="nodes of each host, whose values add up first")
     parser.add_argument("--bandwidth", default="1gbit", help="bandwidths of the links; needs root")
     parser.add_argument("--latency", default="0ms,10ms,25ms", help="latencies one way")
     parser.add_argument("--size", default="4000,1000000,100000000", help="bytes of the tensor")
@@ -62,10 +64,12 @@ def main() -> None:
     for bandwidth in map(parse_bandwidth, given.bandwidth.split(",")):
         for latency_s in (parse_time(latency, "--latency") for latency in given.latency.split(",")):
             for nodes in map(int, given.nodes.split(",")):
-                place = ShapedNetwork(nodes=nodes, bandwidth=bandwidth, latency_s=latency_s)
+                place = ShapedNetwork(
+                    nodes=nodes, bandwidth=bandwidth, latency_s=latency_s, host_nodes=given.host_nodes
+                )
                 launcher = LocalLauncher(place=place)
                 for size in map(int, given.size.split(",")):
-                    what = (size, given.repeats, given.turns, given.slices, given.message)
+                    what = (size, given.repeats, given.turns, given.slices, given.message, given.host_nodes)
                     seconds = on_nodes(measure, nodes, *what, timeout_s=600.0, launcher=launcher)[0]
                     gloo, turns = (
                         [took / place.lab.dilation for took in seconds[way]] for way in ("gloo", "turns")
