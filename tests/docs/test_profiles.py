@@ -10,10 +10,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="
 
 
 def test_the_examples_load():
-    short, text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    short, text, gpus = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert parse_profile(short, name="mine", where="docs/profiles.md").bandwidth_out == 1e9
     profile = parse_profile(text, name="mine", where="docs/profiles.md")
     assert (profile.host.nodes, profile.rack.hosts, profile.uniform) == (4, 8, False)
+    on_hosts = parse_profile(gpus, name="mine", where="docs/profiles.md")
+    assert (on_hosts.host_nodes, on_hosts.collectives, on_hosts.priced) == (8, "nccl", True)
 
 
 def test_every_field_is_described():
