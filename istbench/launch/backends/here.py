@@ -10,6 +10,7 @@ import msgspec
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Outcome, Screen
+from istbench.launch.backends.host_groups import on_hosts
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.results.store import RunDirectory
 
@@ -34,6 +35,8 @@ class Here(Backend):
             raise UserError(
                 f"the lab has {self.lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}"
             )
+        if self.lab.host_nodes > 1:
+            request = on_hosts(request, [self.lab.host_nodes] * self.lab.hosts)
         return msgspec.structs.replace(request, lab=self.lab.lab)
 
     def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
