@@ -12,6 +12,8 @@ _VERSION_2 = Path("/sys/fs/cgroup")
 # A node that has used up its share waits for the next period. Kernels of 250 ticks a second miss shorter ones.
 _LEAST_PERIOD_US = 5_000
 _LEAST_QUOTA_US = 1_000  # of the kernel; a smaller share needs a longer period
+# Against other processes of this machine: with equal weights they made replays of a lab up to 40 % too short.
+_TIMES_USUAL_WEIGHT = 50
 
 GROUPS = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
 
@@ -33,7 +35,7 @@ def check() -> None:
 
 
 def limit(name: str, share: float) -> None:
-    """Create a control group whose processes together get `share` of one core.
+    """Create a control group whose processes together get `share` of one core, before other processes.
 
     Raises:
         OSError: if the kernel refuses.
@@ -43,11 +45,13 @@ def limit(name: str, share: float) -> None:
     quota = round(share * period)
     if GROUPS == _VERSION_1:
         group.mkdir(exist_ok=True)
+        (group / "cpu.shares").write_text(str(_TIMES_USUAL_WEIGHT * 1024))
         (group / "cpu.cfs_period_us").write_text(str(period))
         (group / "cpu.cfs_quota_us").write_text(str(quota))
     else:
         (GROUPS / "cgroup.subtree_control").write_text("+cpu")
         group.mkdir(exist_ok=True)
+        (group / "cpu.weight").write_text(str(_TIMES_USUAL_WEIGHT * 100))
         (group / "cpu.max").write_text(f"{quota} {period}")
 
 
