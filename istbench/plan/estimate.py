@@ -27,6 +27,8 @@ LEFT_OUT = (
 _EVENTS = 150_000
 _CLOSE = 4e-3
 _TRIES = 14
+_QUICK_NODES = 16
+_MANY_MESSAGES = ("zero", "fsdp", "parameter_server", "p3")
 _FLAT = -0.1  # slopes of logarithms above which bandwidth hardly matters
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
 _SLOWEST = 1e3
@@ -173,7 +175,11 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
     numbers.check()
     record = record_of(numbers)
     cluster = cluster_of(numbers, record)
-    rows, left_out = [], []
+    rows: list[EstimateRow] = []
+    left_out: list[str] = []
+    if numbers.nodes > _QUICK_NODES and not methods:
+        names = ", ".join(_MANY_MESSAGES)
+        left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take a minute to replay; name them")
     for method in methods or _defaults(numbers):
         try:
             rows.append(_row(numbers, _Replays(numbers, record, method, typed=bool(methods))))
@@ -215,7 +221,7 @@ def chosen(text: str) -> ChosenMethod:
 
 
 def _defaults(numbers: Numbers) -> list[ChosenMethod]:
-    return [chosen(text) for text in _DEFAULT]
+    return [chosen(text) for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES]
 
 
 def _row(numbers: Numbers, replays: _Replays) -> EstimateRow:

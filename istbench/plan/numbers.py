@@ -18,6 +18,8 @@ MOST_FLOPS = 5e15
 NOMINAL = 10e9
 """Bits/s above which a link rarely carries its name's rate."""
 LEAST_CARRIED = 0.2
+MOST_REPLAYED = 256
+"""Nodes of an estimate."""
 _INSIDE = 96e9  # bits/s of PCIe 3 with 16 lanes
 _OF_A_PARAMETER = 6  # operations for a sample, forward and backward
 _INSIDE_LATENCY_S = 10e-6
@@ -67,10 +69,14 @@ class Numbers:
         Raises:
             UserError: naming the two.
         """
+        if self.nodes > MOST_REPLAYED:
+            raise UserError(
+                f"{self.nodes:,} nodes take hours to replay message by message; name at most {MOST_REPLAYED}"
+            )
         least = _OF_A_PARAMETER * self.parameters * (self.samples or 1) / MOST_FLOPS
         if self.step_s < least:
             raise UserError(
-                f"--step {self.step_s:.3g}s is shorter than its arithmetic: {self.samples or 1} samples of "
+                f"--step {self.step_s:.3g}s is shorter than its arithmetic: {_samples(self.samples or 1)} of "
                 f"{self.parameters:,} parameters take {least:.3g} s at 5 PFLOP/s, more than any device has"
             )
         if self.nodes % self.gpus_per_host:
@@ -214,6 +220,10 @@ def _equal_layers(parameters: int) -> tuple[Layer, ...]:
     count = min(EQUAL_LAYERS, parameters)
     ends = [parameters * number // count for number in range(count + 1)]
     return tuple(Layer(name=f"layer{number}", shape=(ends[number + 1] - ends[number],)) for number in range(count))
+
+
+def _samples(count: int) -> str:
+    return f"{count:,} sample{'s' if count > 1 else ''}"
 
 
 def _module_names(layers: tuple[Layer, ...]) -> list[str]:

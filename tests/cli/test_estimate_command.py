@@ -59,6 +59,7 @@ def test_plan_and_map_take_the_record(capsys, tmp_path):
         (("--nodes", "0"), "--nodes"),
         (("--gpus-per-host", "100"), "no host has more than 72 GPUs"),
         (("--nodes", "4096", "--gpus-per-host", "8"), "--nodes times --gpus-per-host"),
+        (("--nodes", "64", "--gpus-per-host", "8"), "name at most 256"),
         (("--bandwidth", "25GB"), "a B means bytes"),
         (("--backward", "1"), "--backward"),
         (("--method", "dpp"), "dpp"),

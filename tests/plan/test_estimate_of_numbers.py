@@ -94,6 +94,7 @@ def test_a_method_without_a_plan_from_sizes_takes_its_own():
     [
         ({"step_s": 1e-9}, "shorter than its arithmetic"),
         ({"step_s": 0.1, "samples": 2**30}, "shorter than its arithmetic"),
+        ({"nodes": 512}, "name at most 256"),
         ({"nodes": 6, "gpus_per_host": 4}, "do not fill hosts"),
         ({"layers": (Layer(name="a", shape=(7,)),)}, "the layers have 7 parameters together"),
     ],
