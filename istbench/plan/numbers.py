@@ -181,9 +181,9 @@ def cluster_of(numbers: Numbers, record: ScriptRecord) -> ClusterProfile:
 
 def network_name(profile: ClusterProfile) -> str:
     """`links of 25 Gbit/s and 60 µs`."""
-    return (
-        f"links of {bandwidth_text(profile.bandwidth_out / profile.payload, 3)} and {profile.latency_s * 1e6:g} µs"
-    )
+    seconds = profile.latency_s
+    latency = f"{seconds * 1e3:g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:g} µs"
+    return f"links of {bandwidth_text(profile.bandwidth_out / profile.payload, 3)} and {latency}"
 
 
 def read_layers(path: Path) -> tuple[Layer, ...]:
