@@ -142,10 +142,12 @@ class _Replays:
             """Seconds of communication over those wanted."""
             return max(self.at(bandwidth) - self.alone_s, 1e-9 * self.alone_s) / wanted
 
-        low, high = _SLOWEST, FASTEST
-        if excess(high) > 1:
+        if excess(FASTEST) > 1:
             return None
-        bandwidth = min(list(self._found), key=lambda tried: abs(math.log(excess(tried))))
+        tried = list(self._found)
+        low = max((bits for bits in tried if excess(bits) > 1), default=_SLOWEST)
+        high = min(bits for bits in tried if excess(bits) <= 1)
+        bandwidth = min(tried, key=lambda bits: abs(math.log(excess(bits))))
         slope = -1.0  # seconds of bytes fall as bandwidth rises, and faster where computing hides a part
         for _ in range(_TRIES):
             off = excess(bandwidth)
