@@ -155,8 +155,8 @@ def class_table(found: Sequence[Predicted]) -> Table:
         footer=(
             Lead("Nothing is fitted to them. A ratio below 1 is a prediction that is too fast."),
             Lead(
-                "A model counts as 16 equal layers. This was 32 before, and became 16 for speed when the errors were "
-                "known: it moved the ratio of a row by .11 at most."
+                "A model counts as 16 equal layers. This was 32 before, and became 16 for speed when the errors "
+                "were known: it moved the ratio of a row by .11 at most."
             ),
             Lead(f"Furthest off of all: {_named(off).text}, in the class: {off.outside.kind}."),
         ),
@@ -198,8 +198,8 @@ _NOTES = {
     CLASSES[1]: (
         Lead("20 ms there and back, by netem."),
         Lead(
-            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, while the link carries some "
-            "400 Mbit/s, and hashes weights and momenta for .66 s, which the prediction does not know."
+            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, while the link carries "
+            "some 400 Mbit/s, and hashes weights and momenta for .66 s, which the prediction does not know."
         ),
     ),
     CLASSES[2]: (
