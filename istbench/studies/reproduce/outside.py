@@ -198,8 +198,8 @@ _NOTES = {
     CLASSES[1]: (
         Lead("20 ms there and back, by netem."),
         Lead(
-            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, while the link carries "
-            "some 400 Mbit/s, and hashes weights and momenta for .66 s, which the prediction does not know."
+            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, the link carries some "
+            "400 Mbit/s meanwhile, and hashes weights and momenta for .66 s, which the prediction does not know."
         ),
     ),
     CLASSES[2]: (
