@@ -31,6 +31,7 @@ _QUICK_NODES = 16
 _MANY_MESSAGES = ("zero", "fsdp", "parameter_server", "p3")
 _FLAT = -0.1  # slopes of logarithms above which bandwidth hardly matters
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
+_WIDEST = 1e13  # bits/s: more than any link of today
 _SLOWEST = 1e3
 _HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
 _DEFAULT = (
@@ -135,14 +136,14 @@ class _Replays:
         return steady_step(self.trace, cluster)[1]
 
     def bandwidth_for(self, level: float) -> float | None:
-        """The least bandwidth at which the share `level` of a step computes; None if none does."""
+        """The least bandwidth at which the share `level` of a step computes; None if no link is that fast."""
         wanted = self.alone_s * (1 / level - 1)
 
         def excess(bandwidth: float) -> float:
             """Seconds of communication over those wanted."""
             return max(self.at(bandwidth) - self.alone_s, 1e-9 * self.alone_s) / wanted
 
-        if excess(FASTEST) > 1:
+        if excess(_WIDEST) > 1:
             return None
         tried = list(self._found)
         low = max((bits for bits in tried if excess(bits) > 1), default=_SLOWEST)
