@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from istbench.base.decode import convert, read_text
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import Duration, Level, Nodes
+from istbench.base.options.numbers import Count, Duration, Level, Nodes
 from istbench.base.options.options import option_text, parse_pairs
 from istbench.report.groups import Contender, Group
 from istbench.results.header import Name
@@ -87,6 +87,23 @@ class SpeedUpFigure(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class GpuRate(msgspec.Struct, frozen=True, kw_only=True):
+    """A public measurement of a GPU that trains.
+
+    Attributes:
+        peak_gflops: of the GPU, in single precision. step_ms: of a forward and backward pass of `batch_size`
+            samples. source: where it was published, with the version.
+    """
+
+    gpu: Name
+    peak_gflops: _Positive
+    model: Name
+    batch_size: Count
+    step_ms: _Positive
+    software: Name
+    source: Name
+
+
 def read_figures(path: Path) -> list[Figure]:
     """The figures of CSV file `path`.
 
@@ -107,6 +124,15 @@ def read_speed_ups(path: Path) -> list[SpeedUpFigure]:
         UserError: naming the file and the line.
     """
     return [figure for figure, _ in _read(path, SpeedUpFigure)]
+
+
+def read_gpu_rates(path: Path) -> list[GpuRate]:
+    """The measurements of CSV file `path`.
+
+    Raises:
+        UserError: naming the file and the line.
+    """
+    return [rate for rate, _ in _read(path, GpuRate)]
 
 
 def _read(path: Path, kind: type[_Row]) -> list[tuple[_Row, str]]:

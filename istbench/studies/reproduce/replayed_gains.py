@@ -14,13 +14,14 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
-from istbench.report.published import SpeedUpFigure, read_speed_ups
+from istbench.report.published import SpeedUpFigure, read_gpu_rates, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run
 from istbench.results.stats import estimate
 from istbench.studies.reproduce.curves import node_differences
 from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+from istbench.studies.reproduce.sending_ratio import PublishedGain, RatioCurve, ratio_plots, ratio_tables
 from istbench.studies.reproduce.values import range_text
 
 PROFILE = PUBLISHED / "p4000.toml"
@@ -76,12 +77,17 @@ class ModelTraces:
 
     @property
     def volume_bits(self) -> float:
-        """Bits that a node sends in a step: its gradients to other servers, and its served values to all."""
-        return 2 * 32 * self.parameters * (self.nodes - 1) / self.nodes
+        """Bits that a node sends in a step."""
+        return volume_bits(self.parameters, self.nodes)
 
     def step_seconds(self, model: Model, speed: float = 1.0) -> float:
         """Seconds that a node computes in a step of the paper's batch, `speed` times as fast as estimated."""
         return BATCH * self.gflop / (PEAK_GFLOPS * model.utilisation * speed)
+
+
+def volume_bits(parameters: int, nodes: int) -> float:
+    """Bits that a node sends in a step: its gradients to other servers, and its served values to all."""
+    return 2 * 32 * parameters * (nodes - 1) / nodes
 
 
 def model_of(run: Run) -> str:
@@ -223,6 +229,9 @@ class ReplayedGains:
             name: [replayed(name, one, ESTIMATED, self.bandwidths) for one in records]
             for name, records in recorded.items()
         }
+        curves = [
+            ratio_curve(name, recorded[name][0].parameters, gains[0], pairs) for name, gains in over_seeds.items()
+        ]
         return Comparison(
             rows=tuple(_row(figure, one, over_seeds.get(network_of(one), [])) for figure, one in pairs),
             notes=(
@@ -238,6 +247,8 @@ class ReplayedGains:
                 ),
                 *node_differences(pairs),
             ),
+            tables=ratio_tables(curves),
+            plots=tuple(ratio_plots(curves)),
             problems=tuple(problems),
         )
 
@@ -266,6 +277,33 @@ def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTrace
             if BASELINE in one.traces:
                 found.setdefault(name, []).append(one)
     return found, problems
+
+
+def ratio_curve(
+    name: str, parameters: int, gains: Gains, pairs: Iterable[tuple[SpeedUpFigure, Subject]]
+) -> RatioCurve:
+    """`gains` of the network `name` over the ratio of sending to computing, with its published gains in `pairs`."""
+    model = MODELS[name]
+    return RatioCurve(
+        title=model.title,
+        samples=model.samples,
+        sending_s=volume_bits(parameters, gains.nodes) / (PAYLOAD * 1e9),
+        compute_s=gains.compute,
+        gflop_per_step=gains.compute * PEAK_GFLOPS * model.utilisation,
+        batch_size=BATCH,
+        peak_gflops=PEAK_GFLOPS,
+        gains={
+            label: {gbit_s: gains.gain(label, gbit_s) for gbit_s in gains.seconds[label]}
+            for label in (P3, SLICING, PRIORITY)
+            if label in gains.seconds
+        },
+        published=tuple(
+            PublishedGain(label=label_of(figure, one), gain=figure.speedup - 1, gbit_s=figure.gbit_s)
+            for figure, one in pairs
+            if network_of(one) == name and figure.speedup is not None
+        ),
+        rates=tuple(rate for rate in read_gpu_rates(PUBLISHED / "gpu_rates.csv") if rate.model == name),
+    )
 
 
 def network_of(subject: Subject) -> str:
