@@ -4,13 +4,18 @@
     istbench compare configs/light/p3-slices.toml --out RESULTS         # 20 minutes more: the slice sizes
     python scripts/bench/gpu_gains.py RESULTS results/paper-p3
     python scripts/bench/gpu_gains.py RESULTS TARGET --short            # to try it
+    python scripts/bench/gpu_gains.py results/paper-p3/gains.csv results/paper-p3       # ratio.* alone, no replay
 
 `istbench reproduce p3` puts the largest gain of each configuration beside the published one. This program replays
-the same traces, of the first seed, with every bandwidth and setting. Writes tables.md and the pictures.
+the same traces, of the first seed, with every bandwidth and setting. Writes tables.md and the pictures. From a
+gains.csv, which has replayed seconds, it makes the tables and picture over the ratio of sending to computing, and
+ratio.csv.
 """
 
 import argparse
+import csv
 import dataclasses
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +53,13 @@ from istbench.studies.reproduce.replayed_gains import (
     model_of,
     network_of,
     published_beside,
+    ratio_curve,
     read_by_seed,
     replayed,
     seconds_a_step,
     steps_of,
 )
+from istbench.studies.reproduce.sending_ratio import ratio_plots, ratio_tables
 
 _SHOWN = (1, 2, 4, 8, 15, 30)  # Gbit/s
 _SETTINGS = (
@@ -64,23 +71,76 @@ _SETTINGS = (
 )
 _SWEPT = {"resnet50": (1, 2.5), "vgg19": (4, 8)}  # Gbit/s: with a large possible gain, and a smaller one
 _ORDER = (P3, SLICING, PRIORITY)
+_RATIO_COLUMNS = ("model", "gpu_speed", "overhead_us", "configuration", "gbit_s", "ratio", "gain_over_baseline")
 
 
 def main() -> None:
     """Write the tables and pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="results directory of `istbench reproduce p3`")
+    parser.add_argument("results", type=Path, help="results directory of `istbench reproduce p3`, or a gains.csv")
     parser.add_argument("target", type=Path, help="folder of the tables and pictures")
     parser.add_argument("--short", action="store_true", help="two bandwidths and two settings alone")
     arguments = parser.parse_args()
-    runs = [run for run in load_runs(arguments.results)[0] if run.done]
-    bandwidths, settings = ((4.0, 15.0), _SETTINGS[1:2]) if arguments.short else (BANDWIDTHS, _SETTINGS[1:])
-    tables, plots = study(runs, bandwidths, settings)
     arguments.target.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(table_markdown(table) for table in tables)
-    (arguments.target / "tables.md").write_text(text)
-    draw_plots(plots, arguments.target)
+    if arguments.results.is_file():
+        text = redraw(arguments.results, arguments.target)
+    else:
+        runs = [run for run in load_runs(arguments.results)[0] if run.done]
+        bandwidths, settings = ((4.0, 15.0), _SETTINGS[1:2]) if arguments.short else (BANDWIDTHS, _SETTINGS[1:])
+        tables, plots = study(runs, bandwidths, settings)
+        text = "\n".join(table_markdown(table) for table in tables)
+        (arguments.target / "tables.md").write_text(text)
+        draw_plots(plots, arguments.target)
     print(text)
+
+
+def redraw(path: Path, target: Path) -> str:
+    """Write ratio.csv and the picture of the replayed seconds in `path` into `target`; returns the tables."""
+    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Overrides(), (), ())
+    pairs = published_beside(SOURCE, subjects)
+    parameters = {name: parameters_of(one) for name, one in {network_of(one): one for one in subjects}.items()}
+    curves = {
+        (name, setting): ratio_curve(name, parameters[name], found, pairs)
+        for (name, setting), found in read_gains(path).items()
+    }
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_RATIO_COLUMNS)
+    for (name, setting), curve in curves.items():
+        for label, gains in curve.gains.items():
+            for gbit_s, gain in gains.items():
+                ratio = f"{curve.ratio(gbit_s):.4f}"
+                about = (name, setting.speed, f"{setting.overhead_s * 1e6:g}", label)
+                writer.writerow((*about, f"{gbit_s:g}", ratio, f"{gain:.4f}"))
+    (target / "ratio.csv").write_text(out.getvalue())
+    estimated = [curve for (_, setting), curve in curves.items() if setting == ESTIMATED]
+    draw_plots(ratio_plots(estimated), target)
+    return "\n".join(table_markdown(table) for table in ratio_tables(estimated))
+
+
+def read_gains(path: Path) -> dict[tuple[str, GpuSetting], Gains]:
+    """The replayed seconds in a gains.csv, by network and setting."""
+    found: dict[tuple[str, GpuSetting], Gains] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            setting = GpuSetting(float(row["gpu_speed"]), float(row["overhead_us"]) / 1e6)
+            gains = found.setdefault(
+                (row["model"], setting), Gains(compute=float(row["compute_s"]), nodes=4, seconds={})
+            )
+            gains.seconds.setdefault(row["configuration"], {})[float(row["gbit_s"])] = float(row["step_s"])
+    return found
+
+
+def parameters_of(subject: Subject) -> int:
+    """The number of parameters of the network of `subject`, counted without storage."""
+    import torch
+
+    from istbench.node.registry import build_workload
+
+    workload = build_workload(subject.request.workload, subject.request.workload_options, ())
+    workload.open(workload.prepare(None, Path(), lambda *_: None))
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in workload.build_model().parameters())
 
 
 def study(

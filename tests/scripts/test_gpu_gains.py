@@ -28,5 +28,14 @@ def test_further_tables_have_the_first_seed_alone(results):
     assert after == before
 
 
+def test_replayed_seconds_are_laid_over_the_ratio_without_a_replay(tmp_path):
+    published = Path(__file__).parents[2] / "results" / "paper-p3"
+    text = gpu_gains.redraw(published / "gains.csv", tmp_path)
+    assert (tmp_path / "ratio.csv").read_text() == (published / "ratio.csv").read_text()
+    assert (tmp_path / "ratio.svg").exists()
+    readme = (published / "README.md").read_text()
+    assert all(line in readme for line in text.splitlines() if line.startswith("| "))
+
+
 def test_no_run_gives_no_table():
     assert gpu_gains.study([], (4.0,), ()) == ((), ())
