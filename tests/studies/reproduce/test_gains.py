@@ -29,6 +29,11 @@ def test_gains_are_replayed_beside_the_published_ones(traced):
     assert 1 < here.ours.median <= 2
     assert here.ours_text.endswith("the largest, at 4 Gbit/s")
     assert rows["model=vgg19", "p3"].ours_text == "not trained"
+    # The same replays are laid over the ratio of sending to computing.
+    by_ratio, published = found.tables
+    assert [row[1].text for row in by_ratio.rows] == ["p3", "slicing alone"]
+    assert [entry.text for entry in published.rows[0]][:4] == ["Translation (Sockeye's sizes)", "p3", "–", "1.38"]
+    assert [plot.stem for plot in found.plots] == ["ratio"]
 
 
 def test_gains_are_the_median_over_seeds(traced):
