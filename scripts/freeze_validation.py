@@ -5,7 +5,7 @@
 RESULTS/validation holds the measurements. The script adds them to results/validation, where they replace older ones
 of the same methods. From all measurements there it writes the tables, pictures and README.md of results/validation,
 the paragraph of README.md between its two marks, and istbench/cluster/replay_checks.json. That file tells replayed
-tables how far the replays of each method are off, and those at long latencies (results/grid/lab.md). Without
+tables how far the replays of each method are off, and those at long latencies (results/validation/latency). Without
 RESULTS it writes these again from results/validation.
 
     python scripts/freeze_validation.py --into TARGET    # to try it
@@ -14,6 +14,7 @@ RESULTS it writes these again from results/validation.
 import argparse
 import re
 import shutil
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from istbench.studies.validation.table import scaling_table, summary_table
 
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"
-LAB = ROOT / "results" / "grid" / "lab.md"
+LATENCY = "latency"
 CHECKED = ROOT / "istbench" / "cluster" / "replay_checks.json"
 BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
 _DIGITS = 4
@@ -73,26 +74,26 @@ def checked(folder: Path) -> bytes:
         )
         for _, check in sorted(found.items())
     ]
-    checks = Checks(methods=tuple(rounded), latency=latency_check(LAB.read_text()))
+    checks = Checks(methods=tuple(rounded), latency=latency_check(FROZEN / LATENCY))
     return msgspec.json.format(msgspec.json.encode(checks), indent=1) + b"\n"
 
 
-def latency_check(table: str) -> LatencyCheck:
-    """The check at the latencies of `table`, which `scripts/bench/grid_lab.py` wrote."""
-    rows = [[word.strip() for word in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
-    points = [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
-    latencies = [parse_time(point["latency"]) for point in points]
-    steps = [float(point["measured s"]) / float(point["local steps"]) for point in points]
-    errors = sorted((float(point["error"].removesuffix("%")) / 100 for point in points), key=abs)
-    assert min(errors) * max(errors) > 0, "the errors have both signs"
+def latency_check(folder: Path) -> LatencyCheck:
+    """The check by the measurements of `lab validate --latency` in `folder`, named after their latency."""
+    points = [
+        (parse_time(path.stem.rpartition("latency")[2]), error)
+        for path in measurement_files(folder)
+        for error in read_errors(path)
+    ]
+    errors = [error.error for _, error in points]
+    latency, worst = max(points, key=lambda point: abs(point[1].error))
     return LatencyCheck(
-        least_s=min(latencies),
-        most_s=max(latencies),
-        shortest_step_s=round(min(steps), _DIGITS),
-        longest_step_s=round(max(steps), _DIGITS),
+        least_s=min(latency for latency, _ in points),
+        most_s=max(latency for latency, _ in points),
         measurements=len(points),
-        closest=round(errors[0], _DIGITS),
-        furthest=round(errors[-1], _DIGITS),
+        median=round(statistics.median(map(abs, errors)), _DIGITS),
+        furthest=round(worst.error, _DIGITS),
+        where=f"{worst.method}, {worst.bandwidth}, {latency * 1e3:g} ms",
     )
 
 
@@ -112,6 +113,9 @@ def page(folder: Path) -> str:
         table_markdown(summary_table(network, "Errors by method")),
         f"**Other computing speeds.** {scaling_words(scaled)}\n",
         *([table_markdown(scaling_table(scaled, "Errors of replays for other speeds"))] if scaled else []),
+        f"**Late packets.** {latency_words(latency_check(FROZEN / LATENCY))}\n",
+        *(f"- [{path.stem}]({LATENCY}/{path.stem}.md)" for path in measurement_files(FROZEN / LATENCY)),
+        "",
         "**All tables.** Four or more nodes share two cores.\n",
         *(f"- [{path.stem}]({path.stem}.md)" for path in measurement_files(folder)),
         "",
@@ -120,6 +124,15 @@ def page(folder: Path) -> str:
         "`scripts/freeze_validation.py` writes this page from the measurements.",
     ]
     return "\n".join(parts) + "\n"
+
+
+def latency_words(check: LatencyCheck) -> str:
+    """A sentence on replays at long latencies."""
+    return (
+        f"Two nodes, {check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms one way, "
+        f"{check.measurements} measurements: "
+        f"median {check.median:.1%}, largest {check.furthest:+.1%} ({check.where})."
+    )
 
 
 def scaling_words(scaled: Sequence[ReplayError]) -> str:

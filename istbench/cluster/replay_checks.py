@@ -74,17 +74,16 @@ class LatencyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of several methods on links with a latency.
 
     Attributes:
-        least_s, most_s: the latencies, one way. shortest_step_s, longest_step_s: measured local steps.
-        closest, furthest: of the errors, which all have the sign of the latter.
+        least_s, most_s: the latencies, one way. median: of the errors without sign. furthest: the largest, with its
+            sign. where: its method, bandwidth and latency.
     """
 
     least_s: _Seconds
     most_s: _Seconds
-    shortest_step_s: _Seconds
-    longest_step_s: _Seconds
     measurements: Count
-    closest: _Error
+    median: _Error
     furthest: _Error
+    where: str
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ def guide_line(section: str) -> str:
     return f"How to read this table: docs/results.md#{section}"
 
 
+_LONG_S = 1e-3  # of latency
 _DIRECTIONS: dict[Source, str] = {
     "recorded": "",
     "name": ", by its name",
@@ -160,16 +161,13 @@ def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
 
 
 def latency_line(latency_s: float) -> Iterable[str]:
-    """A warning for a footer if the longest latency of its replays is one at which replays were off in a lab."""
+    """A line for a footer if the longest latency of its replays counts: how far replays were off in a lab."""
     check = packaged_checks().latency
-    if latency_s >= check.least_s:
-        errors = f"{abs(check.closest):.1%} to {abs(check.furthest):.1%}"
-        latencies = f"{check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms"
-        steps = f"{check.shortest_step_s * 1e3:.0f} to {check.longest_step_s * 1e3:.0f} ms"
+    if latency_s >= _LONG_S:
         yield Caution(
-            f"Careful: at latencies of {latencies}, replays were {errors} too "
-            f"{'short' if check.furthest < 0 else 'long'} in a lab ({check.measurements} runs, steps of {steps}). "
-            "Ratios of methods are safer."
+            f"Careful: at latencies of {check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms, {check.measurements} "
+            f"replays were {check.median:.1%} off a lab in the median, {check.furthest:+.1%} at most "
+            f"({check.where})."
         )
 
 

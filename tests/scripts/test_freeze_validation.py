@@ -29,7 +29,7 @@ def test_the_repositorys_texts_and_checks_are_those_of_its_measurements():
     readme = (freeze.ROOT / "README.md").read_text()
     assert freeze.BEGIN in readme
     assert readme == freeze.with_paragraph(readme, freeze.FROZEN)
-    assert freeze.latency_check(freeze.LAB.read_text()) == packaged_checks().latency
+    assert freeze.latency_check(freeze.FROZEN / freeze.LATENCY) == packaged_checks().latency
     assert set(known_checks()) == set(checks_of(freeze.errors_in(freeze.FROZEN)))
 
 
