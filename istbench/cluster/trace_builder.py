@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +184,14 @@ class Buffer(Protocol):
 
 Turn: TypeAlias = tuple[Mapping[int, Buffer], Mapping[int, Buffer]]
 """Buffers to send and buffers to receive, by peer."""
+
+
+AnyBuffer = TypeVar("AnyBuffer", bound=Buffer)
+
+
+def not_empty(buffers: Mapping[int, AnyBuffer]) -> dict[int, AnyBuffer]:
+    """The `buffers` that are not empty, by rising peer."""
+    return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.nbytes}
 
 
 class PostSend(Protocol):

@@ -110,11 +110,6 @@ class Exchanges:
         return complete
 
 
-def not_empty(buffers: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The `buffers` that are not empty, by rising peer."""
-    return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.numel()}
-
-
 def with_ranks(name: str, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> str:
     """The `name` of an exchange, with the ranks of its peers."""
     return f"{name} with ranks {', '.join(map(str, sorted(leaving.keys() | arriving.keys())))}"

@@ -19,10 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from istbench.base.activity import current
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
-from istbench.cluster.trace_builder import post_turns
+from istbench.cluster.trace_builder import not_empty, post_turns
 from istbench.fabric.all_reduce import add_up, all_reduce_mean_in_turns
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
-from istbench.fabric.exchanges import Exchanges, Turn, not_empty, with_ranks
+from istbench.fabric.exchanges import Exchanges, Turn, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
 from istbench.fabric.pending import Pending, Transfers
 from istbench.fabric.recorder import Recorder

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, post_turns
+from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, not_empty, post_turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +91,13 @@ class PlannedNode:
         self, sends: Mapping[int, Buffer], receives: Mapping[int, Buffer], name: str
     ) -> "PlannedTransfers":
         """Exchange buffers (meta device) with peers; see `Fabric.exchange_async`."""
-        numbers = [self._post_receive(peer, buffer) for peer, buffer in _not_empty(receives).items()]
-        numbers += [self._post_send(peer, buffer) for peer, buffer in _not_empty(sends).items()]
+        numbers = [self._post_receive(peer, buffer) for peer, buffer in not_empty(receives).items()]
+        numbers += [self._post_send(peer, buffer) for peer, buffer in not_empty(sends).items()]
         return PlannedTransfers(self, numbers)
 
     def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> "PlannedTransfers":
         """Exchange buffers (meta device) in turns; see `Fabric.exchange_in_turns_async`."""
-        turns = [(_not_empty(leaving), _not_empty(arriving)) for leaving, arriving in turns]
+        turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
         return PlannedTransfers(self, post_turns(turns, self._post_receive, self._post_send))
 
     def _post_receive(self, peer: int, buffer: Buffer) -> int:
@@ -135,8 +135,3 @@ class PlannedTransfers:
     def wait(self) -> None:
         """Wait until they are complete."""
         self._node.wait(self._numbers)
-
-
-def _not_empty(buffers: Mapping[int, Buffer]) -> dict[int, Buffer]:
-    """The `buffers` that are not empty, by rising peer."""
-    return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.nbytes}
