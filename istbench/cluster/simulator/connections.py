@@ -3,8 +3,9 @@
 Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
 byte arrives after the latency, which is another between nodes of one host, and later if the message goes in
-segments that wait for each other. A connection that was idle for a while begins slowly, as TCP's do. Sends wait in
-a priority queue before their connection. The connection holds `window` sends and never reorders them.
+segments that wait for each other. A connection sends at most `tcp_window` bytes in a round trip, and pauses until its
+end. One that was idle for a while begins slowly, as TCP's do. Sends wait in a priority queue before their connection.
+The connection holds `window` sends and never reorders them.
 """
 
 import numpy as np
@@ -15,6 +16,7 @@ from istbench.cluster.simulator.queues import insert
 from istbench.cluster.simulator.state import State
 
 _FIRST_BYTES = 14_480  # ten segments of 1448 bytes (RFC 6928)
+_MOST_PAUSES = 64  # of a message; the windows of a longer one are put together
 
 
 @jit_part
@@ -77,11 +79,18 @@ def put_on_wire(state: State, pair: int, message: int, now: float) -> None:
 def _start_head(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     connection.flow_start = now
+    connection.bytes_after = state.message[connection.wire_head].bytes
     until = state.message[connection.wire_head].ready_at
     if max(now, until) - connection.idle_since > shared.slow_from and not inside(
         state, connection.source, connection.target
     ):
         until = max(now, until) + _slow_start(state, pair)
+    _start_flow_at(state, pair, until, now)
+
+
+@jit_part
+def _start_flow_at(state: State, pair: int, until: float, now: float) -> None:
+    shared = state.shared[0]
     if until <= now:
         start_flow(state, pair, now)
         return
@@ -105,7 +114,7 @@ def _slow_start(state: State, pair: int) -> float:
     shared, connection = state.shared[0], state.connection[pair]
     capacity = state.link[state.node[connection.source].link_out].capacity
     round_trip = 2 * shared.latency
-    rate = min(capacity, shared.window_rate)
+    rate = min(capacity, shared.tcp_window / round_trip)
     most = min(rate * round_trip, state.message[connection.wire_head].bytes)
     if most <= _FIRST_BYTES:
         return 0.0
@@ -114,15 +123,34 @@ def _slow_start(state: State, pair: int) -> float:
 
 @jit_part
 def start_flow(state: State, pair: int, now: float) -> None:
+    """Put the head's bytes, or as many as the window lets, on the links."""
     shared, connection = state.shared[0], state.connection[pair]
+    size = connection.bytes_after
+    if shared.tcp_window < np.inf and _has_window(state, pair):
+        joined = np.ceil(state.message[connection.wire_head].bytes / (_MOST_PAUSES * shared.tcp_window))
+        if now >= connection.window_ends:
+            connection.window_ends = now + 2 * shared.latency * max(1.0, joined)
+            connection.window_left = shared.tcp_window * max(1.0, joined)
+        size = min(size, connection.window_left)
+        connection.window_left -= size
     state.flow[shared.flowing].pair = pair
     _lay_route(state, shared.flowing, connection.source, connection.target)
     shared.flowing += 1
     shared.links_changed = 1
-    connection.bytes_left = state.message[connection.wire_head].bytes
+    connection.bytes_left = size
+    connection.bytes_after -= size
     connection.rate = 0.0
     connection.since = now
-    connection.end = now if connection.bytes_left <= 0 else np.inf
+    connection.end = now if size <= 0 else np.inf
+
+
+@jit_part
+def _has_window(state: State, pair: int) -> bool:
+    """Whether the window can hold back the head: not inside a host. Segments that wait are slower than it."""
+    connection = state.connection[pair]
+    return state.message[connection.wire_head].waits_s == 0 and not inside(
+        state, connection.source, connection.target
+    )
 
 
 @jit_part
@@ -162,31 +190,41 @@ def inside(state: State, source: int, target: int) -> bool:
 
 @jit_part
 def end_flow(state: State, which: int, now: float) -> int:
-    """Take flow number `which` off the wire; returns its message, which arrives later."""
+    """Take flow number `which` off the links; returns its message, which arrives later, or -1 if it only pauses."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
+    flow = state.flow[which]
+    shared.flowing -= 1
+    shared.links_changed = 1
+    if connection.bytes_after > 0:
+        _take_off(state, which)
+        _start_flow_at(state, pair, connection.window_ends, now)
+        return -1
     message = connection.wire_head
     connection.wire_head = state.message[message].next
     size, source, target = state.message[message].bytes, connection.source, connection.target
     state.node[source].bytes_out += size
     state.node[target].bytes_in += size
-    flow = state.flow[which]
     state.link[flow.out].bytes += size
     state.link[flow.into].bytes += size
     for hop in range(flow.more):
         state.link[state.route[which, hop]].bytes += size
-    shared.flowing -= 1
-    last = state.flow[shared.flowing]
-    flow.pair, flow.out, flow.into, flow.more = last.pair, last.out, last.into, last.more
-    for hop in range(last.more):
-        state.route[which, hop] = state.route[shared.flowing, hop]
-    shared.links_changed = 1
+    _take_off(state, which)
     shared.messages += 1
     connection.idle_since = now
     _send_off(state, message, target, now + seconds_under_way(state, message, source, target))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(message)
+
+
+@jit_part
+def _take_off(state: State, which: int) -> None:
+    """Put the last flow in the place of flow number `which`."""
+    flow, last = state.flow[which], state.flow[state.shared[0].flowing]
+    flow.pair, flow.out, flow.into, flow.more = last.pair, last.out, last.into, last.more
+    for hop in range(last.more):
+        state.route[which, hop] = state.route[state.shared[0].flowing, hop]
 
 
 @jit_part

@@ -4,16 +4,14 @@ Every host has a link to a switch. A message to another host crosses the outgoin
 incoming link of the receiver's; without full duplex, a host has one link for both ways. A profile may add links:
 from each node of a host to the others, an uplink of each rack, up and down, and a backplane that all hosts share.
 The switches themselves never block. Flowing messages share the links on their routes. The shares are max-min fair,
-like those of TCP connections with equal round-trip times; none is above a window in each round trip. A link saves
-unused capacity up to its burst, and the next message gets it at once: a token bucket. Store and forward with one
-message per link would be simpler. But then peers in rank order queue behind each other, which gloo's concurrent
-connections do not.
+like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and the next
+message gets it at once: a token bucket. Store and forward with one message per link would be simpler. But then peers
+in rank order queue behind each other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
 
 from istbench.base.jit import jit_part
-from istbench.cluster.simulator.connections import inside
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
 
@@ -45,7 +43,7 @@ def share_links(state: State, n: int, now: float) -> None:
             alone = min(state.link[flow.out].capacity, state.link[flow.into].capacity)
             for hop in range(flow.more):
                 alone = min(alone, state.link[state.route[number, hop]].capacity)
-            _set_rate(state, flow.pair, min(alone, _most_rate(state, number)), now)
+            _set_rate(state, flow.pair, alone, now)
     else:
         _fill_links(state, now)
     if shared.burst > 0:
@@ -114,26 +112,18 @@ def _fill_links(state: State, now: float) -> None:
     for number in range(flows):
         state.flow[number].fixed = 0
     while todo > 0:
-        share = least_window = np.inf
-        for number in range(flows if state.shared[0].window_rate < np.inf else 0):
-            if not state.flow[number].fixed:
-                least_window = min(least_window, _most_rate(state, number))
+        share = np.inf
         for number in range(len(state.link)):
             link = state.link[number]
             if link.flows > 0:
                 share = min(share, link.capacity_left / link.flows)
-        by_window = least_window < share
-        share = min(share, least_window)
         for number in range(len(state.link)):
             link = state.link[number]
-            full = link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12)
-            link.tight = 1 if full and not by_window else 0
+            link.tight = 1 if link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12) else 0
         for number in range(flows):
             flow = state.flow[number]
             out, into = state.link[flow.out], state.link[flow.into]
             tight = out.tight | into.tight
-            if by_window and _most_rate(state, number) <= share:
-                tight = 1
             for hop in range(flow.more):
                 tight |= state.link[state.route[number, hop]].tight
             if not flow.fixed and tight:
@@ -147,15 +137,6 @@ def _fill_links(state: State, now: float) -> None:
                     link.flows -= 1
                     link.capacity_left -= share
                 _set_rate(state, flow.pair, share, now)
-
-
-@jit_part
-def _most_rate(state: State, number: int) -> float:
-    """The rate of flow `number` by its connection's window. A message in segments that wait is below it."""
-    shared, connection = state.shared[0], state.connection[state.flow[number].pair]
-    if state.message[connection.wire_head].waits_s > 0 or inside(state, connection.source, connection.target):
-        return float(np.inf)
-    return float(shared.window_rate)
 
 
 @jit_part

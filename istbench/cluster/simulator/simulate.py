@@ -148,6 +148,8 @@ def _end_flows(program: Program, state: State, now: float) -> None:
             continue
         start = connection.flow_start
         message = end_flow(state, which, now)
+        if message < 0:
+            continue
         slot = message // state.shared[0].at_once
         if state.shared[0].cpu_message > 0:
             carry_message(state, connection.source)

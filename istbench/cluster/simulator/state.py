@@ -19,11 +19,11 @@ _SHARED: Fields = (
     "window streams at_once looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow "
     "backplane overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency latency_inside message overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed "
-    "window_rate slow_from",
+    "tcp_window slow_from",
 )
 _CONNECTION: Fields = (
     "source target queue_head queue_tail wire_head wire_tail in_window",
-    "rate bytes_left since end flow_start prepared idle_since",
+    "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
 _FLOW: Fields = ("pair fixed out into more", "")
@@ -155,7 +155,7 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     """A copy of `blank` on the network of `profile`."""
     network = network_of(profile, len(blank.node))
     slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
-    window_rate = profile.window_bytes / (2 * profile.latency_s) if profile.latency_s else np.inf
+    limits = profile.window_bytes < 2 * profile.latency_s * network.capacity.max()
     link = records(
         len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
     )
@@ -175,7 +175,7 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
         "backplane": network.backplane,
         "message": profile.message_s,
         "overhead": profile.overhead_s,
-        "window_rate": window_rate if window_rate < network.capacity.max() else np.inf,
+        "tcp_window": profile.window_bytes if limits else np.inf,
         "slow_from": _RETRANSMISSION_S + 2 * profile.latency_s if slow else np.inf,
         "burst": profile.burst_bytes,
         "cores": profile.cores or 0.0,

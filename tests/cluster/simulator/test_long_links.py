@@ -20,22 +20,52 @@ def sent(size, peers, pause_s=0.0):
     return trace(sender, *[receiver] * len(peers))
 
 
+def sent_in_two(size):
+    """As `sent` to one peer, but in two messages."""
+    both = [("wait", 0), ("wait", 1)]
+    sender = [("compute", 0.0), *[("post", "send", size, (1,))] * 2, *both]
+    return trace(sender, [*[("post", "receive", size, (0,))] * 2, *both])
+
+
 def seconds(program, **changes):
     return replay(program, cluster(latency_s=FAR, overhead_s=0.0, **changes)).seconds
 
 
-def test_a_connection_carries_its_window_once_in_a_round_trip():
+@pytest.mark.parametrize("windows", [0.5, 1.0, 2.5, 4.0])
+def test_a_connection_pauses_after_each_window_until_a_round_trip_is_over(windows):
+    size = SIZE / windows
+    far = 1.25 * size / BANDWIDTH  # a round trip takes longer than a window
+    pauses = math.ceil(windows) - 1
+    found = replay(sent(SIZE, (1,)), cluster(latency_s=far, overhead_s=0.0, window_bytes=size)).seconds
+    assert found == exactly(pauses * 2 * far + (SIZE - pauses * size) / BANDWIDTH + far)
+
+
+def test_a_window_longer_than_a_round_trip_never_pauses():
+    assert seconds(sent(SIZE, (1,)), window_bytes=BANDWIDTH * 2 * FAR) == exactly(SIZE / BANDWIDTH + FAR)
+
+
+def test_the_next_message_has_the_rest_of_the_window():
+    size = 2 * SIZE / 2.5
+    far = 1.25 * size / BANDWIDTH
+    joined, parts = (
+        replay(program, cluster(latency_s=far, overhead_s=0.0, window_bytes=size)).seconds
+        for program in (sent(2 * SIZE, (1,)), sent_in_two(SIZE))
+    )
+    assert joined == exactly(parts)
+
+
+def test_a_very_long_message_takes_a_window_in_each_round_trip():
     window = 0.25 * BANDWIDTH * 2 * FAR
-    assert seconds(sent(SIZE, (1,)), window_bytes=window) == exactly(SIZE / (0.25 * BANDWIDTH) + FAR)
-    wide = 8 * window
-    assert seconds(sent(SIZE, (1,)), window_bytes=wide) == exactly(SIZE / BANDWIDTH + FAR)
+    size = 1000 * int(window)
+    assert seconds(sent(size, (1,)), window_bytes=window) == pytest.approx(size / (0.25 * BANDWIDTH), rel=0.02)
 
 
 @pytest.mark.parametrize(("peers", "rate"), [(2, 0.25), (3, 0.25), (8, 0.125)])
 def test_connections_below_their_windows_share_a_link(peers, rate):
     window = 0.25 * BANDWIDTH * 2 * FAR
-    found = seconds(sent(SIZE, tuple(range(1, peers + 1))), window_bytes=window)
-    assert found == exactly(SIZE / (rate * BANDWIDTH) + FAR)
+    size = 40 * int(window)
+    found = seconds(sent(size, tuple(range(1, peers + 1))), window_bytes=window)
+    assert found == pytest.approx(size / (rate * BANDWIDTH) + FAR, rel=0.03)
 
 
 def test_a_window_does_not_slow_nodes_of_one_host():
