@@ -4,9 +4,9 @@ Every host has a link to a switch. A message to another host crosses the outgoin
 incoming link of the receiver's; without full duplex, a host has one link for both ways. A profile may add links:
 from each node of a host to the others, an uplink of each rack, up and down, and a backplane that all hosts share.
 The switches themselves never block. Flowing messages share the links on their routes. The shares are max-min fair,
-like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and the next
-message gets it at once: a token bucket. Store and forward with one message per link would be simpler. But then peers
-in rank order queue behind each other, which gloo's concurrent connections do not.
+like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and the
+next message gets it at once: a token bucket. Store and forward with one message per link would be simpler. But
+then peers in rank order queue behind each other, which gloo's concurrent connections do not.
 """
 
 import numpy as np
