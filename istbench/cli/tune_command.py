@@ -204,10 +204,11 @@ def command(
 
         click.echo(json.dumps(record(judgement, judge, plan.ranges, write), allow_nan=False))
     else:
-        from istbench.report.output.terminal import print_table
-        from istbench.studies.tuning.table import tuning_table
+        from istbench.report.output.terminal import print_tables
+        from istbench.studies.tuning.table import tuning_answer, tuning_table
 
-        print_table(tuning_table(judgement, judge, plan.ranges), sys.stdout, explain=explain)
+        table, answer = tuning_table(judgement, judge, plan.ranges), tuning_answer(judgement, judge)
+        print_tables([table], sys.stdout, answers=[answer], explain=explain)
     if unwritten is not None:
         raise unwritten
     return EXIT_FAILED if failures or judgement.unreadable or len(lost) == len(judgement.contests) else 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.base.options.options import option_text
-from istbench.report.phrases import Caution, Lead, count_nodes, data_line
+from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
 from istbench.report.tables.numbers import NOTHING, metric_value, number, plain
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
 from istbench.results.stats import median
@@ -46,6 +46,57 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
         footer=tuple(_footer(judgement, judge, ranges)),
         keys=2,
     )
+
+
+def tuning_answer(judgement: Judgement, judge: Judge) -> str:
+    """The best trial of all, its defaults and the next method, in a sentence."""
+    lower = judge.by_seconds or judgement.metric.lower_is_better
+    ranked = sorted(
+        (own for own in judgement.contests if _judged(own.best, judge) is not None),
+        key=lambda own: (_judged(own.best, judge) or 0.0) * (1 if lower else -1),
+    )
+    trials = len(judgement.contests[0].tried)
+    among = f"{trials} trials of each of {_methods(judgement)}" if trials > 1 else _methods(judgement)
+    metric, budget = judgement.metric.name, judgement.header.budget
+    if not ranked:
+        return f"No trial has {judge.words(metric, budget)}, among {among}."
+    first, *others = ranked
+    result = _judged_text(first.best, judge)
+    if judge.by_seconds:
+        result += f" {judge.words(metric, budget)}"
+    else:
+        result = f"{metric} {result} after {budget}"
+    next_one = next((own for own in others if own.method != first.method), None)
+    behind = f", {_place(next_one, judgement)} {_judged_text(next_one.best, judge)} at best" if next_one else ""
+    return (
+        f"{_place(first, judgement)} with {_best_options(first).text} is the best of {among}, by one seed: "
+        f"{result}; its defaults {_judged_text(first.defaults, judge)}{behind}."
+    )
+
+
+def _methods(judgement: Judgement) -> str:
+    """The methods of the contests, in words."""
+    return joined(list(dict.fromkeys(own.method for own in judgement.contests)))
+
+
+def _place(own: Contest, judgement: Judgement) -> str:
+    several = len({other.nodes for other in judgement.contests}) > 1
+    return f"{own.method} on {count_nodes(own.nodes)}" if several else own.method
+
+
+def _judged(tried: Tried | None, judge: Judge) -> float | None:
+    if tried is None or tried.failed:
+        return None
+    return tried.seconds if judge.by_seconds else tried.value
+
+
+def _judged_text(tried: Tried | None, judge: Judge) -> str:
+    if tried is None or tried.failed:
+        return "without a result"
+    value = _judged(tried, judge)
+    if value is None:
+        return "missed it" if judge.by_seconds else "diverged"
+    return number(value) if judge.by_seconds else metric_value(value)
 
 
 def _best_options(own: Contest) -> Entry:

@@ -5,13 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from istbench.report.targets import EvaluationError
-from istbench.studies.tuning.judge import Contest
-from istbench.studies.tuning.table import chance_line
-from istbench.studies.tuning.trials import Tried
+from istbench.studies.tuning.judge import Contest, Judge
+from istbench.studies.tuning.table import chance_line, tuning_answer
+from istbench.studies.tuning.trials import Trial, Tried
 
 
 def contest(method, defaults, *others):
-    tried = tuple(Tried(trial=None, nodes=2, value=value) for value in (defaults, *others))
+    tried = tuple(
+        Tried(trial=Trial(method=method, number=number, options={"lr": number}, settings={}), nodes=2, value=value)
+        for number, value in enumerate((defaults, *others), start=1)
+    )
     return Contest(method=method, nodes=2, tried=tried, best=max(tried, key=lambda own: own.value))
 
 
@@ -28,3 +31,28 @@ def test_a_gain_within_two_standard_errors_may_be_chance(samples, named):
 
 def test_nothing_is_said_where_the_error_is_unknown():
     assert not list(chance_line(SimpleNamespace(contests=(contest("ist", 0.5, 0.505),), error=None)))
+
+
+def test_the_answer_names_the_best_trial_its_defaults_and_the_next_method():
+    contests = (contest("ist", 0.5, 0.6), contest("ddp", 0.5, 0.55), contest("p3", 0.5, 0.4))
+    judgement = SimpleNamespace(
+        contests=contests,
+        metric=SimpleNamespace(name="accuracy", lower_is_better=False),
+        header=SimpleNamespace(budget="3 epochs"),
+    )
+    assert tuning_answer(judgement, Judge()) == (
+        "ist with lr=2 is the best of 2 trials of each of ist, ddp and p3, by one seed: "
+        "accuracy 0.600 after 3 epochs; its defaults 0.500, ddp 0.550 at best."
+    )
+
+
+def test_the_answer_says_that_no_trial_has_a_result():
+    lost = Contest(method="ist", nodes=2, tried=(Tried(trial=None, nodes=2, failed=True),) * 2, best=None)
+    judgement = SimpleNamespace(
+        contests=(lost,),
+        metric=SimpleNamespace(name="accuracy", lower_is_better=False),
+        header=SimpleNamespace(budget="3 epochs"),
+    )
+    assert (
+        tuning_answer(judgement, Judge()) == "No trial has accuracy after 3 epochs, among 2 trials of each of ist."
+    )
