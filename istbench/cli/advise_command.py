@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from istbench.base.errors import UserError, printable_lines
+from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import parse_pairs
@@ -269,11 +269,12 @@ def _show(
     truth: Mapping[str, float | None] | None = None,
     failures: Mapping[str, str] | None = None,
 ) -> None:
+    from istbench.report.output.terminal import wrapped
     from istbench.studies.advise.advice_text import advice_text
     from istbench.studies.advise.regret import regret
 
     if not as_json:
-        click.echo(printable_lines(advice_text(advice)))
+        click.echo(wrapped(advice_text(advice)))
         return
     known: dict[str, Any] = {}
     if truth is not None:
@@ -283,13 +284,14 @@ def _show(
 
 
 def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: Mapping[str, str]) -> None:
+    from istbench.report.output.terminal import wrapped
     from istbench.studies.advise.advice_text import truth_lines
 
     lines = truth_lines(advice, truth)
     if len(truth) == 1:  # of a single run, the last line has no regret to tell
         lines = lines[:-1]
     lines += [f"{label} failed: {error}" for label, error in failures.items()]
-    click.echo(printable_lines("\n".join(["", "Measured:", *(f"  {line}" for line in lines)])))
+    click.echo(wrapped("\n".join(["", "Measured:", *(f"  {line}" for line in lines)])))
 
 
 def _finite(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -15,6 +16,25 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _WIDEST_KEY, _WIDEST = 32, 100
+
+
+def wrapped(text: str) -> str:
+    """`text` in the width of the terminal, at most 100 characters, with escaped control characters.
+
+    The rest of a line is indented. Commands stay whole.
+    """
+    width = _width()
+    lines = []
+    for line in text.splitlines():
+        shown = printable(line)
+        if len(shown) <= width or shown.startswith("istbench "):  # a command, to copy
+            lines.append(shown)
+            continue
+        own = " " * (len(shown) - len(shown.lstrip()))
+        lines += textwrap.wrap(
+            shown, width, subsequent_indent=f"{own}  ", break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(lines)
 
 
 def print_table(table: Table, stream: TextIO, *, width: int | None = None, explain: bool = True) -> None:
@@ -42,7 +62,7 @@ def print_tables(
     from rich.console import Console
     from rich.text import Text
 
-    width = width or min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
+    width = width or _width()
     console = Console(file=stream, width=width, highlight=False, markup=False)
 
     def show(lines: Iterable[str], style: str) -> None:
@@ -71,6 +91,10 @@ def print_tables(
     show((line for line, count in counts.items() if count > 1 and line not in unsaid), "dim")
     show(_more(len(unsaid), hidden, left_out), "dim")
     console.print()
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
 
 
 def _drawn(table: Table, block: Sequence[int], width: int) -> "Drawing":

@@ -7,7 +7,7 @@ from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 
 from istbench.cluster.profile import load_profile
 from istbench.report.output.formats import print_report
-from istbench.report.output.terminal import print_table, print_tables
+from istbench.report.output.terminal import print_table, print_tables, wrapped
 from istbench.report.phrases import Caution, Lead
 from istbench.report.report import build_report
 from istbench.report.tables.numbers import plain
@@ -142,3 +142,16 @@ def test_all_tables_are_printed_below_the_first(printed_report):
 
 def test_columns_that_a_narrow_terminal_leaves_out_are_named(printed_report):
     assert "MB sent per node" in "\n".join(printed_report(60)[-4:])
+
+
+def test_lines_are_wrapped_and_indented_but_for_commands(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    command = "istbench run --method ist --workload speech --nodes 4"
+    shown = wrapped(f"Why:\n  ist: three seconds of computing, one of waiting\n{command}\nby \x1b[31m")
+    assert shown.splitlines() == [
+        "Why:",
+        "  ist: three seconds of",
+        "    computing, one of waiting",
+        command,
+        "by ?[31m",
+    ]
