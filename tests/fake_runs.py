@@ -24,7 +24,6 @@ CHARACTERS = {
 RESULT = Result(
     steps=10, samples=80, train_s=1.0, wall_s=2.0, final={"accuracy": None}, bytes_sent_per_node=3,
     bytes_received_per_node=3, train_loss=None, peak_memory_bytes_per_node=None, weights_sha256="", node_seconds=(),
-    tuning_s=0.0,
 )  # fmt: skip
 LOCAL_STEPS = {"local_sgd": 8, "ist": 8}
 
@@ -94,9 +93,7 @@ def averaging_trace(nodes=2, *, local_steps=1, rounds=3, compute=(0.01,), size=1
     return merge(recorded, gflops=gflops, batch_size=128)
 
 
-def write_run(
-    results, head, events, *, memory=50_000_000, trace=None, computing=(), hosts=("laptop",), tuning_s=0.0
-):
+def write_run(results, head, events, *, memory=50_000_000, trace=None, computing=(), hosts=("laptop",)):
     """A run directory of `head` and `events` under `results`, with `trace` if given; its path.
 
     computing: seconds that each node computed, by rank, on `hosts`, the last of them for all further ranks.
@@ -108,7 +105,6 @@ def write_run(
         "samples": last.samples, "train_loss": last.train_loss, "bytes_sent_per_node": last.bytes_sent_per_node,
         "bytes_received_per_node": last.bytes_received_per_node,
         "peak_memory_bytes_per_node": memory, "weights_sha256": "00" * 32,
-        "tuning_s": tuning_s,
         "node_seconds": [
             {"rank": rank, "host": hosts[min(rank, len(hosts) - 1)], "computing_s": seconds,
              "waiting_s": last.train_s - seconds}

@@ -155,9 +155,6 @@ class Method(ABC):
 
     # Rounds and checkpoints.
 
-    tuning_s: float = 0.0
-    """Seconds in which `setup` tried settings, on the slowest node. No clock counts them."""
-
     @property
     def round_steps(self) -> int:
         """Local steps in a round, of which the last one exchanges; constant, and the same on every node."""

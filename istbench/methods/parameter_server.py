@@ -58,16 +58,13 @@ class ParameterServer(Method):
         return True
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        self._workload = workload
-        self._fabric = fabric
-        self._served = self._serve(materialise(model, workload, self.seed, fabric.device))
+        self._workload, self._fabric = workload, fabric
+        own, options = materialise(model, workload, self.seed, fabric.device), self.options
+        self._served = ServedModel(own, fabric, options.build, split_params=options.split_params, **self._slicing())
 
-    def _serve(self, model: nn.Module) -> ServedModel:
-        options = self.options
-        return ServedModel(
-            model, self._fabric, options.build,
-            slice_params=0, split_params=options.split_params, priority=False, window=1,
-        )  # fmt: skip
+    def _slicing(self) -> dict[str, Any]:
+        """The slices, their order and how many of them a connection holds, for the model and its footprint."""
+        return {"slice_params": 0, "priority": False, "window": 1}
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train_once(batch)
@@ -107,13 +104,9 @@ class ParameterServer(Method):
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model; for the tensors that a node serves, all gradients and the optimizer state."""
-        return self._footprint(model, world_size, batch_size, slice_params=0, priority=False, window=1)
-
-    def _footprint(self, model: nn.Module, world_size: int, batch_size: int, **slicing: Any) -> Footprint:
-        part = -(-batch_size // self.options.accumulation_steps)
-        return served_footprint(
-            model, self.options, world_size, samples=part, split_params=self.options.split_params, **slicing
-        )
+        part, split = -(-batch_size // self.options.accumulation_steps), self.options.split_params
+        slicing = self._slicing()
+        return served_footprint(model, self.options, world_size, samples=part, split_params=split, **slicing)
 
 
 def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:

@@ -74,11 +74,11 @@ class RunLog:
         if reason:
             self._destinations.record(Note(message=f"no trace, and no replays: {reason}"))
 
-    def result(self, weights_sha256: str, peak_bytes: int | None, tuning_s: float) -> None:
+    def result(self, weights_sha256: str, peak_bytes: int | None) -> None:
         """Record the result of the run, after its last evaluation. Every rank must call it.
 
         Args:
-            peak_bytes: peak memory of training on this rank. tuning_s: seconds in which the method tried settings.
+            peak_bytes: peak memory of training on this rank.
         """
         peak = self._fabric.maximum(peak_bytes or 0)
         hosts = self._fabric.texts.gather(host_name())
@@ -98,7 +98,6 @@ class RunLog:
                 peak_memory_bytes_per_node=int(peak) or None,
                 weights_sha256=weights_sha256,
                 node_seconds=node_seconds(last.train_s, self._progress.totals.computing_s, hosts),
-                tuning_s=tuning_s,
             )
         )
 

@@ -89,7 +89,6 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
     current.begin("warming up")
     state = checkpoint.random_state(fabric.device)
     counter = OperationCounter()
-    config = _without(config, "autotune")  # the choice would be lost; `set_up` makes it again
     if config.method_options.get("warmup_rounds"):
         first = msgspec.structs.replace(config, compile=False)
         _throw_away_step(first, workload, fabric, nullcontext())

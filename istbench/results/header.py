@@ -77,8 +77,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         peak_memory_bytes_per_node: during training; None if the system does not report it.
         weights_sha256: of the assembled model's parameters and buffers.
         node_seconds: of each node, by rank.
-        tuning_s: seconds in which the method tried settings before training, in the last part of the run. No clock
-            counts them.
     """
 
     steps: Natural
@@ -92,7 +90,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peak_memory_bytes_per_node: Natural | None
     weights_sha256: Short
     node_seconds: Annotated[tuple[NodeSeconds, ...], Meta(max_length=MOST_NODES)]
-    tuning_s: Duration
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -81,7 +81,7 @@ def _header(method: str, nodes: int, seed: int, last: Evaluation, cell: str) -> 
             steps=last.step, samples=last.samples, train_s=last.train_s, wall_s=last.wall_s, final=last.metrics,
             bytes_sent_per_node=last.bytes_sent_per_node, bytes_received_per_node=last.bytes_received_per_node,
             peak_memory_bytes_per_node=500_000_000, train_loss=last.train_loss, weights_sha256="00" * 32,
-            node_seconds=(), tuning_s=0.0,
+            node_seconds=(),
         ),
     )  # fmt: skip
 

@@ -120,35 +120,6 @@ def test_p3_goes_on_bit_for_bit_after_a_checkpoint_and_an_evaluation_and_every_n
     assert on_nodes(node_odd_resumed, 3, 10) == [[True, True]] * 3
 
 
-def node_autotuned(fabric, steps):
-    """Tuned to other settings than the run it goes on from, and equal to it."""
-    workload = open_workload("toy", WIDE)
-    options = {"momentum": 0.9}
-    whole = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
-    train(fabric, workload, whole, 0, steps)
-    first = set_up(fabric, workload, "p3", {**options, "slice_params": 777})
-    train(fabric, workload, first, 0, steps // 2)
-    second = set_up(fabric, workload, "p3", {**options, "autotune": True})
-    tuned = second.note()
-    second.load_state_dict(through_disk(first.state_dict(), fabric.rank))
-    train(fabric, workload, second, steps // 2, steps)
-    wanted, got = (method.state_dict()["model"] for method in (whole, second))
-    same = all(torch.equal(wanted[name], got[name]) for name in wanted)
-    return [same, tuned, second.note(), [method.tuning_s for method in (whole, second)]]
-
-
-def test_autotuning_agrees_on_a_setting_and_a_resumed_run_keeps_that_of_its_checkpoint():
-    results = on_nodes(node_autotuned, 2, 6)
-    assert all(same for same, *_ in results)
-    assert results[0][1] == results[1][1]
-    (untuned, tuned), other = results[0][3], results[1][3]
-    assert untuned == 0 < tuned == other[1]
-    assert (
-        "slices of at most 777 parameters, window 2, most urgent first: linear1.weight, linear1.bias"
-        in results[0][2]
-    )
-
-
 def node_that_loses_a_peer(fabric, killed):
     workload = open_workload("toy", WIDE)
     method = set_up(fabric, workload, "p3", {})

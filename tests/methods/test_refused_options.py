@@ -54,8 +54,6 @@ def test_a_subnet_that_torch_would_compile_on_the_clock(method, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "options", "says"),
     [
-        ("p3", {"autotune": True, "slice_params": 0}, "autotune chooses a slice size, but slice_params=0 is for"),
-        ("p3", {"autotune": True, "split_params": 9}, "autotune chooses a slice size, but split_params is for"),
         ("p3", {"priority": False, "window": 4}, "window=4 limits how far slices overtake each other, but with"),
         ("local_sgd", {"average_optimizer": True}, "averages the state of the optimizer, but sgd without"),
         ("diloco", {"optimizer": "sgd", "average_optimizer": True}, "set momentum=0.9, or leave it out"),
@@ -72,7 +70,6 @@ def test_an_option_that_would_do_nothing(method, options, says):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("p3", {"autotune": True, "slice_params": 777}),
         ("p3", {"priority": False}),
         ("p3", {"priority": False, "window": 2}),
         ("local_sgd", {"momentum": 0.9, "average_optimizer": True}),

@@ -24,7 +24,6 @@ from istbench.report.phrases import (
     unlike_lines,
 )
 from istbench.report.tables.group_columns import shared_line
-from istbench.report.tables.numbers import number
 from istbench.report.tables.stalls import group_stall_lines
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
@@ -135,27 +134,10 @@ def node_line(profile: ClusterProfile) -> str:
 
 
 def _tuning_line(group: Group, baseline: str) -> str:
-    """The settings of the methods; the rows whose method tried settings before training, and its seconds."""
-    tuned = []
-    for row in group.contenders:
-        seconds = [value for value in row.result("tuning_s") if value]
-        if seconds:
-            spent = " to ".join(dict.fromkeys([number(min(seconds)), number(max(seconds))]))
-            tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for {spent} s")
-        elif row.settings.get("autotune") is True:
-            tuned.append(f"{row.name} on {count_nodes(row.nodes)} tried settings for an unknown time")
-    trials = _trials_words(group, baseline)
-    if not tuned:
-        return trials or f"Tuning: none; {_DEFAULTS}"
-    rest = f"Apart from that, {_DEFAULTS}" if trials is None else trials
-    return Caution(f"Tuning: before training, {'; '.join(tuned)}. No clock counts these seconds. {rest}")
-
-
-def _trials_words(group: Group, baseline: str) -> str | None:
-    """The trials by which `istbench tune` chose the options of the rows; None if it chose none."""
+    """The trials by which `istbench tune` chose the options of the rows, if it chose any."""
     counts = [row.trials for row in group.contenders]
     if not any(counts):
-        return None
+        return f"Tuning: none; {_DEFAULTS}"
     differing = differing_trials(group.contenders)
     if not differing:
         return Lead(f"Tuned: {counts[0]} trials each, {_HELD_OUT}.")
