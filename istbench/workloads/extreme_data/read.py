@@ -2,7 +2,7 @@
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ import numpy as np
 
 from istbench.base.errors import UserError, printable, shown
 from istbench.workloads.extreme_data.points import Points, Rows
-from istbench.workloads.extreme_data.scan import ScanFault, scan_lines
 from istbench.workloads.prepared import named_errors, require_regular
 
 CHUNK = 1 << 24
@@ -21,9 +20,15 @@ MOST = 1 << 24
 
 _MOST_POINTS = 2**31 - 2
 _LONGEST_HEADER = _LONGEST_WORD = 200
-_SHORTEST_FEATURE, _SHORTEST_LABEL = 4, 2  # bytes, with the separator
+_LONGEST_INDEX = 18  # digits; also those of a number above every index
 _EXPECTED = "expected a header `points features labels`, then one line `l1,l2 f:v f:v` per point, indices from 0"
-_BLANKS = b" \t\r\n"
+_BLANKS = b" \t\r"
+_NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_WORD_ENDS = rb"(?![^ \t\r])"
+_POINT = re.compile(
+    rb"([0-9]+(?:,[0-9]+)*" + _WORD_ENDS + rb")?"
+    rb"((?:[ \t]*[0-9]+:" + _NUMBER + _WORD_ENDS + rb")*)[ \t]*\r?"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +53,27 @@ def read_header(path: Path) -> RepositoryHeader:
 def read_points(path: Path, chunk: int = CHUNK) -> Iterator[Points]:
     """Yield the points of `path` in order, in chunks of about `chunk` bytes.
 
-    The next chunk overwrites the arrays. A blank line is a point without labels and features; after the last point,
-    blank lines are ignored.
+    A blank line is a point without labels and features; after the last point, blank lines are ignored.
 
     Raises:
         UserError: naming the file and the line, if a line has the wrong form, an index is too large or twice in a
             point, a value is not a finite number, or the number of points differs from the header.
     """
     with _opened(path) as file:
-        yield from _PointsReader(path, file, chunk).points()
+        header, line = _header(path, file), 2
+        while text := file.read(chunk):
+            text += b"" if text.endswith(b"\n") else file.readline()
+            lines = text.removesuffix(b"\n").split(b"\n")
+            own = lines[: max(0, header.points + 2 - line)]
+            if own:
+                yield _points(path, header, own, line)
+            for number, more in enumerate(lines[len(own) :], start=line + len(own)):
+                if more.strip(_BLANKS):
+                    raise _error(path, number, f"one more line than the {header.points:,} points of the header")
+            line += len(lines)
+        if line - 2 < header.points:
+            end = f"the file ends after {line - 2:,} points, its header says {header.points:,}"
+            raise _error(path, line, f"{end}: is it truncated?")
 
 
 @contextmanager
@@ -73,7 +90,7 @@ def _header(path: Path, file: BinaryIO) -> RepositoryHeader:
     if not line:
         raise _error(path, 1, f"the file is empty; {_EXPECTED}")
     if len(words) != 3 or not all(word.isdigit() for word in words) or not line.endswith(b"\n"):
-        raise _error(path, 1, f"{shown(_text(line.strip()))} is not a header of three numbers; {_EXPECTED}")
+        raise _error(path, 1, f"{_shown(line.strip())} is not a header of three numbers; {_EXPECTED}")
     points, features, labels = map(int, words)
     for count, most, what in (
         (points, _MOST_POINTS, "points"),
@@ -85,113 +102,79 @@ def _header(path: Path, file: BinaryIO) -> RepositoryHeader:
     return RepositoryHeader(points=points, features=features, labels=labels)
 
 
-class _PointsReader:
-    def __init__(self, path: Path, file: BinaryIO, chunk: int) -> None:
-        self._path, self._file, self._chunk = path, file, chunk
-        self._header = header = _header(path, file)
-        self._seen_features = np.zeros(header.features, np.int32)
-        self._seen_labels = np.zeros(header.labels, np.int32)
-        self._done = 0
-        self._line = 2  # line number at the start of the current chunk
-        self._room = -1
+def _points(path: Path, header: RepositoryHeader, lines: Sequence[bytes], first: int) -> Points:
+    """The points of `lines`, the first of which is line `first` of the file."""
+    found = [_POINT.fullmatch(line) for line in lines]
+    labels, features = ([one[part] or b"" for one in found if one] for part in (1, 2))
+    pairs = _numbers(features, b":").reshape(-1, 2)
+    with np.errstate(over="ignore"):
+        values = pairs[:, 1].astype(np.float32)
+    feature_rows = _rows([text.count(b":") for text in features], pairs[:, 0], header.features)
+    label_rows = _rows([text.count(b",") + (text != b"") for text in labels], _numbers(labels, b","), header.labels)
+    if None in found or feature_rows is None or label_rows is None or not np.isfinite(values).all():
+        for number, line in enumerate(lines, start=first):
+            _check_point(path, header, line, number)
+    assert feature_rows is not None
+    assert label_rows is not None
+    return Points(Rows(feature_rows.ends, feature_rows.indices, values), label_rows)
 
-    def points(self) -> Iterator[Points]:
-        while (text := self._lines()) is not None:
-            taken = 0
-            if self._done < self._header.points:
-                self._make_room(len(text))
-                found, taken = self._scan(text)
-                yield found
-            self._refuse_more(text, taken)
-            self._line += int(np.count_nonzero(text == ord("\n")))
-        if self._done < self._header.points:
-            end = f"the file ends after {self._done:,} points, its header says {self._header.points:,}"
-            raise _error(self._path, self._line, f"{end}: is it truncated?")
 
-    def _lines(self) -> np.ndarray | None:
-        """The next whole lines, uint8, each with its newline; None at the end."""
-        text = self._file.read(self._chunk)
-        if not text:
-            return None
-        if not text.endswith(b"\n"):
-            text += self._file.readline()
-        return np.frombuffer(text if text.endswith(b"\n") else text + b"\n", np.uint8)
+def _numbers(texts: Sequence[bytes], separator: bytes) -> np.ndarray:
+    """The numbers in `texts`, which blanks and `separator` part, as the nearest doubles."""
+    joined = b" ".join(texts).replace(separator, b" ").strip()
+    return np.fromstring(joined, np.float64, sep=" ") if joined else np.zeros(0)
 
-    def _make_room(self, size: int) -> None:
-        """Allocate arrays for the points in `size` bytes. The kernel provides memory only for written pages."""
-        if size > self._room:
-            self._room = size
-            features, labels = size // _SHORTEST_FEATURE + 1, size // _SHORTEST_LABEL + 1
-            self._feature_ends, self._label_ends = np.empty(size, np.int64), np.empty(size, np.int64)
-            self._features, self._labels = np.empty(features, np.int32), np.empty(labels, np.int32)
-            self._value_places = np.empty((3, features), np.int64)
 
-    def _scan(self, text: np.ndarray) -> tuple[Points, int]:
-        """The points of `text`, and the end of the last point in it."""
-        header = self._header
-        fault, at, points, features, labels = scan_lines(
-            text, len(text), header.points - self._done, header.features, header.labels, self._done,
-            self._seen_features, self._seen_labels,
-            self._feature_ends, self._features, self._value_places, self._label_ends, self._labels,
-        )  # fmt: skip
-        values = self._values(text, features)
-        if fault:
-            raise self._fault(ScanFault(fault), text, at)
-        self._done += points
-        found = Points(
-            Rows(self._feature_ends[:points], self._features[:features], values),
-            Rows(self._label_ends[:points], self._labels[:labels]),
-        )
-        return found, at
+def _rows(counts: Sequence[int], indices: np.ndarray, columns: int) -> Rows | None:
+    """Rows of so many `indices` each; None if one is not below `columns`, or stands twice in a row."""
+    if not (indices < columns).all():
+        return None
+    own = indices.astype(np.int64)
+    places = np.sort(np.repeat(np.arange(len(counts)), counts) * columns + own)
+    return Rows(np.cumsum(counts), own.astype(np.int32)) if np.diff(places).all() else None
 
-    def _values(self, text: np.ndarray, count: int) -> np.ndarray:
-        """The first `count` values that the scan of `text` found, float32."""
-        content = text.tobytes()
-        words, starts, ends = self._value_places[:, :count]
-        places = zip(starts.tolist(), ends.tolist(), strict=True)
+
+def _check_point(path: Path, header: RepositoryHeader, line: bytes, number: int) -> None:
+    """Refuse the first wrong word of `line`.
+
+    Raises:
+        UserError: naming it.
+    """
+    words = re.split(rb"[ \t]+", line.removesuffix(b"\r"))
+    labels = [] if not words[0] or b":" in words[0] else words.pop(0).split(b",")
+    seen: set[int] = set()
+    for word in labels:
+        index = _index(word, header.labels)
+        if index is None:
+            said = f"label {_shown(word)} is not a whole number from 0 to {header.labels - 1:,}"
+            raise _error(path, number, said)
+        if index in seen:
+            raise _error(path, number, f"label {_shown(word)} occurs twice in one point")
+        seen.add(index)
+    seen = set()
+    for word in filter(None, words):
+        place, colon, value = word.partition(b":")
+        index = _index(place, header.features)
+        if not colon or index is None:
+            said = f"{_shown(word)} is not INDEX:VALUE with an index from 0 to {header.features - 1:,}"
+            raise _error(path, number, said)
+        if index in seen:
+            raise _error(path, number, f"the feature of {_shown(word)} occurs twice in one point")
+        seen.add(index)
         with np.errstate(over="ignore"):
-            values = np.fromiter((_number(content[start:end]) for start, end in places), np.float64, count)
-            values = values.astype(np.float32)
-        for wrong in np.flatnonzero(~np.isfinite(values))[:1].tolist():
-            raise self._fault(ScanFault.VALUE, text, int(words[wrong]))
-        return values
-
-    def _refuse_more(self, text: np.ndarray, taken: int) -> None:
-        """Refuse text after the last point, except blank lines."""
-        if taken == len(text):
-            return
-        for place in np.flatnonzero(~np.isin(text[taken:], list(_BLANKS)))[:1].tolist():
-            line = self._line + text[: taken + place].tobytes().count(b"\n")
-            raise _error(self._path, line, f"one more line than the {self._header.points:,} points of the header")
-
-    def _fault(self, fault: ScanFault, text: np.ndarray, at: int) -> UserError:
-        """The error for `fault` in the word at `at` of `text`."""
-        line = self._line + text[:at].tobytes().count(b"\n")
-        ends = rb"[ \t\r\n,]" if fault in (ScanFault.LABEL, ScanFault.LABEL_TWICE) else rb"[ \t\r\n]"
-        word = re.split(ends, text[at : at + _LONGEST_WORD].tobytes(), maxsplit=1)[0]
-        return _error(self._path, line, self._said(fault, shown(_text(word))))
-
-    def _said(self, fault: ScanFault, word: str) -> str:
-        match fault:
-            case ScanFault.LABEL:
-                return f"label {word} is not a whole number from 0 to {self._header.labels - 1:,}"
-            case ScanFault.FEATURE:
-                return f"{word} is not INDEX:VALUE with an index from 0 to {self._header.features - 1:,}"
-            case ScanFault.VALUE:
-                return f"the value of {word} is not a finite number"
-        return f"{'label' if fault == ScanFault.LABEL_TWICE else 'the feature of'} {word} occurs twice in one point"
+            if not re.fullmatch(_NUMBER, value) or not np.isfinite(np.float32(float(value))):
+                raise _error(path, number, f"the value of {_shown(word)} is not a finite number")
 
 
-def _number(text: bytes) -> float:
-    """The number in `text`, the nearest double; NaN for other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
+def _index(word: bytes, below: int) -> int | None:
+    """The index that is `word`; None if it is none, or not `below`."""
+    digits = word.lstrip(b"0") or b"0"
+    index = int(digits) if word.isdigit() and len(digits) <= _LONGEST_INDEX else below
+    return index if index < below else None
 
 
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "backslashreplace")
+def _shown(word: bytes) -> str:
+    return shown(word[:_LONGEST_WORD].decode("utf-8", "backslashreplace"))
 
 
 def _error(path: Path, line: int, said: str) -> UserError:
