@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from istbench.base.decode import convert, path_text
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Amount, CountOrNone, Duration, Natural
+from istbench.base.options.options import option
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted, fitting
@@ -57,18 +58,13 @@ _ROW_RULES = ("sgd", "adam")  # of the kernels
 class ActiveOptions(OptimizerOptions):
     """Options of methods with active outputs."""
 
-    target_active: CountOrNone = field(
-        default=0,
-        metadata={
-            "help": "active outputs of a sample beside its true ones, over all nodes; 0 takes one in "
-            f"{_ONE_IN} outputs, and at least {_LEAST:,} or a quarter"
-        },
+    target_active: CountOrNone = option(
+        0,
+        "active outputs of a sample beside its true ones, over all nodes; 0 takes one in "
+        f"{_ONE_IN} outputs, and at least {_LEAST:,} or a quarter",
     )
-    lazy: bool = field(
-        default=True,
-        metadata={
-            "help": "adam updates only the outputs of a minibatch, as torch's SparseAdam does; sgd always does"
-        },
+    lazy: bool = option(
+        True, "adam updates only the outputs of a minibatch, as torch's SparseAdam does; sgd always does"
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ they are averaged as by torch's hooks `bf16_compress_hook` and `fp16_compress_ho
 import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from torch.futures import Future
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Mebibytes, Natural, Rate
+from istbench.base.options.options import option
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric
 from istbench.fabric.all_reduce import finish, mean_in_turns
@@ -36,29 +37,16 @@ _RANK, _LEAST = 4, 2.0
 class BucketOptions(ClippedOptions):
     """Options of a method that averages gradients in buckets."""
 
-    compress: Literal["none", "bf16", "fp16", "powersgd"] = field(
-        default="none",
-        metadata={"help": "form of sent gradients: as they are, 16 bits, low-rank factors"},
+    compress: Literal["none", "bf16", "fp16", "powersgd"] = option(
+        "none", "form of sent gradients: as they are, 16 bits, low-rank factors"
     )
-    rank: Count = field(default=_RANK, metadata={"help": "rank of the factors, with powersgd"})
-    start_compress: Natural = field(
-        default=0, metadata={"help": "local steps without compression at the start, with powersgd"}
+    rank: Count = option(_RANK, "rank of the factors, with powersgd")
+    start_compress: Natural = option(0, "local steps without compression at the start, with powersgd")
+    least_compression: Rate = option(_LEAST, "powersgd compresses a gradient that shrinks by more than this factor")
+    bucket_mb: Mebibytes = option(
+        DEFAULT_MB, "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"
     )
-    least_compression: Rate = field(
-        default=_LEAST,
-        metadata={"help": "powersgd compresses a gradient that shrinks by more than this factor"},
-    )
-    bucket_mb: Mebibytes = field(
-        default=DEFAULT_MB,
-        metadata={"help": "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"},
-    )
-    accumulate: Count = field(
-        default=1,
-        metadata={
-            "help": "minibatches of a node in an optimizer step, with one exchange",
-            "tune": ACCUMULATED,
-        },
-    )
+    accumulate: Count = option(1, "minibatches of a node in an optimizer step, with one exchange", tune=ACCUMULATED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

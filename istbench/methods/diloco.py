@@ -15,7 +15,7 @@ Inside a round the assembled model is that after an outer step on the changes so
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Rate
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LEARNING_RATE
 from istbench.fabric import Fabric
 from istbench.methods.flat import flatten_in_place, floating_tensors
@@ -46,19 +47,15 @@ class SmolStep(OuterStep):
 class OuterRoundOptions(OuterOptions, RoundOptions):
     """Options of `diloco` and its kin."""
 
-    optimizer: RuleName = field(
-        default="adamw",
-        metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
+    optimizer: RuleName = option(
+        "adamw", "update rule of a local step; muon is for hidden matrices, adamw for the rest"
     )
-    lr: Rate = field(default=0.0004, metadata={"help": "learning rate of a local step", "tune": LEARNING_RATE})
-    inner_state: Literal["keep", "reset"] = field(
-        default="keep", metadata={"help": "the optimizer's state at the end of a round: keep it, or start anew"}
+    lr: Rate = option(0.0004, "learning rate of a local step", tune=LEARNING_RATE)
+    inner_state: Literal["keep", "reset"] = option(
+        "keep", "the optimizer's state at the end of a round: keep it, or start anew"
     )
-    outer_rule: Literal["nesterov", "smol"] = field(
-        default="nesterov",
-        metadata={
-            "help": "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots",
-        },
+    outer_rule: Literal["nesterov", "smol"] = option(
+        "nesterov", "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots"
     )
 
     def __post_init__(self) -> None:

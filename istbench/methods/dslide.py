@@ -14,7 +14,7 @@ In the paper each node gathers all active outputs of the others (`exchange=spars
 istbench exchange only the largest output and the sum of exponentials of every sample. This gives the same softmax.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.options.options import option
 from istbench.base.seeds import derived_seed
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
 from istbench.methods.base import counted
@@ -56,34 +57,27 @@ class DistributedSLIDE(ActiveOutputs):
     class Options(ActiveOptions):
         """Options of `dslide`."""
 
-        family: Literal["simhash", "dwta"] = field(default="dwta", metadata={"help": "hash functions"})
-        functions: Annotated[int, Meta(ge=0, le=MOST_BITS)] = field(
-            default=0, metadata={"help": "K, functions of a table; 0 to choose K and L by target_active"}
+        family: Literal["simhash", "dwta"] = option("dwta", "hash functions")
+        functions: Annotated[int, Meta(ge=0, le=MOST_BITS)] = option(
+            0, "K, functions of a table; 0 to choose K and L by target_active"
         )
-        tables: Annotated[int, Meta(ge=0, le=10_000)] = field(
-            default=0, metadata={"help": "L, tables; 0 to choose K and L by target_active"}
+        tables: Annotated[int, Meta(ge=0, le=10_000)] = option(0, "L, tables; 0 to choose K and L by target_active")
+        bucket_limit: CountOrNone = option(0, "most active outputs that a sample takes from a bucket; 0 takes all")
+        common_share: _Share = option(
+            0.4, "share of target_active that all samples have: largest for the mean hidden layer"
         )
-        bucket_limit: CountOrNone = field(
-            default=0, metadata={"help": "most active outputs that a sample takes from a bucket; 0 takes all"}
+        random_share: _Share = option(
+            0.2, "share of target_active for random outputs, which stand for all inactive ones"
         )
-        common_share: _Share = field(
-            default=0.4,
-            metadata={"help": "share of target_active that all samples have: largest for the mean hidden layer"},
+        rebuild_first: Count = option(20, "steps before the first rebuild of the tables")
+        rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = option(
+            0.1, "steps between rebuilds grow by e to this power; 0 for no growth"
         )
-        random_share: _Share = field(
-            default=0.2,
-            metadata={"help": "share of target_active for random outputs, which stand for all inactive ones"},
+        rebuild_share: Annotated[float, Meta(gt=0, le=1)] = option(
+            1.0, "share of outputs that a rebuild hashes, the most changed first"
         )
-        rebuild_first: Count = field(default=20, metadata={"help": "steps before the first rebuild of the tables"})
-        rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = field(
-            default=0.1, metadata={"help": "steps between rebuilds grow by e to this power; 0 for no growth"}
-        )
-        rebuild_share: Annotated[float, Meta(gt=0, le=1)] = field(
-            default=1.0, metadata={"help": "share of outputs that a rebuild hashes, the most changed first"}
-        )
-        exchange: Literal["small", "sparse_outputs"] = field(
-            default="small",
-            metadata={"help": "small: three numbers a sample for the softmax; sparse_outputs: all active outputs"},
+        exchange: Literal["small", "sparse_outputs"] = option(
+            "small", "small: three numbers a sample for the softmax; sparse_outputs: all active outputs"
         )
 
         def __post_init__(self) -> None:

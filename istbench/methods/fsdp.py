@@ -27,7 +27,7 @@ BatchNorm: as in `ddp`.
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,6 +39,7 @@ from torch.distributed.tensor import DTensor
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.options.options import option
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric, Pending
 from istbench.fabric.group import Group, Groups
@@ -65,22 +66,13 @@ class FullySharded(Method):
     class Options(ClippedOptions):
         """Options of `fsdp`."""
 
-        group_params: Count = field(
-            default=100_000, metadata={"help": "least parameters of a block that is gathered by itself"}
+        group_params: Count = option(100_000, "least parameters of a block that is gathered by itself")
+        forward_prefetch: bool = option(True, "gather the next block while one computes its forward pass")
+        accumulate: Count = option(
+            1, "minibatches of a node in an optimizer step, without collectives between them", tune=ACCUMULATED
         )
-        forward_prefetch: bool = field(
-            default=True, metadata={"help": "gather the next block while one computes its forward pass"}
-        )
-        accumulate: Count = field(
-            default=1,
-            metadata={
-                "help": "minibatches of a node in an optimizer step, without collectives between them",
-                "tune": ACCUMULATED,
-            },
-        )
-        shard: CountOrNone | Literal["host"] = field(
-            default=0,
-            metadata={"help": "nodes that share the parameters: a number, host, or 0 for all; others are replicas"},
+        shard: CountOrNone | Literal["host"] = option(
+            0, "nodes that share the parameters: a number, host, or 0 for all; others are replicas"
         )
 
     @property

@@ -30,7 +30,7 @@ Four options lead from the paper's method towards `local_sgd`; they are this pro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone, Fraction, Natural
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
@@ -71,47 +72,26 @@ class IndependentSubnetTraining(Method):
     class Options(ClippedOptions):
         """Options of `ist`."""
 
-        local_steps: CountOrNone = field(
-            default=20,
-            metadata={
-                "help": "local steps in a round; 0 exchanges without training, as a diagnosis",
-                "tune": LOCAL_STEPS,
-            },
+        local_steps: CountOrNone = option(
+            20, "local steps in a round; 0 exchanges without training, as a diagnosis", tune=LOCAL_STEPS
         )
-        optimizer_state: Literal["carry", "reset"] = field(
-            default="carry",
-            metadata={
-                "help": "momenta and other optimizer state at an exchange: carry sends them with their unit, reset "
-                "sends none and starts them at zero",
-            },
+        optimizer_state: Literal["carry", "reset"] = option(
+            "carry",
+            "momenta and other optimizer state at an exchange: carry sends them with their unit, reset "
+            "sends none and starts them at zero",
         )
-        deal: Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=1000)] = field(
-            default=ALL,
-            metadata={
-                "help": "layers whose units are dealt to the nodes: all, late, linear, or names (istbench list "
-                "groups WORKLOAD)",
-            },
+        deal: Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=1000)] = option(
+            ALL,
+            "layers whose units are dealt to the nodes: all, late, linear, or names (istbench list "
+            "groups WORKLOAD)",
         )
-        coverage: Count = field(
-            default=1,
-            metadata={"help": "nodes that train each unit, and average it at the end of a round"},
-        )
-        moving: Fraction = field(
-            default=1.0,
-            metadata={
-                "help": "share of the units that a new round deals again; two of a group at least",
-            },
-        )
-        warmup_rounds: Natural = field(
-            default=0,
-            metadata={"help": "first rounds, in which the nodes train and average the whole model"},
-        )
-        scale: Literal["auto", "off"] = field(
-            default="auto",
-            metadata={
-                "help": "sums over a subnet's units that no normalisation follows: auto multiplies them by the "
-                "inverse of its share, off leaves them",
-            },
+        coverage: Count = option(1, "nodes that train each unit, and average it at the end of a round")
+        moving: Fraction = option(1.0, "share of the units that a new round deals again; two of a group at least")
+        warmup_rounds: Natural = option(0, "first rounds, in which the nodes train and average the whole model")
+        scale: Literal["auto", "off"] = option(
+            "auto",
+            "sums over a subnet's units that no normalisation follows: auto multiplies them by the "
+            "inverse of its share, off leaves them",
         )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

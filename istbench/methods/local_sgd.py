@@ -19,7 +19,7 @@ one model crosses the link of a host, whatever the number of its nodes.
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Natural
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.fabric.group import Groups
@@ -45,12 +46,8 @@ _MOST_PLANNED = 2**14  # steps of all nodes in a planned round of groups
 class RoundOptions(ClippedOptions):
     """Options of methods whose nodes train alone for `local_steps` steps."""
 
-    local_steps: Count = field(
-        default=20, metadata={"help": "local steps between two averages", "tune": LOCAL_STEPS}
-    )
-    average_optimizer: bool = field(
-        default=False, metadata={"help": "average the optimizer's state with the weights"}
-    )
+    local_steps: Count = option(20, "local steps between two averages", tune=LOCAL_STEPS)
+    average_optimizer: bool = option(False, "average the optimizer's state with the weights")
 
     @property
     def group_nodes(self) -> GroupNodes:
@@ -72,10 +69,7 @@ class RoundOptions(ClippedOptions):
 class GroupedOptions(RoundOptions):
     """Options of methods whose nodes may train in groups."""
 
-    group: GroupNodes = field(
-        default=1,
-        metadata={"help": "nodes that average gradients in every local step: a number, or host"},
-    )
+    group: GroupNodes = option(1, "nodes that average gradients in every local step: a number, or host")
 
     @property
     def group_nodes(self) -> GroupNodes:
@@ -96,10 +90,7 @@ class LocalSGD(Method):
     class Options(GroupedOptions):
         """Options of `local_sgd`."""
 
-        ddp_rounds: Natural = field(
-            default=0,
-            metadata={"help": "first rounds, in which the nodes average after every local step"},
-        )
+        ddp_rounds: Natural = option(0, "first rounds, in which the nodes average after every local step")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload

@@ -20,7 +20,7 @@ the statistics of BatchNorm, are averaged in pairs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Share
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
@@ -52,13 +53,9 @@ class NoLoCo(DiLoCo):
     class Options(OuterRoundOptions):
         """Options of `noloco`."""
 
-        local_steps: Count = field(
-            default=50, metadata={"help": "local steps between two exchanges", "tune": LOCAL_STEPS}
-        )
-        outer_momentum: Share = field(
-            default=0.5, metadata={"help": "momentum of the outer step", "tune": OUTER_MOMENTUM}
-        )
-        pull: Pull = field(default=0.7, metadata={"help": "pull of the slow weights towards the mean of the pair"})
+        local_steps: Count = option(50, "local steps between two exchanges", tune=LOCAL_STEPS)
+        outer_momentum: Share = option(0.5, "momentum of the outer step", tune=OUTER_MOMENTUM)
+        pull: Pull = option(0.7, "pull of the slow weights towards the mean of the pair")
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from istbench.base.entry_points import from_packages
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Part, Rate, Share
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LEARNING_RATE
 from istbench.methods.update_rule import UpdateRule
 from istbench.workloads.memory_order import memory_format
@@ -161,37 +162,26 @@ else:
 class OptimizerOptions:
     """Options of the optimizer of local steps. Workloads set their own defaults."""
 
-    optimizer: RuleName = field(
-        default="sgd",
-        metadata={"help": "update rule of a local step; muon is for hidden matrices, adamw for the rest"},
+    optimizer: RuleName = option(
+        "sgd", "update rule of a local step; muon is for hidden matrices, adamw for the rest"
     )
-    lr: Rate = field(default=0.01, metadata={"help": "learning rate", "tune": LEARNING_RATE})
-    momentum: Share = field(default=0.0, metadata={"help": "momentum of sgd"})
-    weight_decay: Rate = field(default=0.0, metadata={"help": "weight decay"})
-    nesterov: bool = field(default=False, metadata={"help": "use Nesterov momentum, with sgd"})
-    schedule: Literal["constant", "step", "cosine"] = field(
-        default="constant", metadata={"help": "learning rate over the budget of local steps"}
+    lr: Rate = option(0.01, "learning rate", tune=LEARNING_RATE)
+    momentum: Share = option(0.0, "momentum of sgd")
+    weight_decay: Rate = option(0.0, "weight decay")
+    nesterov: bool = option(False, "use Nesterov momentum, with sgd")
+    schedule: Literal["constant", "step", "cosine"] = option(
+        "constant", "learning rate over the budget of local steps"
     )
-    warmup: Share = field(
-        default=0.0,
-        metadata={"help": "share of the budget in which the learning rate rises to lr"},
+    warmup: Share = option(0.0, "share of the budget in which the learning rate rises to lr")
+    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = option(
+        _DECAY_AT, "shares of the budget after which schedule=step multiplies by decay"
     )
-    decay_at: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=100)] = field(
-        default=_DECAY_AT,
-        metadata={"help": "shares of the budget after which schedule=step multiplies by decay"},
-    )
-    decay: Part = field(default=_DECAY, metadata={"help": "factor of schedule=step"})
-    cosine_end: Share = field(default=0.0, metadata={"help": "share of lr at which schedule=cosine ends"})
-    beta1: Share = field(default=_BETAS[0], metadata={"help": "decay of the mean gradient, with adam and adamw"})
-    beta2: Share = field(
-        default=_BETAS[1],
-        metadata={"help": "decay of the mean squared gradient, with adam and adamw"},
-    )
-    weight_decay_of: Literal["all", "matrices"] = field(
-        default="all",
-        metadata={
-            "help": "parameters with weight decay: all, or matrices without biases and normalisation weights",
-        },
+    decay: Part = option(_DECAY, "factor of schedule=step")
+    cosine_end: Share = option(0.0, "share of lr at which schedule=cosine ends")
+    beta1: Share = option(_BETAS[0], "decay of the mean gradient, with adam and adamw")
+    beta2: Share = option(_BETAS[1], "decay of the mean squared gradient, with adam and adamw")
+    weight_decay_of: Literal["all", "matrices"] = option(
+        "all", "parameters with weight decay: all, or matrices without biases and normalisation weights"
     )
 
     def __post_init__(self) -> None:
@@ -288,10 +278,7 @@ class OptimizerOptions:
 class ClippedOptions(OptimizerOptions):
     """Options of a method that has the whole gradient of a node before its local step."""
 
-    clip: Rate = field(
-        default=0.0,
-        metadata={"help": "largest norm of a node's gradient in a local step; 0 leaves it as it is"},
-    )
+    clip: Rate = option(0.0, "largest norm of a node's gradient in a local step; 0 leaves it as it is")
 
     def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Scale the gradients of `parameters` so that their joint norm is at most `clip`."""

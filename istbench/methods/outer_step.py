@@ -7,13 +7,14 @@ nesterov=True)` with the mean change over nodes as the gradient, bit for bit.
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from istbench.base.options.numbers import Rate, Share
+from istbench.base.options.options import option
 from istbench.base.options.tunable import OUTER_MOMENTUM, OUTER_RATE
 from istbench.methods.base import fitting
 
@@ -22,10 +23,8 @@ from istbench.methods.base import fitting
 class OuterOptions:
     """Options of the outer step."""
 
-    outer_lr: Rate = field(default=0.7, metadata={"help": "learning rate of the outer step", "tune": OUTER_RATE})
-    outer_momentum: Share = field(
-        default=0.9, metadata={"help": "Nesterov momentum of the outer step", "tune": OUTER_MOMENTUM}
-    )
+    outer_lr: Rate = option(0.7, "learning rate of the outer step", tune=OUTER_RATE)
+    outer_momentum: Share = option(0.9, "Nesterov momentum of the outer step", tune=OUTER_MOMENTUM)
 
 
 class OuterStep:

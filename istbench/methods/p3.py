@@ -10,11 +10,12 @@ layer first. The backward pass computes gradients in the opposite order.
 No slice can overtake those that a connection already holds, so a connection holds only a few at a time.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.options.options import option
 from istbench.methods.parameter_server import ParameterServer
 
 _WINDOW = 2
@@ -29,11 +30,9 @@ class P3(ParameterServer):
     class Options(ParameterServer.Options):
         """Options of `p3`."""
 
-        slice_params: CountOrNone = field(
-            default=50_000, metadata={"help": "parameters in a slice; 0 leaves tensors whole"}
-        )
-        priority: bool = field(default=True, metadata={"help": "send the most urgent slices first"})
-        window: Count = field(default=_WINDOW, metadata={"help": "most slices in flight on a connection"})
+        slice_params: CountOrNone = option(50_000, "parameters in a slice; 0 leaves tensors whole")
+        priority: bool = option(True, "send the most urgent slices first")
+        window: Count = option(_WINDOW, "most slices in flight on a connection")
 
         def __post_init__(self) -> None:
             super().__post_init__()

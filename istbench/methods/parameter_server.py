@@ -12,7 +12,7 @@ statistics of rank 0.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.options.options import option
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, is_parameter, materialise
 from istbench.methods.footprint import Footprint
@@ -42,12 +43,9 @@ class ParameterServer(Method):
     class Options(OptimizerOptions):
         """Options of `parameter_server`."""
 
-        accumulation_steps: Count = field(
-            default=1, metadata={"help": "parts of a minibatch; their gradients are added up before an update"}
-        )
-        split_params: CountOrNone = field(
-            default=0,
-            metadata={"help": "split tensors of more parameters evenly over the servers; 0 splits none"},
+        accumulation_steps: Count = option(1, "parts of a minibatch; their gradients are added up before an update")
+        split_params: CountOrNone = option(
+            0, "split tensors of more parameters evenly over the servers; 0 splits none"
         )
 
     def least_batch(self, batch_size: int) -> int:

@@ -15,7 +15,7 @@ Floating-point buffers, such as the statistics of BatchNorm, are averaged whole.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Rate, Share
+from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.fabric import Fabric
 from istbench.methods.base import fitting
@@ -45,22 +46,15 @@ class SparseLoCo(DiLoCo):
     class Options(OuterRoundOptions):
         """Options of `sparseloco`."""
 
-        local_steps: Count = field(
-            default=15, metadata={"help": "local steps between two exchanges", "tune": LOCAL_STEPS}
+        local_steps: Count = option(15, "local steps between two exchanges", tune=LOCAL_STEPS)
+        chunk: Entries = option(4096, "entries of a chunk of the flat parameters")
+        top: Entries = option(32, "largest entries that a node sends of each chunk")
+        feedback: Share = option(0.95, "factor of the kept changes in each round")
+        mean: Literal["senders", "all"] = option(
+            "senders", "mean of an entry: over the nodes that sent it, or over all, the others as zero"
         )
-        chunk: Entries = field(default=4096, metadata={"help": "entries of a chunk of the flat parameters"})
-        top: Entries = field(default=32, metadata={"help": "largest entries that a node sends of each chunk"})
-        feedback: Share = field(default=0.95, metadata={"help": "factor of the kept changes in each round"})
-        mean: Literal["senders", "all"] = field(
-            default="senders",
-            metadata={"help": "mean of an entry: over the nodes that sent it, or over all, the others as zero"},
-        )
-        outer_lr: Rate = field(
-            default=1.0, metadata={"help": "learning rate of the outer step", "tune": OUTER_RATE}
-        )
-        outer_momentum: Share = field(
-            default=0.0, metadata={"help": "Nesterov momentum of the outer step", "tune": OUTER_MOMENTUM}
-        )
+        outer_lr: Rate = option(1.0, "learning rate of the outer step", tune=OUTER_RATE)
+        outer_momentum: Share = option(0.0, "Nesterov momentum of the outer step", tune=OUTER_MOMENTUM)
 
         def __post_init__(self) -> None:
             super().__post_init__()

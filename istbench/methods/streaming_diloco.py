@@ -15,13 +15,14 @@ not come count as exchanged now, which `close_round` does. With one fragment, no
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone, Share
+from istbench.base.options.options import option
 from istbench.fabric import Fabric
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
@@ -43,16 +44,10 @@ class StreamingDiLoCo(DiLoCo):
     class Options(OuterRoundOptions):
         """Options of `streaming_diloco`."""
 
-        fragments: Count = field(default=2, metadata={"help": "runs of layers that take their outer steps in turn"})
-        delay: CountOrNone = field(
-            default=2, metadata={"help": "local steps in which changes travel; 1 hides only half of their time"}
-        )
-        alpha: Share = field(
-            default=0.5, metadata={"help": "share of the live weights that stays when a fragment arrives"}
-        )
-        send: Format = field(
-            default="float32", metadata={"help": "numbers in messages; bf16 and int8 round every change"}
-        )
+        fragments: Count = option(2, "runs of layers that take their outer steps in turn")
+        delay: CountOrNone = option(2, "local steps in which changes travel; 1 hides only half of their time")
+        alpha: Share = option(0.5, "share of the live weights that stays when a fragment arrives")
+        send: Format = option("float32", "numbers in messages; bf16 and int8 round every change")
 
         @property
         def gap(self) -> int:

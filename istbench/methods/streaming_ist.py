@@ -15,7 +15,7 @@ the tensors that every node trains starts at zero at the end of a round, unless 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
+from istbench.base.options.options import option
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
 from istbench.methods.base import counted, fitting
@@ -76,10 +77,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     class Options(IndependentSubnetTraining.Options):
         """Options of `streaming_ist`."""
 
-        flight_steps: Count = field(
-            default=1,
-            metadata={"help": "local steps that a moving unit misses; use more on slow links"},
-        )
+        flight_steps: Count = option(1, "local steps that a moving unit misses; use more on slow links")
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.numbers import Classes, Count, Seed, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload, divided
 from istbench.workloads.extreme_data.cache import PointsSummary, open_split
 from istbench.workloads.extreme_data.points import Points, SparseBatch
@@ -35,19 +36,15 @@ _DOWNLOAD = (
 class Amazon670kOptions:
     """Options of the amazon670k workload."""
 
-    hidden: Units = field(default=512, metadata={"help": "units of the hidden layer; 512 to 2560 in the paper"})
-    block: Count = field(
-        default=8192, metadata={"help": "outputs computed at a time; memory grows with this times the minibatch"}
+    hidden: Units = option(512, "units of the hidden layer; 512 to 2560 in the paper")
+    block: Count = option(8192, "outputs computed at a time; memory grows with this times the minibatch")
+    propensity: Literal["auto", "amazon", "wikipedia", "other"] = option(
+        "auto", "kind of data for the weights of psp@k; auto uses the file names"
     )
-    propensity: Literal["auto", "amazon", "wikipedia", "other"] = field(
-        default="auto", metadata={"help": "kind of data for the weights of psp@k; auto uses the file names"}
-    )
-    points: Count = field(default=20_000, metadata={"help": "synthetic training points; no effect on real ones"})
-    features: Units = field(
-        default=5_000, metadata={"help": "features of synthetic points; no effect on real ones"}
-    )
-    labels: Classes = field(default=5_000, metadata={"help": "labels of synthetic points; no effect on real ones"})
-    data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic points; no effect on real ones"})
+    points: Count = option(20_000, "synthetic training points; no effect on real ones")
+    features: Units = option(5_000, "features of synthetic points; no effect on real ones")
+    labels: Classes = option(5_000, "labels of synthetic points; no effect on real ones")
+    data_seed: Seed = option(0, "seed of the synthetic points; no effect on real ones")
 
 
 class Amazon670k(Workload):

@@ -1,6 +1,6 @@
 """CIFAR-10 with ResNet18 (IST, arXiv 1910.02120)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -8,6 +8,7 @@ from torch import nn
 
 from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.numbers import Count, Seed, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
 from istbench.workloads.image_data.cache import open_classes
 from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
@@ -27,14 +28,12 @@ class Cifar10Options:
         UserError: for `widened` without `widen`.
     """
 
-    width: Units = field(default=64, metadata={"help": "channels of the first stage; 64 in the paper's ResNet18"})
-    images: Count = field(
-        default=_SYNTHETIC_IMAGES, metadata={"help": "synthetic training images; no effect on real ones"}
-    )
-    data_seed: Seed = field(default=0, metadata={"help": "seed of the synthetic images; no effect on real ones"})
-    widen: Units = field(default=1, metadata={"help": WIDEN})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
-    narrow: Units = field(default=1, metadata={"help": NARROW})
+    width: Units = option(64, "channels of the first stage; 64 in the paper's ResNet18")
+    images: Count = option(_SYNTHETIC_IMAGES, "synthetic training images; no effect on real ones")
+    data_seed: Seed = option(0, "seed of the synthetic images; no effect on real ones")
+    widen: Units = option(1, WIDEN)
+    widened: Literal["late", "all"] = option("late", WIDENED)
+    narrow: Units = option(1, NARROW)
 
     def __post_init__(self) -> None:
         check_widened(self.widen, self.widened)

@@ -1,7 +1,7 @@
 """Image classifiers at ImageNet's sizes, on image folders or on noise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Resolution, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
 from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
 from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
@@ -49,17 +50,13 @@ class ImageNetOptions:
         "vgg16_bn",
         "vgg19",
         "vgg19_bn",
-    ] = field(default="resnet50", metadata={"help": "vgg12, or torchvision's network of that name"})
-    width: Units = field(
-        default=64, metadata={"help": "channels of vgg12's first convolution; other models ignore it"}
-    )
-    resolution: Resolution = field(
-        default=0, metadata={"help": "height and width of an image; 0 for 224, or 299 with inception_v3"}
-    )
-    classes: Classes = field(default=1000, metadata={"help": "classes of noise; image folders define their own"})
-    samples: Count = field(default=128, metadata={"help": "number of training images of noise, in memory"})
-    widen: Units = field(default=1, metadata={"help": f"{WIDEN}, in vgg12"})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
+    ] = option("resnet50", "vgg12, or torchvision's network of that name")
+    width: Units = option(64, "channels of vgg12's first convolution; other models ignore it")
+    resolution: Resolution = option(0, "height and width of an image; 0 for 224, or 299 with inception_v3")
+    classes: Classes = option(1000, "classes of noise; image folders define their own")
+    samples: Count = option(128, "number of training images of noise, in memory")
+    widen: Units = option(1, f"{WIDEN}, in vgg12")
+    widened: Literal["late", "all"] = option("late", WIDENED)
 
     def __post_init__(self) -> None:
         least = _LEAST_PIXELS.get(self.model, _LEAST)

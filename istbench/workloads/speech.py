@@ -1,7 +1,7 @@
 """Google Speech Commands with a multilayer perceptron on mel spectrograms (IST, arXiv 1910.02120)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import unknown_name
 from istbench.base.options.numbers import Clips, Seed, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.neuron_groups.groups import NeuronGroup
@@ -30,14 +31,10 @@ _TEST_BATCH = 1_024
 class SpeechOptions:
     """Options of the speech workload."""
 
-    layers: Literal[2, 3] = field(default=2, metadata={"help": "weight matrices of the network, 2 or 3"})
-    hidden: Units = field(default=4096, metadata={"help": "units of a hidden layer"})
-    clips_per_word: Clips = field(
-        default=CLIPS_PER_WORD, metadata={"help": "synthetic clips of each word; no effect on recorded data"}
-    )
-    data_seed: Seed = field(
-        default=0, metadata={"help": "seed of the synthetic corpus; no effect on recorded data"}
-    )
+    layers: Literal[2, 3] = option(2, "weight matrices of the network, 2 or 3")
+    hidden: Units = option(4096, "units of a hidden layer")
+    clips_per_word: Clips = option(CLIPS_PER_WORD, "synthetic clips of each word; no effect on recorded data")
+    data_seed: Seed = option(0, "seed of the synthetic corpus; no effect on recorded data")
 
 
 class Speech(Workload):

@@ -1,7 +1,7 @@
 """A language model over the characters or bytes of any text, after nanoGPT (github.com/karpathy/nanoGPT)."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Layers, Percent, Share, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import (
     NARROW,
     WIDEN,
@@ -49,18 +50,18 @@ class TextOptions:
         UserError: for a `width` that `heads` does not divide, or for options that widen nothing.
     """
 
-    symbols: Symbols = field(default="characters", metadata={"help": "what the model reads: characters or bytes"})
-    width: Units = field(default=128, metadata={"help": "numbers of each position between blocks"})
-    layers: Layers = field(default=4, metadata={"help": "blocks of attention and a perceptron of 4 x width units"})
-    heads: Units = field(default=4, metadata={"help": "heads of the attention of a block"})
-    context: Units = field(default=64, metadata={"help": "positions that the model sees at once"})
-    dropout: Share = field(default=0.0, metadata={"help": "share of numbers set to zero in training"})
-    bias: bool = field(default=False, metadata={"help": "biases in linear layers and LayerNorm"})
-    tied: bool = field(default=True, metadata={"help": "output layer with the weights of the symbols' embedding"})
-    test_percent: Percent = field(default=10, metadata={"help": "percent of the text for testing, at its end"})
-    widen: Units = field(default=1, metadata={"help": WIDEN})
-    widened: Literal["late", "all"] = field(default="late", metadata={"help": WIDENED})
-    narrow: Units = field(default=1, metadata={"help": NARROW})
+    symbols: Symbols = option("characters", "what the model reads: characters or bytes")
+    width: Units = option(128, "numbers of each position between blocks")
+    layers: Layers = option(4, "blocks of attention and a perceptron of 4 x width units")
+    heads: Units = option(4, "heads of the attention of a block")
+    context: Units = option(64, "positions that the model sees at once")
+    dropout: Share = option(0.0, "share of numbers set to zero in training")
+    bias: bool = option(False, "biases in linear layers and LayerNorm")
+    tied: bool = option(True, "output layer with the weights of the symbols' embedding")
+    test_percent: Percent = option(10, "percent of the text for testing, at its end")
+    widen: Units = option(1, WIDEN)
+    widened: Literal["late", "all"] = option("late", WIDENED)
+    narrow: Units = option(1, NARROW)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

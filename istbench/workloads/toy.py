@@ -1,7 +1,7 @@
 """A tiny workload that needs no data: Gaussian clusters. For tests, conformance checks and as an example."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Layers, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided, opened
 from istbench.workloads.metrics import classification_metrics
 from istbench.workloads.neuron_groups.groups import NeuronGroup
@@ -26,13 +27,13 @@ _TEST_BATCH = 64
 class ToyOptions:
     """Options of the toy workload."""
 
-    hidden: Units = field(default=16, metadata={"help": "units of a hidden layer"})
-    layers: Layers = field(default=2, metadata={"help": "hidden layers"})
-    features: Units = field(default=8, metadata={"help": "inputs"})
-    classes: Classes = field(default=4, metadata={"help": "clusters to tell apart"})
-    samples: Count = field(default=512, metadata={"help": "training samples"})
-    batch_norm: bool = field(default=False, metadata={"help": "BatchNorm after every hidden layer"})
-    bias: bool = field(default=True, metadata={"help": "biases in the linear layers"})
+    hidden: Units = option(16, "units of a hidden layer")
+    layers: Layers = option(2, "hidden layers")
+    features: Units = option(8, "inputs")
+    classes: Classes = option(4, "clusters to tell apart")
+    samples: Count = option(512, "training samples")
+    batch_norm: bool = option(False, "BatchNorm after every hidden layer")
+    bias: bool = option(True, "biases in the linear layers")
 
 
 class Toy(Workload):

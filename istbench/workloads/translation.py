@@ -6,7 +6,7 @@ synthetic: words follow Zipf's law, and the translation of a sentence is its wor
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Units
+from istbench.base.options.options import option
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 
@@ -33,11 +34,11 @@ class TranslationOptions:
         UserError: for an odd `hidden`.
     """
 
-    hidden: Units = field(default=1024, metadata={"help": "units of the encoder and of the decoder"})
-    embedding: Units = field(default=512, metadata={"help": "size of a word's embedding"})
-    words: Classes = field(default=16_000, metadata={"help": "vocabulary of each language"})
-    length: Units = field(default=20, metadata={"help": "words of a sentence"})
-    samples: Count = field(default=4_096, metadata={"help": "training sentences"})
+    hidden: Units = option(1024, "units of the encoder and of the decoder")
+    embedding: Units = option(512, "size of a word's embedding")
+    words: Classes = option(16_000, "vocabulary of each language")
+    length: Units = option(20, "words of a sentence")
+    samples: Count = option(4_096, "training sentences")
 
     def __post_init__(self) -> None:
         if self.hidden % 2:

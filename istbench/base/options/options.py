@@ -11,6 +11,7 @@ from msgspec import Meta
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.texts import Short, Text
+from istbench.base.options.tunable import Tunable
 
 _Scalar = bool | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float | Text | None
 _Values = Annotated[list[_Scalar], Meta(max_length=1000)]
@@ -24,6 +25,12 @@ else:
 # Bounds of numbers whose type has no bounds.
 _MOST_WHOLE, _MOST = 2**53, 1e15
 _FLAGS = {"yes": True, "1": True, "no": False, "0": False}
+
+
+def option(default: Any, help_text: str, *, tune: Tunable | None = None) -> Any:
+    """A field of a dataclass of options. tune: the range in which `istbench tune` tries it."""
+    metadata = {"help": help_text} if tune is None else {"help": help_text, "tune": tune}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def build_options(options: type, given: Mapping[str, Any], what: str, defaults: Mapping[str, Any]) -> Any:
