@@ -18,8 +18,7 @@ from istbench.report.tables.comparison import (
 )
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.group_columns import NAMING
-from istbench.report.tables.numbers import NOTHING
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.table import NOTHING, ColumnOf, EntryOrValue, Table, table_of
 from istbench.report.targets import Target
 from istbench.results.stats import median
 
@@ -39,13 +38,12 @@ def overview(groups: Sequence[Group], baseline: str = BASELINE) -> Table:
     for place, group in enumerate(groups):
         for contender in group.contenders:
             rows.setdefault((contender.label, contender.nodes), [None] * len(groups))[place] = contender
-    columns, entries = fill(_columns(groups, target, baseline), sorted(rows.values(), key=partial(_order, target)))
     to = "" if target is None else f" to {target.of(first.metric)}"
     what = f"seconds{to}" if len(groups) > 1 else f"{first.clock_words}{to} on {first.machine}"
-    return Table(
+    return table_of(
+        _columns(groups, target, baseline),
+        sorted(rows.values(), key=partial(_order, target)),
         title=f"{first.workload_label}: {what}, the fastest first",
-        columns=columns,
-        rows=entries,
         footer=comparison_footer(groups, baseline),
         keys=len(NAMING),
     )
@@ -92,7 +90,7 @@ def _where(group: Group) -> str:
 def _in_group(place: int | None, column: ColumnOf[Contender], *, title: str = "", rank: int = 0) -> ColumnOf[_Row]:
     """`column` of the group at `place`; None for the first group that has the row."""
 
-    def entry(row: _Row) -> Entry:
+    def entry(row: _Row) -> EntryOrValue:
         found = next(one for one in row if one is not None) if place is None else row[place]
         return NOTHING if found is None else column.entry(found)
 

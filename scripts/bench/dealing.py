@@ -41,8 +41,8 @@ from istbench.cluster.profile import bandwidth_text, select_clusters
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import Caution, count_nodes
-from istbench.report.tables.numbers import NOTHING, number, plain, rounded, with_interval
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number, rounded, with_interval
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, plain, table_of
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 from istbench.results.stats import estimate
@@ -74,11 +74,10 @@ def main() -> None:
     write_csv(rows, levels, arguments.target / "cells.csv")
     of = f"{min(run.header.workload_label for run in runs)}, {runs[0].header.budget}"
     write_figure(lambda figure: draw(figure, rows, levels, of), arguments.target / "dealing")
-    columns, entries = fill(columns_of(levels), rows)
     title = f"{of}: accuracy, bytes and arithmetic by the options of ist"
     missing = [Caution(f"Careful: {problem}.") for problem in problems]
     lines = (*footer(runs, steps), *cautions_of(on_clusters), *missing)
-    table = Table(title=title, columns=columns, rows=entries, footer=lines, keys=7)
+    table = table_of(columns_of(levels), rows, title=title, footer=lines, keys=7)
     listed = "\n".join(f"- {line}" for line in [*findings(rows, levels), *beside_paper(runs, rows)])
     text = f"{table_markdown(table)}\n### Findings\n\n{listed}\n\n![dealing](dealing.png)\n"
     (arguments.target / "README.md").write_text(text)
@@ -95,7 +94,7 @@ def columns_of(levels: Sequence[float]) -> tuple[ColumnOf[Row], ...]:
 
     return (
         option("nodes", lambda row: plain(row.cell.nodes)),
-        ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.cell.method)),
+        ColumnOf(key="method", title="method", align="left", entry=lambda row: row.cell.method),
         option("deal", lambda row: of_ist(row, row.cell.deal)),
         option("coverage", lambda row: of_ist(row, row.cell.coverage)),
         option("moving", lambda row: of_ist(row, f"{row.cell.moving:g}")),
@@ -105,7 +104,7 @@ def columns_of(levels: Sequence[float]) -> tuple[ColumnOf[Row], ...]:
         ColumnOf(
             key="final",
             title="final accuracy",
-            entry=lambda row: plain(with_interval(estimate(row.finals), accuracy_text)),
+            entry=lambda row: with_interval(estimate(row.finals), accuracy_text),
         ),
         ColumnOf(key="megabytes", title="MB a round", entry=lambda row: rounded(row.megabytes)),
         ColumnOf(

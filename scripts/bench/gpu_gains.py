@@ -29,8 +29,8 @@ from istbench.report.output.pictures import draw_plots
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.published import SpeedUpFigure
-from istbench.report.tables.numbers import NOTHING, number, plain
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.p3 import PAPER, SOURCE
@@ -246,17 +246,19 @@ def _line_table(title: str, names: Sequence[str], columns: Sequence[str], lines:
     def named(place: int) -> ColumnOf[_Line]:
         title = names[place]
         return ColumnOf(
-            key=title.replace(" ", "_"), title=title, align="left", entry=lambda line: plain(line.names[place])
+            key=title.replace(" ", "_"), title=title, align="left", entry=lambda line: line.names[place]
         )
 
     def valued(place: int) -> ColumnOf[_Line]:
         title = columns[place]
         return ColumnOf(key=title.replace(" ", "_"), title=title, entry=lambda line: _entry(line.values[place]))
 
-    filled, rows = fill(
-        [*(named(place) for place in range(len(names))), *(valued(place) for place in range(len(columns)))], lines
+    return table_of(
+        [*(named(place) for place in range(len(names))), *(valued(place) for place in range(len(columns)))],
+        lines,
+        title=title,
+        keys=len(names),
     )
-    return Table(title=title, columns=filled, rows=rows, keys=len(names))
 
 
 def _entry(value: float | None) -> Entry:

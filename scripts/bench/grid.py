@@ -31,8 +31,8 @@ from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
 from istbench.report.phrases import ROUGH, ROUGH_LINE
 from istbench.report.row_time import ranges_overlap, replay_error
-from istbench.report.tables.numbers import number, plain, with_interval
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number, with_interval
+from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.on_cluster import runs_on_clusters
@@ -314,8 +314,8 @@ def trials_table(runs: Sequence[Run]) -> Table:
         )
 
     columns: list[ColumnOf[tuple[tuple[str, int], list[Run]]]] = [
-        ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row[0][0])),
-        ColumnOf(key="every", title="local steps between exchanges", entry=lambda row: plain(row[0][1])),
+        ColumnOf(key="method", title="method", align="left", entry=lambda row: row[0][0]),
+        ColumnOf(key="every", title="local steps between exchanges", entry=lambda row: row[0][1]),
         ColumnOf(key="trials", title="trials, the best first", align="left", entry=lambda row: words(row[1])),
     ]
     head = runs[0].header
@@ -335,13 +335,12 @@ def tuning_words(runs: Sequence[Run]) -> str:
 
 def table(title: str, columns: Iterable[ColumnOf[Any]], rows: Sequence[Any], footer: tuple[str, ...]) -> Table:
     """The table of `rows`."""
-    shown, entries = fill(columns, rows)
-    return Table(title=title, columns=shown, rows=entries, footer=footer, keys=2)
+    return table_of(columns, rows, title=title, footer=footer, keys=2)
 
 
 NAMING: list[ColumnOf[Cell]] = [
-    ColumnOf(key="method", title="method", align="left", entry=lambda cell: plain(cell.line)),
-    ColumnOf(key="every", title="local steps between exchanges", entry=lambda cell: plain(cell.every)),
+    ColumnOf(key="method", title="method", align="left", entry=lambda cell: cell.line),
+    ColumnOf(key="every", title="local steps between exchanges", entry=lambda cell: cell.every),
 ]
 
 
@@ -349,9 +348,7 @@ def training_columns(metric: str) -> list[ColumnOf[Cell]]:
     """The columns that no link changes."""
     return [
         *NAMING,
-        ColumnOf(
-            key="reached", title="seeds", entry=lambda cell: plain(f"{cell.steps.reached}/{cell.steps.seeds}")
-        ),
+        ColumnOf(key="reached", title="seeds", entry=lambda cell: f"{cell.steps.reached}/{cell.steps.seeds}"),
         ColumnOf(key="steps", title="local steps to it", entry=lambda cell: spread(cell.steps)),
         ColumnOf(key="megabytes", title="MB sent a node to it", entry=lambda cell: spread(cell.megabytes)),
         ColumnOf(key="final", title=f"final {metric}", entry=lambda cell: spread(cell.finals)),
@@ -383,11 +380,9 @@ def first_columns(cells: Sequence[Cell]) -> list[ColumnOf[Link]]:
         return Entry(text=f"{number(ratio)}×" if math.isfinite(ratio) else "∞", value=ratio)
 
     columns: list[ColumnOf[Link]] = [
-        ColumnOf(
-            key="latency_ms", title="latency", align="left", entry=lambda link: plain(f"{link[0] * 1e3:g} ms")
-        ),
-        ColumnOf(key="bandwidth", title="bandwidth", entry=lambda link: plain(bandwidth_text(link[1]))),
-        ColumnOf(key="first", title="first", align="left", entry=lambda link: plain(place_words(fastest(link)))),
+        ColumnOf(key="latency_ms", title="latency", align="left", entry=lambda link: f"{link[0] * 1e3:g} ms"),
+        ColumnOf(key="bandwidth", title="bandwidth", entry=lambda link: bandwidth_text(link[1])),
+        ColumnOf(key="first", title="first", align="left", entry=lambda link: place_words(fastest(link))),
         ColumnOf(key="seconds", title="seconds", entry=lambda link: spread(fastest(link).seconds[link])),
         ColumnOf(key="close", title="too close to tell from it", align="left", entry=close),
     ]

@@ -23,8 +23,8 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.launch.lab import network
 from istbench.launch.processes.local import preload
 from istbench.report.output.formats import table_markdown
-from istbench.report.tables.numbers import plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.studies.validation.measure import Validation
 from istbench.studies.validation.measurement import ReplayError, summary_of
 
@@ -106,19 +106,16 @@ def points_table(found: Sequence[Found]) -> Table:
         return Entry(text=f"{one[1].error:+.1%}", value=one[1].error)
 
     columns: list[ColumnOf[Found]] = [
-        ColumnOf(key="method", title="method", align="left", entry=lambda one: plain(one[0].label)),
+        ColumnOf(key="method", title="method", align="left", entry=lambda one: one[0].label),
         ColumnOf(
-            key="bandwidth",
-            title="bandwidth",
-            entry=lambda one: plain(bandwidth_text(parse_bandwidth(one[0].bandwidth))),
+            key="bandwidth", title="bandwidth", entry=lambda one: bandwidth_text(parse_bandwidth(one[0].bandwidth))
         ),
-        ColumnOf(key="latency", title="latency", entry=lambda one: plain(f"{one[0].latency * 1e3:g} ms")),
-        ColumnOf(key="steps", title="local steps", entry=lambda one: plain(one[1].steps)),
+        ColumnOf(key="latency", title="latency", entry=lambda one: f"{one[0].latency * 1e3:g} ms"),
+        ColumnOf(key="steps", title="local steps", entry=lambda one: one[1].steps),
         ColumnOf(key="measured_s", title="measured s", entry=lambda one: rounded(one[1].measured_s)),
         ColumnOf(key="replayed_s", title="replayed s", entry=lambda one: rounded(one[1].replayed_s)),
         ColumnOf(key="error", title="error", entry=percent),
     ]
-    shown, entries = fill(columns, found)
     doubts = dict.fromkeys(error.doubt for _, error in found if error.doubt)
     slower = {error.dilation for _, error in found} - {1.0}
     footer = (
@@ -133,7 +130,7 @@ def points_table(found: Sequence[Found]) -> Table:
     )
     nodes = found[0][1].nodes if found else 0
     title = f"Points of the grid in a lab of {nodes} nodes, beside replays of the same runs"
-    return Table(title=title, columns=shown, rows=entries, footer=footer, keys=3)
+    return table_of(columns, found, title=title, footer=footer, keys=3)
 
 
 if __name__ == "__main__":

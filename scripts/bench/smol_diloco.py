@@ -24,8 +24,8 @@ from istbench.base.errors import UserError
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
 from istbench.report.published import Figure, read_figures
-from istbench.report.tables.numbers import NOTHING, metric_value, number, plain, with_interval
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import metric_value, number, with_interval
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
@@ -231,12 +231,11 @@ def best_table(
     )
     counts = {cell.losses.seeds for cell in cells}
     unequal = [f"Rates have {min(counts)} to {max(counts)} seeds: the last table."] if len(counts) > 1 else []
-    shown, entries = fill(columns, rows)
-    return Table(
+    return table_of(
+        columns,
+        rows,
         title=f"{head.workload_label}, {max(run.header.nodes for run in runs)} nodes, {head.budget}: final loss, "
         "the best outer learning rate in brackets",
-        columns=shown,
-        rows=entries,
         footer=(
             f"Data: {head.data_source.seen}. Batch size {head.batch_size} a node, seeds "
             f"{', '.join(map(str, seeds))}: the median [min–max]. Published: one seed.",
@@ -252,15 +251,14 @@ def best_table(
 def rates_table(cells: Sequence[Cell]) -> Table:
     """A row for each cell."""
     columns: list[ColumnOf[Cell]] = [
-        ColumnOf(key="rule", title="outer rule", align="left", entry=lambda cell: plain(cell.place.rule)),
-        ColumnOf(key="every", title="local steps", entry=lambda cell: plain(cell.place.every)),
-        ColumnOf(key="rate", title="outer rate", entry=lambda cell: plain(f"{cell.place.rate:g}")),
-        ColumnOf(key="seeds", title="seeds", entry=lambda cell: plain(cell.losses.seeds)),
+        ColumnOf(key="rule", title="outer rule", align="left", entry=lambda cell: cell.place.rule),
+        ColumnOf(key="every", title="local steps", entry=lambda cell: cell.place.every),
+        ColumnOf(key="rate", title="outer rate", entry=lambda cell: f"{cell.place.rate:g}"),
+        ColumnOf(key="seeds", title="seeds", entry=lambda cell: cell.losses.seeds),
         ColumnOf(key="loss", title="final loss", entry=lambda cell: spread(cell.losses)),
         ColumnOf(key="control", title="on one node", entry=lambda cell: spread(cell.control)),
     ]
-    shown, entries = fill(columns, cells)
-    return Table(title="Final loss, the median [min–max]", columns=shown, rows=entries, footer=(), keys=3)
+    return table_of(columns, cells, title="Final loss, the median [min–max]", footer=(), keys=3)
 
 
 def write_csv(cells: Sequence[Cell], path: Path) -> None:

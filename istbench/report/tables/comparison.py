@@ -12,17 +12,15 @@ from istbench.report.phrases import ROUGH
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.group_columns import NAMING, group_context
 from istbench.report.tables.numbers import (
-    NOTHING,
     finite,
     interval,
     machine_value,
     metric_value,
     number,
-    plain,
     rounded,
     with_interval,
 )  # fmt: skip
-from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.report.targets import Target
 from istbench.results.stats import Estimate, estimate
 
@@ -34,12 +32,11 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
     baseline: method, or method with options, that speed-ups are against, on as many nodes; see `report.baseline`.
     """
-    columns, rows = fill(_columns(group, baseline), group.contenders)
     what = f"{group.clock_words} to {group.metric.name} on {group.machine}"
-    return Table(
+    return table_of(
+        _columns(group, baseline),
+        group.contenders,
         title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
-        columns=columns,
-        rows=rows,
         footer=comparison_footer([group], baseline),
         keys=len(NAMING),
         context=group_context(group, baseline),
@@ -49,7 +46,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
     """The main table of a group for one target: the soonest first, dollars, and speed-ups to this target alone."""
     rows = sorted(group.contenders, key=lambda row: estimate(list(row.seconds(target.level).values())).median)
-    columns, entries = fill(
+    return table_of(
         [
             *NAMING,
             EXTRAPOLATED,
@@ -61,11 +58,7 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
             *cost(group),
         ],
         rows,
-    )
-    return Table(
         title=f"{group.workload_label}: {group.clock_words} to {target.of(group.metric)} on {group.machine}",
-        columns=columns,
-        rows=entries,
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
@@ -75,7 +68,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     return [
         *NAMING,
         EXTRAPOLATED,
-        ColumnOf(key="seeds", title="seeds", entry=lambda contender: plain(contender.seeds)),
+        ColumnOf(key="seeds", title="seeds", entry=lambda contender: contender.seeds),
         *(seconds_to(group, target) for target in group.targets),
         *([seconds_to_the_end(group)] if group.close_targets else []),
         RANGE,

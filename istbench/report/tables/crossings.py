@@ -11,8 +11,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import Lead, checks_line, close_targets_line, data_line, guide_line, metric_line
 from istbench.report.tables.group_columns import group_context, shared_line
-from istbench.report.tables.numbers import plain
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 
 _DIGITS = 3
@@ -83,11 +82,10 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
     replayed = [bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths]
     context = {**group_context(group, baseline), "host": sweep.cluster}
-    columns, rows = fill(_columns(group), sorted(standings(sweep), key=lambda standing: standing.bandwidth is None))
-    return Table(
+    return table_of(
+        _columns(group),
+        sorted(standings(sweep), key=lambda standing: standing.bandwidth is None),
         title=f"{group.workload_label}: bandwidths where methods cross on {sweep.cluster}, from {low} to {high}",
-        columns=columns,
-        rows=rows,
         empty=f"No two methods to compare between {low} and {high}.",
         footer=(
             data_line(group.source),
@@ -120,7 +118,7 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
 def _columns(group: Group) -> list[ColumnOf[Crossing]]:
     return [
         ColumnOf(key="crossing", title="crossing", align="left", entry=partial(_sentence, group)),
-        ColumnOf(key="nodes", title="nodes", entry=lambda crossing: plain(crossing.nodes)),
+        ColumnOf(key="nodes", title="nodes", entry=lambda crossing: crossing.nodes),
         ColumnOf(
             key="level",
             title=f"to {group.metric.title}",

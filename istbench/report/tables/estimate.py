@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.phrases import Lead
-from istbench.report.tables.numbers import NOTHING, number, plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 
 _SHOWN_STEPS = 0.9
 _MEGA, _GIGA = 1e6, 1e9
@@ -101,14 +101,13 @@ def estimate_table(found: Found, checked: Sequence[str], left_out: str) -> Table
         *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
         ColumnOf(key="steps_for_0.9", title="steps for 90%", entry=_steps, optional=True, rank=1),
     ]
-    shown, filled = fill(columns, rows)
     said = [f"{line[:1].upper()}{line[1:]}." for line in checked]
     carried = "0.2 to 1" if numbers.nominal else "0.58 to 1.2"
-    return Table(
+    return table_of(
+        columns,
+        rows,
         title=f"{_parameters(numbers.parameters)} parameters, {number(numbers.step_s)} s a step, {numbers.placed}, "
         f"{found.cluster.name}: estimated, nothing ran",
-        columns=shown,
-        rows=filled,
         footer=(
             Lead(
                 f"Range: links carry {carried} of their rate. G: Gbit/s of a host's link at which this share of a "

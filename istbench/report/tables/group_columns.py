@@ -2,12 +2,11 @@
 
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Lead
-from istbench.report.tables.numbers import plain
 from istbench.report.tables.table import ColumnOf, Entry, Scalar
 
 NAMING: tuple[ColumnOf[Contender], ...] = (
     ColumnOf(key="method", title="method", align="left", entry=lambda row: Entry(text=row.name, value=row.label)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda contender: plain(contender.nodes)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda contender: contender.nodes),
 )
 """The columns that name the row of a contender."""
 

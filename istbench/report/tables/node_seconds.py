@@ -7,9 +7,9 @@ from istbench.base.options.defaults import BASELINE
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
 from istbench.report.tables.group_columns import NAMING, group_context, shared_line
-from istbench.report.tables.numbers import NOTHING, number, plain, rounded
+from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.stalls import group_stall_lines
-from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.results.header import NodeSeconds
 from istbench.results.slow_node import median_node_seconds, straggler
 from istbench.results.stats import median
@@ -29,11 +29,10 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
     rows = [_NodesOfRow(contender, nodes) for contender in group.contenders if len(nodes := _nodes(contender)) > 1]
     if not rows:
         return None
-    columns, entries = fill(_COLUMNS, rows)
-    return Table(
+    return table_of(
+        _COLUMNS,
+        rows,
         title=f"{group.workload_label}: computing and waiting by node on {group.machine}",
-        columns=columns,
-        rows=entries,
         footer=(
             data_line(group.source),
             *shared_line(group),
@@ -90,7 +89,7 @@ def _waited(row: _NodesOfRow) -> Entry:
 
 _COLUMNS: tuple[ColumnOf[_NodesOfRow], ...] = (
     ColumnOf(key="method", title="method", align="left", entry=lambda row: NAMING[0].entry(row.contender)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda row: plain(row.contender.nodes)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.contender.nodes),
     ColumnOf(key="computing_s", title="computing s per node", entry=_span(lambda node: node.computing_s)),
     ColumnOf(key="waiting_s", title="waiting s per node", entry=_span(lambda node: node.waiting_s)),
     ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),

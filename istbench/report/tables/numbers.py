@@ -3,21 +3,14 @@
 import math
 from collections.abc import Callable
 
-from istbench.report.tables.table import Entry, Scalar
+from istbench.report.tables.table import NOTHING, Entry, Scalar
 from istbench.results.metrics import value_text
 from istbench.results.stats import Estimate
 
-NOTHING = Entry(text="–", value=None)
 
-
-def plain(value: str | int) -> Entry:
-    """An entry whose text is its value."""
-    return Entry(text=str(value), value=value)
-
-
-def rounded(value: float) -> Entry:
+def rounded(value: float | None) -> Entry:
     """An entry whose text is its value to three significant digits."""
-    return Entry(text=number(value), value=value)
+    return NOTHING if value is None else Entry(text=number(value), value=value)
 
 
 def number(value: float) -> str:

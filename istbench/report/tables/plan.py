@@ -2,8 +2,8 @@
 
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.report.phrases import count_nodes, latency_line, network_line, sustained_line
-from istbench.report.tables.numbers import number, plain
-from istbench.report.tables.table import Column, Entry, Scalar, Table
+from istbench.report.tables.numbers import number
+from istbench.report.tables.table import Column, Entry, Scalar, Table, plain
 
 _MEGA = 1e6
 

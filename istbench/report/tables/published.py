@@ -8,18 +8,9 @@ from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, data_line, guide_line
 from istbench.report.published import Figure
 from istbench.report.tables.group_columns import group_context
-from istbench.report.tables.numbers import (
-    NOTHING,
-    NumberForm,
-    finite,
-    machine_value,
-    metric_value,
-    number,
-    plain,
-    with_interval,
-)
+from istbench.report.tables.numbers import NumberForm, finite, machine_value, metric_value, number, with_interval
 from istbench.report.tables.stalls import group_stall_lines
-from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, plain, table_of
 from istbench.results.curves import time_to_target
 from istbench.results.metrics import Metric, level_text, metric_named
 from istbench.results.stats import Estimate, estimate
@@ -46,13 +37,12 @@ def beside_published(group: Group, baseline: str, figures: Sequence[Figure]) -> 
     if not own:
         return None
     left_out = len(of_workload) - len(own)
-    columns, rows = fill(_COLUMNS, own)
     notes = dict.fromkeys(row.figure.note for row in own if row.figure.note)
-    return Table(
+    return table_of(
+        _COLUMNS,
+        own,
         title=f"{group.workload_label}, {group.source.seen}: beside published figures, {group.clock_words} on "
         f"{group.machine}",
-        columns=columns,
-        rows=rows,
         footer=(
             data_line(group.source),
             Lead(f"Clock of our seconds: {group.clock}. Other options, data and machines may differ."),
@@ -136,11 +126,9 @@ def _ratio(row: _FigureRow) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[_FigureRow], ...] = (
-    ColumnOf(key="paper", title="paper", align="left", entry=lambda row: plain(row.figure.paper)),
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.figure.label)),
-    ColumnOf(
-        key="nodes", title="nodes", entry=lambda row: plain(row.figure.nodes) if row.figure.nodes else NOTHING
-    ),
+    ColumnOf(key="paper", title="paper", align="left", entry=lambda row: row.figure.paper),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.figure.label),
+    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.figure.nodes),
     ColumnOf(key="what", title="figure", align="left", entry=_what),
     ColumnOf(key="published", title="published", entry=_published),
     ColumnOf(key="ours", title="ours", entry=_found),

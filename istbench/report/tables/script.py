@@ -10,8 +10,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.script_record import ScriptRecord
 from istbench.report.phrases import Caution, Lead, checks_line, count_nodes, joined, scaling_lines, sustained_line
 from istbench.report.tables.comparison_footer import node_line
-from istbench.report.tables.numbers import NOTHING, number, plain, rounded
-from istbench.report.tables.table import Column, ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import NOTHING, Column, ColumnOf, Entry, Scalar, Table, plain, table_of
 
 _MEGA = 1e6
 _NAMED = 5
@@ -102,9 +102,9 @@ def steps_table(
     """The steps of `record` by each method and number of nodes on `profile`, the fastest first."""
     times = sorted(times, key=lambda time: (time.nodes, time.step_s))
     columns: tuple[ColumnOf[StepTime], ...] = (
-        ColumnOf(key="method", title="method", entry=lambda time: plain(time.method), align="left"),
-        ColumnOf(key="nodes", title="nodes", entry=lambda time: plain(time.nodes)),
-        ColumnOf(key="local_steps", title="local steps", entry=lambda time: plain(time.local_steps)),
+        ColumnOf(key="method", title="method", entry=lambda time: time.method, align="left"),
+        ColumnOf(key="nodes", title="nodes", entry=lambda time: time.nodes),
+        ColumnOf(key="local_steps", title="local steps", entry=lambda time: time.local_steps),
         ColumnOf(key="step_s", title="s per step", entry=lambda time: rounded(time.step_s)),
         ColumnOf(key="step_range_s", title="range", entry=_range, optional=True),
         ColumnOf(key="samples_over_one_node", title="samples/s over one node", entry=_over_one),
@@ -112,13 +112,12 @@ def steps_table(
         ColumnOf(key="communication", title="communication", entry=lambda time: _percent(time.time.communication)),
         ColumnOf(key="sent_mb_per_step", title="MB sent per node", entry=lambda time: rounded(time.sent / _MEGA)),
     )
-    shown, rows = fill(columns, times)
     alone = times[0].alone_s if times else None
     doubt = record.machine.doubt
-    return Table(
+    return table_of(
+        columns,
+        times,
         title=f"{record.script} on {profile.name}: seconds of a step, replayed, never run by these methods",
-        columns=shown,
-        rows=rows,
         footer=(
             *(Caution(_sentence(line)) for line in assumed),
             Lead(f"A node: {node_line(profile)}."),

@@ -9,9 +9,9 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
 from istbench.report.phrases import Caution, Lead, checks_line, counted_winners, scaling_lines, sustained_line
 from istbench.report.tables.comparison_footer import node_line
-from istbench.report.tables.numbers import NOTHING, number, plain
+from istbench.report.tables.numbers import number
 from istbench.report.tables.script import StepTime, of_methods
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 
 _DIGITS = 3
 _Row = tuple[str, Sequence[Sequence[StepTime]]]
@@ -52,18 +52,17 @@ class FastestMap:
         everything = [time for row in self.rows.values() for times in row for time in times]
         profile = everything[0].time.profile
         columns: list[ColumnOf[_Row]] = [
-            ColumnOf(key=self.by, title=self.by, entry=lambda row: plain(row[0])),
+            ColumnOf(key=self.by, title=self.by, entry=lambda row: row[0]),
             *(
                 ColumnOf(key=f"at {name}", title=name, align="left", entry=partial(_entry, place))
                 for place, name in enumerate(_bandwidth(times) for times in first)
             ),
         ]
-        shown, rows = fill(columns, list(self.rows.items()))
         nodes = "" if self.by == "nodes" else f", {everything[0].nodes} nodes"
-        return Table(
+        return table_of(
+            columns,
+            list(self.rows.items()),
             title=f"{self.record.script} on {self.cluster}{nodes}: the most samples per second, replayed",
-            columns=shown,
-            rows=rows,
             footer=(
                 *(Caution(f"{line[:1].upper()}{line[1:]}.") for line in self.assumed),
                 Lead("An entry: the fastest method, its samples/s over those of one node, the lead over the next."),

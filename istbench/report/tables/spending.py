@@ -9,8 +9,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.group_columns import NAMING, group_context, shared_line
-from istbench.report.tables.numbers import NOTHING, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.stats import median
 
 
@@ -20,11 +20,10 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     `group` must be on the clock of a cluster.
     """
     assert group.profile is not None
-    columns, rows = fill(_columns(group.profile), group.contenders)
-    return Table(
+    return table_of(
+        _columns(group.profile),
+        group.contenders,
         title=f"{group.workload_label}: where the replayed time goes on {group.machine}",
-        columns=columns,
-        rows=rows,
         footer=(
             data_line(group.source),
             *shared_line(group),

@@ -15,9 +15,9 @@ from istbench.report.phrases import (
     sustained_line,
     unlike_lines,
 )
-from istbench.report.tables.numbers import metric_value, number, plain
+from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.stalls import stall_lines
-from istbench.report.tables.table import Column, Entry, Scalar, Table
+from istbench.report.tables.table import Column, Entry, Scalar, Table, plain
 from istbench.results.load import Run
 from istbench.results.metrics import level_text
 from istbench.results.slow_node import straggler

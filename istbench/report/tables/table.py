@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 Scalar = str | int | float | bool | None
 Align = Literal["left", "right"]
@@ -33,6 +33,9 @@ class Entry:
     value: Scalar | Mapping[str, Scalar]
 
 
+EntryOrValue = Entry | str | int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table.
@@ -53,28 +56,42 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOf(Generic[Row]):
-    """A column with the function that makes its entry for a row.
+    """A column with the function that makes its entry for a row, or its value, which is then its text too.
 
+    An empty text and None make no entry.
     optional: the column is left out if no row has a value in it. rank: as of `Column`.
     """
 
     key: str
     title: str
-    entry: Callable[[Row], Entry]
+    entry: Callable[[Row], "EntryOrValue"]
     align: Align = "right"
     optional: bool = False
     rank: int = 0
 
 
-def fill(
-    columns: Iterable[ColumnOf[Row]], rows: Sequence[Row]
-) -> tuple[tuple[Column, ...], tuple[tuple[Entry, ...], ...]]:
-    """The columns and rows of a table, made of `rows`."""
-    filled = [(column, [column.entry(row) for row in rows]) for column in columns]
+NOTHING = Entry(text="–", value=None)
+
+
+def plain(value: str | int) -> Entry:
+    """An entry whose text is its value."""
+    return Entry(text=str(value), value=value)
+
+
+def table_of(columns: Iterable[ColumnOf[Row]], rows: Sequence[Row], **fields: Any) -> Table:
+    """The table with a row for each of `rows`; the other fields of `Table` are `fields`."""
+    filled = [(column, [_entry_of(column.entry(row)) for row in rows]) for column in columns]
     shown = [
         (Column(key=column.key, title=column.title, align=column.align, rank=column.rank), entries)
         for column, entries in filled
         if not column.optional or any(entry.value is not None for entry in entries)
     ]
     kept = tuple(column for column, _ in shown)
-    return kept, tuple(tuple(entries[place] for _, entries in shown) for place in range(len(rows)))
+    entries = tuple(tuple(own[place] for _, own in shown) for place in range(len(rows)))
+    return Table(columns=kept, rows=entries, **fields)
+
+
+def _entry_of(made: "EntryOrValue") -> Entry:
+    if isinstance(made, Entry):
+        return made
+    return NOTHING if made is None or made == "" else plain(made)

@@ -21,8 +21,7 @@ from istbench.report.phrases import (
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.group_columns import shared_line
-from istbench.report.tables.numbers import plain
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 
 _Row = tuple[str, tuple[Tile, ...]]
 
@@ -30,14 +29,15 @@ _Row = tuple[str, tuple[Tile, ...]]
 def winners_table(found: WinnerMap) -> Table:
     """A row for each value of the other axis, and a column for each bandwidth."""
     columns: list[ColumnOf[_Row]] = [
-        ColumnOf(key=found.by, title=found.row_label, entry=lambda row: plain(row[0])),
+        ColumnOf(key=found.by, title=found.row_label, entry=lambda row: row[0]),
         *(
             ColumnOf(key=f"at {name}", title=name, entry=partial(_entry, place), align="left")
             for place, name in enumerate(found.columns)
         ),
     ]
-    shown, rows = fill(columns, list(zip(found.rows, found.tiles, strict=True)))
-    return Table(title=found.title, columns=shown, rows=rows, footer=tuple(_footer(found)))
+    return table_of(
+        columns, list(zip(found.rows, found.tiles, strict=True)), title=found.title, footer=tuple(_footer(found))
+    )
 
 
 def _entry(place: int, row: _Row) -> Entry:

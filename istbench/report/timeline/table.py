@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from istbench.report.tables.numbers import plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.report.timeline.timeline import ActivityKind, Timeline
 
 _LEAST_STALLED_SHARE = 0.05
@@ -14,11 +14,10 @@ def timeline_table(timeline: Timeline, title: str, remarks: tuple[str, ...] = ()
 
     remarks: lines of the footer.
     """
-    columns, rows = fill(_columns(timeline), range(timeline.nodes))
-    return Table(
+    return table_of(
+        _columns(timeline),
+        range(timeline.nodes),
         title=f"{title}, round {timeline.round}, {timeline.where}",
-        columns=columns,
-        rows=rows,
         footer=(*_remarks(timeline), *remarks),
         context={"round": timeline.round, "times": timeline.where},
     )

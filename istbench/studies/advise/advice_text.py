@@ -10,8 +10,8 @@ import msgspec
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
 from istbench.report.phrases import count_nodes, joined
-from istbench.report.tables.numbers import NOTHING, NumberForm, number, plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import NumberForm, number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.metrics import level_text
 from istbench.studies.advise.answer import Advice, Decide, RankedChoice
 from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE
@@ -80,12 +80,11 @@ def candidates_table(advice: Advice) -> Table:
         msgspec.structs.replace(choice, label=" ".join(word for word in choice.label.split() if word not in shared))
         for choice in advice.choices
     ]
-    columns, rows = fill(_COLUMNS, named)
     throughout = f", all with {' '.join(shared)}" if shared else ""
-    return Table(
+    return table_of(
+        _COLUMNS,
+        named,
         title=f"Candidates{throughout}: {_question(advice)}",
-        columns=columns,
-        rows=rows,
         empty="No candidate.",
         footer=(f"Seconds are replayed on {advice.cluster}. {_RANGE}",),
     )
@@ -300,7 +299,7 @@ def _share(value: float | None) -> Entry:
 
 
 _COLUMNS: list[ColumnOf[RankedChoice]] = [
-    ColumnOf(key="candidate", title="candidate", entry=lambda one: plain(one.label), align="left"),
+    ColumnOf(key="candidate", title="candidate", entry=lambda one: one.label, align="left"),
     ColumnOf(key="odds", title="odds of first", entry=_odds_entry),
     ColumnOf(key="seconds", title="seconds to target", entry=_seconds_entry),
     ColumnOf(key="dollars", title="USD", entry=lambda one: _or_nothing(one.dollars), optional=True),
@@ -311,13 +310,7 @@ _COLUMNS: list[ColumnOf[RankedChoice]] = [
     ),
     ColumnOf(key="computing", title="computing", entry=lambda one: _share(one.computing)),
     ColumnOf(key="exposed", title="exposed communication", entry=lambda one: _share(one.exposed)),
-    ColumnOf(key="seeds", title="seeds", entry=lambda one: plain(one.seeds)),
-    ColumnOf(key="steps_probed", title="steps probed", entry=lambda one: plain(one.steps_probed)),
-    ColumnOf(
-        key="why_not",
-        title="no odds because",
-        align="left",
-        entry=lambda one: plain(one.why_not) if one.why_not else NOTHING,
-        optional=True,
-    ),
+    ColumnOf(key="seeds", title="seeds", entry=lambda one: one.seeds),
+    ColumnOf(key="steps_probed", title="steps probed", entry=lambda one: one.steps_probed),
+    ColumnOf(key="why_not", title="no odds because", align="left", entry=lambda one: one.why_not, optional=True),
 ]

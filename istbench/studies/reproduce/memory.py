@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.published import Figure, read_figures
-from istbench.report.tables.numbers import number, plain
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.studies.reproduce.matching import network_words
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 
@@ -106,11 +106,10 @@ def _fits_words(plan: CellPlan) -> str:
 
 
 def _further_table(planned: Sequence[_Plan], profile: ClusterProfile, nodes: int) -> Table:
-    columns, rows = fill(_COLUMNS, planned)
-    return Table(
+    return table_of(
+        _COLUMNS,
+        planned,
         title=f"Planned memory of a node of {profile.name}, {nodes} nodes: other methods and optimizers",
-        columns=columns,
-        rows=rows,
         footer=("A round of ist has several local steps: divide its bytes and seconds by them.",),
         keys=3,
     )
@@ -121,9 +120,9 @@ def _seconds(plan: CellPlan) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.method)),
-    ColumnOf(key="optimizer", title="optimizer", align="left", entry=lambda row: plain(row.optimizer)),
-    ColumnOf(key="workload", title="network", align="left", entry=lambda row: plain(row.plan.workload)),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.method),
+    ColumnOf(key="optimizer", title="optimizer", align="left", entry=lambda row: row.optimizer),
+    ColumnOf(key="workload", title="network", align="left", entry=lambda row: row.plan.workload),
     ColumnOf(
         key="memory_gib",
         title="GiB a node",
@@ -146,5 +145,5 @@ _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
         ),
     ),
     ColumnOf(key="round_s", title="s a round", entry=lambda row: _seconds(row.plan)),
-    ColumnOf(key="round_steps", title="its steps", entry=lambda row: plain(row.plan.round_steps)),
+    ColumnOf(key="round_steps", title="its steps", entry=lambda row: row.plan.round_steps),
 )

@@ -20,8 +20,8 @@ from istbench.plan.size_rounds import SIZE_METHODS, size_trace
 from istbench.report.output.agreement_picture import draw_agreement
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.phrases import Lead
-from istbench.report.tables.numbers import number, plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.studies.reproduce.texts import write_texts
 
 Quantity = Literal["s_per_step", "s_per_round", "tokens_per_s", "images_per_s"]
@@ -140,18 +140,17 @@ def class_table(found: Sequence[Predicted]) -> Table:
     """The ratio of predicted to measured in each class."""
     columns: tuple[ColumnOf[str], ...] = (
         ColumnOf(key="class", title="class", entry=plain, align="left"),
-        ColumnOf(key="rows", title="rows", entry=lambda kind: plain(len(_of(found, kind)))),
+        ColumnOf(key="rows", title="rows", entry=lambda kind: len(_of(found, kind))),
         ColumnOf(key="ratio", title="predicted / measured", entry=lambda kind: _spread(_of(found, kind))),
         ColumnOf(
             key="worst", title="furthest off", entry=lambda kind: _named(worst(_of(found, kind))), align="left"
         ),
     )
-    shown, rows = fill(columns, CLASSES)
     off = worst(found)
-    return Table(
+    return table_of(
+        columns,
+        CLASSES,
         title="Other people's measurements, predicted from their numbers: errors by class",
-        columns=shown,
-        rows=rows,
         footer=(
             Lead("Nothing is fitted to them. A ratio below 1 is a prediction that is too fast."),
             Lead(
@@ -170,21 +169,20 @@ def rows_tables(found: Sequence[Predicted]) -> tuple[Table, ...]:
 
 def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
     columns: tuple[ColumnOf[Predicted], ...] = (
-        ColumnOf(key="model", title="model", entry=lambda own: plain(own.outside.model), align="left"),
-        ColumnOf(key="method", title="method", entry=lambda own: plain(_method(own.outside)), align="left"),
-        ColumnOf(key="backend", title="backend", entry=lambda own: plain(own.outside.backend), align="left"),
-        ColumnOf(key="nodes", title="GPUs", entry=lambda own: plain(_nodes(own.outside))),
+        ColumnOf(key="model", title="model", entry=lambda own: own.outside.model, align="left"),
+        ColumnOf(key="method", title="method", entry=lambda own: _method(own.outside), align="left"),
+        ColumnOf(key="backend", title="backend", entry=lambda own: own.outside.backend, align="left"),
+        ColumnOf(key="nodes", title="GPUs", entry=lambda own: _nodes(own.outside)),
         ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.outside.bandwidth_mbit)),
         ColumnOf(key="predicted_s", title="predicted s", entry=lambda own: rounded(own.predicted_s)),
         ColumnOf(key="measured_s", title="measured s", entry=lambda own: rounded(own.outside.measured_s)),
         ColumnOf(key="ratio", title="ratio", entry=lambda own: Entry(text=f"{own.ratio:.2f}", value=own.ratio)),
-        ColumnOf(key="source", title="source", entry=lambda own: plain(own.outside.source), align="left", rank=1),
+        ColumnOf(key="source", title="source", entry=lambda own: own.outside.source, align="left", rank=1),
     )
-    shown, rows = fill(columns, found)
-    return Table(
+    return table_of(
+        columns,
+        found,
         title=f"{kind}: seconds of a step, predicted and measured",
-        columns=shown,
-        rows=rows,
         footer=_NOTES.get(kind, ()),
         keys=2,
         context={"class": kind},

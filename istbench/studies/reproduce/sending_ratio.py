@@ -13,8 +13,8 @@ from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.phrases import Lead
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.published import GpuRate
-from istbench.report.tables.numbers import NOTHING, number, plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 
 _RATIOS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _LEAST_DRAWN = 0.2  # below, both methods hide all sending
@@ -115,8 +115,8 @@ class _Line:
 
 
 _NAMES: tuple[ColumnOf[_Line], ...] = (
-    ColumnOf(key="model", title="model", align="left", entry=lambda line: plain(line.curve.title)),
-    ColumnOf(key="method", title="method", align="left", entry=lambda line: plain(line.label)),
+    ColumnOf(key="model", title="model", align="left", entry=lambda line: line.curve.title),
+    ColumnOf(key="method", title="method", align="left", entry=lambda line: line.label),
 )
 
 
@@ -130,7 +130,7 @@ def _by_ratio(curves: Sequence[RatioCurve]) -> Table:
             key=f"at_ratio_{ratio:g}", title=f"{ratio:g}", entry=lambda line: _times(gain_at(line.points, ratio))
         )
 
-    columns, rows = fill(
+    return table_of(
         [
             *_NAMES,
             *map(at, _RATIOS),
@@ -138,11 +138,7 @@ def _by_ratio(curves: Sequence[RatioCurve]) -> Table:
             ColumnOf(key="largest_at_ratio", title="at ratio", entry=lambda line: rounded(line.largest[0])),
         ],
         [_Line(curve, label) for curve in curves for label in curve.gains],
-    )
-    return Table(
         title="Times the samples/s of the parameter server, by the ratio of sending to computing",
-        columns=columns,
-        rows=rows,
         keys=len(_NAMES),
         footer=(
             "Ratio: seconds of a step in which a link sends, over those in which a node computes. Between "
@@ -162,7 +158,7 @@ def _published(curves: Sequence[RatioCurve]) -> Table:
     def valued(key: str, title: str, value: str) -> ColumnOf[_Line]:
         return ColumnOf(key=key, title=title, entry=lambda line: _equal_entries(line)[value])
 
-    columns, rows = fill(
+    return table_of(
         [
             *_NAMES,
             ColumnOf(key="gbit_s", title="Gbit/s", entry=lambda line: _equal_entries(line)["gbit_s"]),
@@ -174,11 +170,7 @@ def _published(curves: Sequence[RatioCurve]) -> Table:
             valued("percent_of_peak", "% of the peak", "percent"),
         ],
         lines,
-    )
-    return Table(
         title="Published gains on the ratio of sending to computing",
-        columns=columns,
-        rows=rows,
         keys=3,
         footer=(
             "At ratio: where ours equals the published gain, else where it comes nearest. The last columns: the "
@@ -278,9 +270,9 @@ class _Rate:
 
 
 _RATE_COLUMNS: tuple[ColumnOf[_Rate], ...] = (
-    ColumnOf(key="model", title="model", align="left", entry=lambda one: plain(one.curve.title)),
-    ColumnOf(key="gpu", title="GPU", align="left", entry=lambda one: plain(one.rate.gpu)),
-    ColumnOf(key="software", title="software", align="left", entry=lambda one: plain(one.rate.software)),
+    ColumnOf(key="model", title="model", align="left", entry=lambda one: one.curve.title),
+    ColumnOf(key="gpu", title="GPU", align="left", entry=lambda one: one.rate.gpu),
+    ColumnOf(key="software", title="software", align="left", entry=lambda one: one.rate.software),
     ColumnOf(key="measured_per_s", title="measured samples/s", entry=lambda one: rounded(one.per_s)),
     ColumnOf(key="percent_of_its_peak", title="% of its peak", entry=lambda one: rounded(100 * one.share)),
     ColumnOf(
@@ -288,18 +280,14 @@ _RATE_COLUMNS: tuple[ColumnOf[_Rate], ...] = (
         title="samples/s of the card, by peak",
         entry=lambda one: rounded(one.curve.samples_per_s(one.share)),
     ),
-    ColumnOf(
-        key="ratio",
-        title="ratio at the published Gbit/s",
-        entry=lambda one: NOTHING if one.ratio is None else rounded(one.ratio),
-    ),
+    ColumnOf(key="ratio", title="ratio at the published Gbit/s", entry=lambda one: rounded(one.ratio)),
     ColumnOf(key="ours", title="ours there", entry=lambda one: _times(one.gain)),
     ColumnOf(
         key="published",
         title="published",
         entry=lambda one: _times(one.published.gain if one.published else None),
     ),
-    ColumnOf(key="source", title="source", align="left", entry=lambda one: plain(one.rate.source)),
+    ColumnOf(key="source", title="source", align="left", entry=lambda one: one.rate.source),
 )
 
 
@@ -309,11 +297,10 @@ def _measured(curves: Sequence[RatioCurve]) -> Table:
         for curve in curves
         for rate in curve.rates
     ]
-    columns, rows = fill(_RATE_COLUMNS, lines)
-    return Table(
+    return table_of(
+        _RATE_COLUMNS,
+        lines,
         title="Public measurements of similar GPUs",
-        columns=columns,
-        rows=rows,
         keys=3,
         footer=(
             "Forward and backward pass, single precision. Operations are the multiplications and additions of a "

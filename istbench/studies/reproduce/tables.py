@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from istbench.base.options.data_source import DataSource
 from istbench.report.phrases import ROUGH, Caution, Lead
-from istbench.report.tables.numbers import NOTHING, machine_value, number, plain
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import machine_value, number
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.load import Run
 from istbench.studies.reproduce.cells import Overrides
 from istbench.studies.reproduce.hours import forecast
@@ -30,11 +30,10 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
     differences = (*own, *found.differences)
     aspects = tuple(dict.fromkeys(difference.aspect for difference in differences if difference.aspect != "nodes"))
     rows = [_Row(compared=row, aspects=(*aspects, *row.aspects)) for row in found.rows]
-    columns, entries = fill(_COLUMNS, rows)
-    return Table(
+    return table_of(
+        _COLUMNS,
+        rows,
         title=f"{experiment.title}, at {scale} scale: published and ours",
-        columns=columns,
-        rows=entries,
         footer=tuple(_footer(subjects, found, differences)),
         keys=_KEYS,
         empty="Nothing of this scale stands beside a published figure.",
@@ -44,8 +43,13 @@ def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subj
 
 def further_table(title: str, found: Sequence[Compared]) -> Table:
     """A table of `found` beside the main one, whose footer names what differs."""
-    columns, entries = fill(_COLUMNS, [_Row(compared=row, aspects=row.aspects) for row in found])
-    return Table(title=title, columns=columns, rows=entries, footer=tuple(_rough_line(found)), keys=_KEYS)
+    return table_of(
+        _COLUMNS,
+        [_Row(compared=row, aspects=row.aspects) for row in found],
+        title=title,
+        footer=tuple(_rough_line(found)),
+        keys=_KEYS,
+    )
 
 
 def sources_of(subjects: Iterable[Subject]) -> list[DataSource]:
@@ -137,19 +141,10 @@ def _ratio(row: _Row) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[_Row], ...] = (
-    ColumnOf(
-        key="network",
-        title="network",
-        align="left",
-        entry=lambda row: plain(row.compared.network) if row.compared.network else NOTHING,
-    ),
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: plain(row.compared.method)),
-    ColumnOf(
-        key="nodes",
-        title="nodes",
-        entry=lambda row: NOTHING if row.compared.nodes is None else plain(row.compared.nodes),
-    ),
-    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: plain(row.compared.what)),
+    ColumnOf(key="network", title="network", align="left", entry=lambda row: row.compared.network),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.compared.method),
+    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.compared.nodes),
+    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: row.compared.what),
     ColumnOf(
         key="published",
         title="published",
@@ -161,17 +156,12 @@ _COLUMNS: tuple[ColumnOf[_Row], ...] = (
     ColumnOf(key="ours", title="ours", entry=_ours),
     ColumnOf(key="ours_over_published", title="ours / published", entry=_ratio),
     ColumnOf(key="seeds", title="k of n seeds", entry=_reached, optional=True),
-    ColumnOf(
-        key="range",
-        title="range",
-        entry=lambda row: plain(row.compared.spread_text) if row.compared.spread_text else NOTHING,
-        optional=True,
-    ),
+    ColumnOf(key="range", title="range", entry=lambda row: row.compared.spread_text, optional=True),
     ColumnOf(
         key="differs",
         title="differs",
         align="left",
-        entry=lambda row: plain(", ".join(dict.fromkeys(row.aspects))) if row.aspects else NOTHING,
+        entry=lambda row: ", ".join(dict.fromkeys(row.aspects)) if row.aspects else None,
     ),
 )
 
@@ -230,7 +220,6 @@ def listed(
 
 def list_table(title: str, rows: Sequence[Listed]) -> Table:
     """The list of tables for readers."""
-    columns, entries = fill(_LIST_COLUMNS, rows)
     known = [row.hours for row in rows if row.hours is not None and not row.needs]
     total = f"{sum(row.left - row.shared for row in rows if not row.needs)} cells to run"
     hours = (
@@ -238,10 +227,10 @@ def list_table(title: str, rows: Sequence[Listed]) -> Table:
         if len(known) == len([r for r in rows if not r.needs])
         else ""
     )
-    return Table(
+    return table_of(
+        _LIST_COLUMNS,
+        rows,
         title=title,
-        columns=columns,
-        rows=entries,
         footer=(
             Lead(f"{total}{hours}, without the tables that need data."),
             "Hours are estimates for two idle cores; finished cells of the results directory make them better.",
@@ -259,12 +248,10 @@ def _hours(row: Listed) -> Entry:
 
 
 _LIST_COLUMNS: tuple[ColumnOf[Listed], ...] = (
-    ColumnOf(key="table", title="table", align="left", entry=lambda row: plain(row.experiment.name)),
-    ColumnOf(key="title", title="contents", align="left", entry=lambda row: plain(row.experiment.title)),
-    ColumnOf(key="cells", title="cells", entry=lambda row: plain(row.cells)),
-    ColumnOf(key="done", title="done", entry=lambda row: plain(row.cells - row.left)),
+    ColumnOf(key="table", title="table", align="left", entry=lambda row: row.experiment.name),
+    ColumnOf(key="title", title="contents", align="left", entry=lambda row: row.experiment.title),
+    ColumnOf(key="cells", title="cells", entry=lambda row: row.cells),
+    ColumnOf(key="done", title="done", entry=lambda row: row.cells - row.left),
     ColumnOf(key="hours", title="hours", entry=_hours),
-    ColumnOf(
-        key="needs", title="needs", align="left", entry=lambda row: plain(row.needs) if row.needs else NOTHING
-    ),
+    ColumnOf(key="needs", title="needs", align="left", entry=lambda row: row.needs),
 )

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.base.options.options import option_text
 from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
-from istbench.report.tables.numbers import NOTHING, metric_value, number, plain
-from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, fill
+from istbench.report.tables.numbers import NOTHING, metric_value, number
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.results.stats import median
 from istbench.studies.tuning.judge import Contest, Judge, Judgement
 from istbench.studies.tuning.ranges import Range
@@ -18,8 +18,8 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
     """A row for each method on each number of nodes."""
     metric, lower = judgement.metric.name, judge.by_seconds or judgement.metric.lower_is_better
     columns: list[ColumnOf[Contest]] = [
-        ColumnOf(key="method", title="method", align="left", entry=lambda own: plain(own.method)),
-        ColumnOf(key="nodes", title="nodes", entry=lambda own: plain(own.nodes)),
+        ColumnOf(key="method", title="method", align="left", entry=lambda own: own.method),
+        ColumnOf(key="nodes", title="nodes", entry=lambda own: own.nodes),
         ColumnOf(key="best_options", title="best options", align="left", entry=_best_options),
     ]
     if judge.by_seconds:
@@ -37,12 +37,11 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
         ColumnOf(key="trials", title=spread_title, entry=lambda own: _spread(own, judge, lower)),
         ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
     ]
-    shown, rows = fill(columns, judgement.contests)
     header = judgement.header
-    return Table(
+    return table_of(
+        columns,
+        judgement.contests,
         title=f"Tuning of {header.workload_label} by {judge.words(metric, header.budget)}",
-        columns=shown,
-        rows=rows,
         footer=tuple(_footer(judgement, judge, ranges)),
         keys=2,
     )

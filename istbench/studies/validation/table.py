@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from istbench.cluster.replay_checks import Check, Measurement, checks_of
 from istbench.report.phrases import guide_line
-from istbench.report.tables.numbers import plain, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, fill
+from istbench.report.tables.numbers import rounded
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.studies.validation.measurement import ReplayError, by_setting, summary_of
 
 Repeats = Sequence[ReplayError]
@@ -14,23 +14,32 @@ Repeats = Sequence[ReplayError]
 
 def error_table(errors: Sequence[ReplayError], title: str) -> Table:
     """A row for each workload, method, number of nodes and bandwidth: medians over the repeats."""
-    columns, rows = fill((*_NAMING, *_SECONDS, *_ON_LOOPBACK), by_setting(errors))
-    return Table(title=title, columns=columns, rows=rows, footer=tuple(_footer(errors)), keys=len(_NAMING))
+    return table_of(
+        (*_NAMING, *_SECONDS, *_ON_LOOPBACK),
+        by_setting(errors),
+        title=title,
+        footer=tuple(_footer(errors)),
+        keys=len(_NAMING),
+    )
 
 
 def scaling_table(errors: Sequence[ReplayError], title: str) -> Table:
     """The same of traces that were recorded elsewhere, with a column of the environment."""
     naming = (*_NAMING, ENVIRONMENT)
-    columns, rows = fill((*naming, *_SECONDS, *_SCALED), by_setting(errors))
-    return Table(title=title, columns=columns, rows=rows, footer=tuple(_scaling_footer(errors)), keys=len(naming))
+    return table_of(
+        (*naming, *_SECONDS, *_SCALED),
+        by_setting(errors),
+        title=title,
+        footer=tuple(_scaling_footer(errors)),
+        keys=len(naming),
+    )
 
 
 def summary_table(measurements: Sequence[Measurement], title: str) -> Table:
     """A row for each method: the errors of all measurements."""
-    columns, rows = fill(_SUMMARY, list(checks_of(measurements).values()))
     own = [measurement.error for measurement in measurements if not measurement.environment]
     footer = (f"All {len(own)} measurements: {summary_of(own)}.", SCOPE, guide_line("the-lab"))
-    return Table(title=title, columns=columns, rows=rows, footer=footer, keys=1)
+    return table_of(_SUMMARY, list(checks_of(measurements).values()), title=title, footer=footer, keys=1)
 
 
 SCOPE = (
@@ -54,13 +63,13 @@ def _percent(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
 
 
 _NAMING: tuple[ColumnOf[Repeats], ...] = (
-    ColumnOf(key="workload", title="workload", align="left", entry=lambda repeats: plain(repeats[0].workload)),
-    ColumnOf(key="method", title="method", align="left", entry=lambda repeats: plain(repeats[0].method)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda repeats: plain(repeats[0].nodes)),
-    ColumnOf(key="bandwidth", title="bandwidth", entry=lambda repeats: plain(repeats[0].bandwidth)),
+    ColumnOf(key="workload", title="workload", align="left", entry=lambda repeats: repeats[0].workload),
+    ColumnOf(key="method", title="method", align="left", entry=lambda repeats: repeats[0].method),
+    ColumnOf(key="nodes", title="nodes", entry=lambda repeats: repeats[0].nodes),
+    ColumnOf(key="bandwidth", title="bandwidth", entry=lambda repeats: repeats[0].bandwidth),
 )
 ENVIRONMENT: ColumnOf[Repeats] = ColumnOf(
-    key="environment", title="a node has", entry=lambda repeats: plain(repeats[0].environment)
+    key="environment", title="a node has", entry=lambda repeats: repeats[0].environment
 )
 _SECONDS: tuple[ColumnOf[Repeats], ...] = (
     ColumnOf(key="measured_s", title="measured s", entry=_seconds(lambda error: error.measured_s)),
@@ -83,17 +92,15 @@ _SCALED: tuple[ColumnOf[Repeats], ...] = (
     ),
 )
 _SUMMARY: tuple[ColumnOf[Check], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda check: plain(check.method)),
-    ColumnOf(
-        key="workloads", title="workload", align="left", entry=lambda check: plain(", ".join(check.workloads))
-    ),
-    ColumnOf(key="nodes", title="nodes", entry=lambda check: plain(", ".join(map(str, check.nodes)))),
+    ColumnOf(key="method", title="method", align="left", entry=lambda check: check.method),
+    ColumnOf(key="workloads", title="workload", align="left", entry=lambda check: ", ".join(check.workloads)),
+    ColumnOf(key="nodes", title="nodes", entry=lambda check: ", ".join(map(str, check.nodes))),
     ColumnOf(
         key="bandwidths",
         title="bandwidths",
-        entry=lambda check: plain(" to ".join(dict.fromkeys([check.slowest, check.fastest]))),
+        entry=lambda check: " to ".join(dict.fromkeys([check.slowest, check.fastest])),
     ),
-    ColumnOf(key="measurements", title="measurements", entry=lambda check: plain(check.measurements)),
+    ColumnOf(key="measurements", title="measurements", entry=lambda check: check.measurements),
     ColumnOf(
         key="median",
         title="median error, without sign",

@@ -10,8 +10,7 @@ from istbench.report.output.formats import print_report
 from istbench.report.output.terminal import print_table, print_tables, wrapped
 from istbench.report.phrases import Caution, Lead
 from istbench.report.report import build_report
-from istbench.report.tables.numbers import plain
-from istbench.report.tables.table import ColumnOf, Table, fill
+from istbench.report.tables.table import ColumnOf, plain, table_of
 
 
 def test_a_narrow_terminal_gets_blocks_and_every_value_whole(report):
@@ -66,8 +65,8 @@ def test_a_brief_footer_hides_no_warning(results):
 
 
 def table_with(*footer):
-    columns, rows = fill([ColumnOf(key="method", title="method", entry=plain)], ["ddp"])
-    return Table(title="a table", columns=columns, rows=rows, footer=footer)
+    method = ColumnOf(key="method", title="method", entry=plain)
+    return table_of([method], ["ddp"], title="a table", footer=footer)
 
 
 def test_a_single_line_more_is_printed_as_it_is():
