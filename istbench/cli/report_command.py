@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.cli.options import PageType, PathType, ResultsType, cluster_option, report_options
+from istbench.cli.options import PageType, ResultsType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 
 if TYPE_CHECKING:
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 @click.argument("results", default="results", type=ResultsType())
 @report_options
 @cluster_option
-@click.option(
-    "--published",
-    type=PathType(),
-    metavar="FILE.csv",
-    help="Published figures to print beside the runs: a file like those of istbench/studies/reproduce/published.",
-)
 @click.option(
     "--html",
     "page",
@@ -40,7 +34,6 @@ def command(
     all_tables: bool,
     explain: bool,
     cluster: ClusterProfile,
-    published: Path | None,
     page: Path | None,
 ) -> None:
     """Print tables and draw pictures of the runs in a results directory.
@@ -50,10 +43,8 @@ def command(
     from istbench.cli.replaying import replaying
     from istbench.cli.show import show_report
     from istbench.report.page import PAGE_BANDWIDTHS
-    from istbench.report.published import read_figures
     from istbench.report.report import build_report
 
-    figures = read_figures(published) if published else []
     with replaying() as tell:
         report = build_report(
             results,
@@ -63,7 +54,6 @@ def command(
             levels=levels,
             cluster=cluster,
             bandwidths=() if page is None else PAGE_BANDWIDTHS,
-            published=figures,
             tell=tell,
         )
     show_report(

@@ -13,11 +13,9 @@ from istbench.report.overview import overview
 from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
-from istbench.report.published import Figure
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.node_seconds import node_seconds_table
-from istbench.report.tables.published import beside_published
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
 from istbench.results.load import load_runs
@@ -58,7 +56,6 @@ def build_report(
     cells: Iterable[str] | None = None,
     cluster: ClusterProfile | None = None,
     bandwidths: Sequence[float] = (),
-    published: Sequence[Figure] = (),
     sources: Mapping[str, DataSource | None] | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -67,7 +64,7 @@ def build_report(
     baseline: the baseline of the speed-ups, a method or a method with its options as the table shows it.
     workload, metric, levels: as in `select_runs`. cells: names of the only cells to report.
     cluster: replays the same runs there, for more tables and plots. bandwidths: of its links, bits/s, rising, for
-    `sweeps`. published: figures to show beside ours.
+    `sweeps`.
     sources: by cell, the data of the command, to show in place of the recorded one.
     tell: as in `runs_on_clusters`.
 
@@ -99,12 +96,11 @@ def build_report(
         tables += cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
-    beside = [table for group in groups if (table := beside_published(group, baseline, published)) is not None]
     studies = by_study(groups)
     return Report(
         answers=answer_lines(studies, baseline),
-        overview=(*(overview(study, baseline) for study in studies), *beside),
-        tables=(*tables, *beside),
+        overview=tuple(overview(study, baseline) for study in studies),
+        tables=tuple(tables),
         plots=tuple(group_plots(groups)),
         problems=tuple(problems),
         groups=tuple(groups),

@@ -9,7 +9,7 @@ table in docs/clouds.md:
 from collections import defaultdict
 
 from istbench.cluster.profile import load_profile
-from istbench.report.published import read_figures
+from istbench.studies.reproduce.figures import read_figures
 from istbench.studies.reproduce.paper import PUBLISHED
 
 MACHINES = {"speech": "m5.2xlarge", "cifar10": "p3.2xlarge", "imagenet": "p3.2xlarge"}

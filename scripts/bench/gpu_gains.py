@@ -28,11 +28,11 @@ from istbench.report.output.formats import table_markdown
 from istbench.report.output.pictures import draw_plots
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.published import SpeedUpFigure
 from istbench.report.tables.numbers import number
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
+from istbench.studies.reproduce.figures import SpeedUpFigure
 from istbench.studies.reproduce.p3 import PAPER, SOURCE
 from istbench.studies.reproduce.paper import Subject
 from istbench.studies.reproduce.replayed_gains import (

@@ -23,12 +23,12 @@ from cells import counted_runs
 from istbench.base.errors import UserError
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
-from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import metric_value, number, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
+from istbench.studies.reproduce.figures import Figure, read_figures
 from istbench.studies.reproduce.paper import PUBLISHED
 
 PAPER = "smol_diloco"

@@ -11,10 +11,10 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile, at_bandwidth, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
 from istbench.report.phrases import lower_bound_line
-from istbench.report.published import Figure
 from istbench.report.tables.stalls import stall_lines
 from istbench.results.load import Run
 from istbench.results.on_cluster import run_on_cluster
+from istbench.studies.reproduce.figures import Figure
 from istbench.studies.reproduce.matching import is_like, is_of
 from istbench.studies.reproduce.paper import Difference, Subject
 

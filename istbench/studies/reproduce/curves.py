@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.published import Figure, SpeedUpFigure, read_figures, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_figures, read_speed_ups
 from istbench.studies.reproduce.matching import is_like, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.speedups import speedup_row

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import metric_value
 from istbench.studies.reproduce.curves import node_differences, published_notes
+from istbench.studies.reproduce.figures import Figure, read_figures
 from istbench.studies.reproduce.matching import is_like, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.values import estimate_of, finals_of, range_text

@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.base.options.options import option_text
 from istbench.report.baseline import same_value
-from istbench.report.published import Figure, SpeedUpFigure
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure
 from istbench.studies.reproduce.paper import Subject
 
 Published = Figure | SpeedUpFigure

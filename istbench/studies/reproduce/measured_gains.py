@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from istbench.report.published import SpeedUpFigure, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.stats import estimate
 from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.curves import node_differences
+from istbench.studies.reproduce.figures import SpeedUpFigure, read_speed_ups
 from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.values import range_text

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
-from istbench.report.published import Figure, read_figures
 from istbench.report.tables.numbers import number
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.studies.reproduce.figures import Figure, read_figures
 from istbench.studies.reproduce.matching import network_words
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 

@@ -14,11 +14,11 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
-from istbench.report.published import SpeedUpFigure, read_gpu_rates, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run
 from istbench.results.stats import estimate
 from istbench.studies.reproduce.curves import node_differences
+from istbench.studies.reproduce.figures import SpeedUpFigure, read_gpu_rates, read_speed_ups
 from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.sending_ratio import PublishedGain, RatioCurve, ratio_plots, ratio_tables

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.phrases import Lead
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.published import GpuRate
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.studies.reproduce.figures import GpuRate
 
 _RATIOS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _LEAST_DRAWN = 0.2  # below, both methods hide all sending

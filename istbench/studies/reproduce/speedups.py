@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from istbench.report.published import Figure, SpeedUpFigure, read_speed_ups
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text, value_text
 from istbench.results.stats import Estimate, estimate, speed_up
 from istbench.studies.reproduce.clocks import Clock
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_speed_ups
 from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.values import (

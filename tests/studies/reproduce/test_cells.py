@@ -11,7 +11,6 @@ from istbench.base.errors import UserError
 from istbench.base.options.suite import Suite
 from istbench.launch.backends.backend import Outcome
 from istbench.node.registry import build_method, build_workload
-from istbench.report.published import read_figures, read_speed_ups
 from istbench.results.header import Header
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import (
@@ -23,6 +22,7 @@ from istbench.studies.reproduce.cells import (
     subjects_of,
     with_data,
 )
+from istbench.studies.reproduce.figures import read_figures, read_speed_ups
 from istbench.studies.reproduce.hours import HoursLeft, forecast, forecasts, hours_left
 from istbench.studies.reproduce.matching import is_like, is_of
 from istbench.studies.reproduce.paper import PUBLISHED, Cells, Experiment, Extent

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from istbench.report.published import GpuRate, read_gpu_rates
+from istbench.studies.reproduce.figures import GpuRate, read_gpu_rates
 from istbench.studies.reproduce.paper import PUBLISHED
 from istbench.studies.reproduce.sending_ratio import (
     PublishedGain,

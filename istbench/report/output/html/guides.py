@@ -14,10 +14,6 @@ _GUIDES = {
         "Waiting is the time inside operations with other nodes: for the nodes or for the network. Computing is "
         "the rest: batches, training and updates, and on a shared core the turns of other nodes."
     ),
-    "beside-published-figures": (
-        "“Ours” is the same method with the options of the row, on as many nodes if the paper names them. Other "
-        "options, data and machines may differ. A dash means not published, or not run."
-    ),
     "where-the-time-goes": (
         "Shares are means over nodes. Communication is waiting for an operation that all its nodes have started; "
         "idle is waiting until another node starts its part. What a node sends while it computes counts as compute."

@@ -11,8 +11,7 @@ from msgspec import Meta
 from istbench.base.decode import convert, read_text
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Duration, Level, Nodes
-from istbench.base.options.options import option_text, parse_pairs
-from istbench.report.groups import Contender, Group
+from istbench.base.options.options import parse_pairs
 from istbench.results.header import Name
 
 _WAY_OUT = "a line is a figure, with the columns of istbench/studies/reproduce/published/"
@@ -45,21 +44,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The method with its options, as tables show it."""
         return " ".join([self.method, *(f"{name}={value}" for name, value in self.method_options.items())])
-
-    def is_of(self, group: Group) -> bool:
-        """Whether the runs of `group` have the workload and options of this figure."""
-        runs = [run for contender in group.contenders if not contender.narrowed for run in contender.runs]
-        return self.workload == group.workload and all(
-            _has(run.header.config.workload_options, self.options) for run in runs
-        )
-
-    def is_like(self, contender: Contender) -> bool:
-        """Whether `contender` has the same method and options, on as many nodes if they are known."""
-        return (
-            contender.method == self.method
-            and self.nodes in (None, contender.nodes)
-            and all(_has(run.header.config.method_options, self.method_options) for run in contender.runs)
-        )
 
 
 class SpeedUpFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +145,3 @@ def _decoded(row: dict[str, str], kind: type[_Row], where: str) -> _Row:
         if name.endswith("options"):
             given[name] = parse_pairs(row.get(name, "").split(), f"{where}: {name}")
     return convert(given, kind, lambda path: f"{where}: {'.'.join(map(str, path))}", text=True)
-
-
-def _has(options: dict[str, object], wanted: dict[str, str]) -> bool:
-    return all(name in options and option_text(options[name]) == value for name, value in wanted.items())
