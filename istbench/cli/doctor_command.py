@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -21,6 +21,8 @@ from istbench.cli.options import PathType, places
 from istbench.launch.backends import hosts
 
 if TYPE_CHECKING:
+    import torch
+
     from istbench.fabric import Fabric
 
 
@@ -122,11 +124,24 @@ def _speed() -> Iterator[Finding]:
 def _gpu() -> Iterator[Finding]:
     import torch
 
+    from istbench.node.gpu_copies import here
+
     if not torch.cuda.is_available():
         yield Finding("missing", "gpu", "none that torch can use; everything runs on the CPU")
         return
     for number in range(torch.cuda.device_count()):
         yield Finding("ok", "gpu", torch.cuda.get_device_name(number))
+    if torch.cuda.device_count() > 1:
+        yield copies_finding(here())
+
+
+def copies_finding(devices: Sequence["torch.device"]) -> Finding:
+    """Whether copies between all pairs of `devices` arrive whole."""
+    from istbench.node.gpu_copies import broken_copies
+
+    broken = broken_copies(devices)
+    whole = f"from each of {len(devices)} to each other, a tensor arrives whole"
+    return Finding("broken" if broken else "ok", "gpu copies", broken or whole)
 
 
 def _processes() -> Iterator[Finding]:

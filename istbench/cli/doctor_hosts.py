@@ -12,6 +12,8 @@ from istbench.base.errors import UserError, printable
 from istbench.base.files import writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
+from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
+from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, pythons
 from istbench.launch.hosts.group import HostGroup, Needs, Unfit, gather
 from istbench.launch.hosts.links import (
@@ -49,16 +51,24 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
                 has = f"istbench {facts.istbench}, torch {facts.torch}, Python {facts.python}"
                 where = f"{facts.host} at {group.addresses[name]}"
                 _finding("ok", name, f"{where}: {facts.cores} cores{gpus}, {has}, clock {group.clocks[name]}")
+            of_torch = check_gpus(connections, group)
+            if several := [name for name, count in of_torch.items() if count > 1]:
+                whole = f"from each GPU of {', '.join(several)} to each other of its host, a tensor arrives whole"
+                _finding("ok", "gpu copies", whole)
             links = measure_links(connections, group.addresses, MEASURES_S, _measured)
             together = measure_together(connections, group.addresses, MEASURES_S, links)
             if links:
                 click.echo()
                 print_table(links_table(links, together), sys.stdout)
+            bus = measure_bus(connections, group, of_torch, MEASURES_S)
+            if bus is not None:
+                state, line = bus_words(bus, links)
+                _finding(state, "all-reduce", line)
             shared = shared_link(links, together)
             for line in (*slow_links(links), *([shared.words] if shared else shared_links(links, together))):
                 _finding("slow", "link", line)
             if profile is not None:
-                _write(profile, profile_of(connections, hosts, group, links, together))
+                _write(profile, profile_of(connections, hosts, group, links, together, bus))
         except Unfit as unfit:
             for problem in unfit.problems:
                 name, _, detail = problem.partition(": ")
@@ -111,8 +121,11 @@ def profile_of(
     group: HostGroup,
     links: Sequence[HostLink],
     together: Sequence[HostLink],
+    bus: BusBandwidth | None = None,
 ) -> str:
     """Write the file of a cluster profile: links, alone and together, and the computing speed of all hosts at once.
+
+    bus: of an all-reduce, which `source` tells.
 
     Raises:
         Unfit: if a host cannot answer.
@@ -144,7 +157,7 @@ def profile_of(
             convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying
         )
     assert carrying is not None
-    return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat())
+    return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat(), bus)
 
 
 def _write(path: Path, text: str) -> None:

@@ -143,14 +143,17 @@ def test_doctor_names_a_slow_link(hosts):
         done = asked(hosts, "doctor")
         assert done.returncode == 0, done.stdout + done.stderr
         lines = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line.strip()]
-        assert [words[1] for words in lines if words[0] == "ok"] == hosts.names
+        assert [words[1] for words in lines if words[0] == "ok" and words[1] != "all-reduce"] == hosts.names
+        (reduced,) = [words[2] for words in lines if words[1] == "all-reduce"]
+        bus = re.match(r"all 2 nodes at once by gloo: bus bandwidth ([\d.]+) Mbit/s", reduced)
         seen.append([words[2] for words in lines if words[0] == "slow"])
         rates = [re.match(r"host1 to host0 carries ([\d.]+) Mbit/s; usual is ", slow) for slow in seen[-1]]
         found = [float(rate[1]) if rate else 0.0 for rate in rates]
-        if len(found) == 1 and 40 < found[0] < 60:
+        if len(found) == 1 and 40 < found[0] < 60 and bus and 30 < float(bus[1]) < 60:
             break
     assert len(found) == 1, seen
     assert 40 < found[0] < 60, seen
+    assert 30 < float(bus[1]) < 60, reduced
     hosts.assert_nothing_left()
 
 

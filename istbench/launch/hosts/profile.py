@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
+from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.links import HostLink
 from istbench.launch.hosts.shared_link import shared_link
 
@@ -32,12 +33,14 @@ def profile_toml(
     together: Sequence[HostLink],
     carrying: MessageCosts,
     date: str,
+    bus: BusBandwidth | None = None,
 ) -> str:
     """The file of a cluster of equal nodes, each as slow as the slowest one, for which synchronous steps wait.
 
     Args:
         nodes, slots: by host, measurements of a process, and the number of processes that share its links.
-        links, together: measured alone, and while all hosts send at once.
+        links, together: measured alone, and while all hosts send at once. bus: of an all-reduce; a replay finds
+            its seconds from the links, so that `source` alone tells it.
     """
     shared = shared_link(links, together) if len(set(slots.values())) == 1 else None
     # What a shared link explains is no property of the hosts' own links.
@@ -48,13 +51,15 @@ def profile_toml(
     slowest = min(nodes, key=lambda name: nodes[name].gflops)
     rate, at_once = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, together))
     assumed = "" if shared is None else f"; assumed: {shared.words}"
+    bus_rate = "" if bus is None else bandwidth_text(bus.bits_per_s, 3)
+    reduced = "" if bus is None else f"bus bandwidth of an all-reduce by {bus.backend} {bus_rate}; "
     cores = [node.cores for node in nodes.values() if node.cores is not None]
     values: dict[str, Any] = {
         "summary": f"{len(nodes)} hosts measured over ssh: {', '.join(nodes)}",
         "gflops": _rounded(nodes[slowest].gflops),
         "source": (
             f"measured by istbench doctor: a process of {slowest}, the slowest; the slowest of {len(links)} links, "
-            f"{rate} by one TCP connection alone, {at_once} while all hosts send at once{assumed}; "
+            f"{rate} by one TCP connection alone, {at_once} while all hosts send at once{assumed}; {reduced}"
             "a message's cost by all-reduces on the first host"
         ),
         "memory_gib": _rounded(min(node.memory for node in nodes.values()) / 2**30),

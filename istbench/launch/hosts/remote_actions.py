@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from istbench.launch.hosts import (
+    remote_all_reduce,
     remote_cells,
     remote_detached,
     remote_files,
@@ -21,6 +22,8 @@ ACTIONS: dict[str, Action] = {
     "latency": remote_links.latency,
     "bandwidth": remote_links.bandwidth,
     "speed": remote_speed.speed,
+    "gpus": remote_all_reduce.gpus,
+    "all_reduce": remote_all_reduce.all_reduce,
     "source_key": lambda _agent, _question: remote_cells.source_key(),
     "name_cells": remote_cells.name_cells,
     "start": remote_run.start,

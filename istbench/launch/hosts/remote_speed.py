@@ -4,12 +4,12 @@
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.remote_programs import answers_of
 
 _LIMIT_S = 240.0
 
@@ -19,19 +19,8 @@ def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     request the cost of `carrying`.
     """
     words = [str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "istbench.launch.hosts.remote_speed", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        agent.undo.append(process.kill)
-        out, error = process.communicate(timeout=_LIMIT_S)
-    if process.returncode:
-        raise OSError((error.strip().splitlines() or ["it ended without a word"])[-1])
-    found: dict[str, Any] = json.loads(out)
-    return found
+    (found,) = answers_of(agent, "istbench.launch.hosts.remote_speed", words, [{}], _LIMIT_S)
+    return dict(found)
 
 
 def _main() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from istbench.cluster.profile import MessageCosts, Rack, parse_profile
+from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.links import HostLink, measure_together, permutations, shared_links, slow_links
 from istbench.launch.hosts.profile import MeasuredNode as Node
 from istbench.launch.hosts.profile import profile_toml
@@ -64,6 +65,9 @@ def test_a_profile_has_no_more_than_what_links_carry_together():
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.bandwidth_out, profile.bandwidth_in, profile.backplane) == (1e9, 1e9, 0.9e9)
     assert "1 Gbit/s by one TCP connection alone, 450 Mbit/s while all hosts send at once" in profile.source
+    bus = BusBandwidth(backend="gloo", nodes=2, bytes=2**20, seconds=0.1, right=True)
+    text = profile_toml(nodes, {"a": 1, "b": 1}, links("ab"), together, CARRYING, "2026-01-31", bus)
+    assert "bus bandwidth of an all-reduce by gloo 83.9 Mbit/s; " in text
 
 
 def measured_together(hosts, capacity, route):
