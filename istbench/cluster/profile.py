@@ -98,6 +98,8 @@ class ClusterProfile:
             GPU computes, or where this time does not count.
         cpu_s_per_byte, cpu_s_per_message: seconds of one core to send or to receive.
         backend: the library of its collectives; by default nccl if a GPU computes (no `cores`), else gloo.
+        in_turns: with gloo, all-reduces between distant nodes are istbench's exchanges in turns
+            (`cluster.in_turns`); otherwise gloo's own, as in other programs.
         price_per_hour: of a host, USD. price_date: its date. price_source: its origin, empty without a
             price.
         speeds: computing speed of each node, relative to `gflops`, in order of rank. More nodes repeat the list.
@@ -132,6 +134,7 @@ class ClusterProfile:
     cpu_s_per_byte: CpuSeconds = 0.0
     cpu_s_per_message: CpuSeconds = 0.0
     backend: Backend | None = None
+    in_turns: bool = True
     burst_bandwidth: BitsPerSecond | None = None
     speeds: Speeds = ()
     backplane: BitsPerSecond | None = None

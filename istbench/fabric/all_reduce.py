@@ -17,9 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_LEAST_MESSAGE = 2**17  # bytes to one node of one slice
-_MOST_SLICES = 8
-_MOST_MORE = 2**16  # bytes that a node sends more to save latencies; they take 5 ms at 100 Mbit/s
+from istbench.cluster.in_turns import goes_whole, slice_values
 
 
 class Waiting(Protocol):
@@ -56,13 +54,11 @@ def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "al
 
 def mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Iterator[None]:
     """The steps of `all_reduce_mean_in_turns`: each begins an exchange, the next one waits for it."""
-    n = fabric.world_size
-    if n == 1 or tensor.numel() == 0:
+    if fabric.world_size == 1 or tensor.numel() == 0:
         return
     flat = tensor.contiguous().view(-1)
-    more = flat.nbytes * (n - 1) * (n - 2) / n
     by_size = _by_hosts if fabric.host_nodes > 1 else _by_parts
-    yield from (_at_once if more <= _MOST_MORE else by_size)(fabric, flat, name)
+    yield from (_at_once if goes_whole(flat.nbytes, fabric.world_size) else by_size)(fabric, flat, name)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.shape))
 
@@ -86,7 +82,7 @@ def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
 def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> Iterator[None]:
     """Send `flat` to all nodes at once: one latency in place of one for each turn."""
     under_way = []
-    for piece in flat.split(_slice_size(flat, 1)):
+    for piece in flat.split(slice_values(flat.numel(), flat.itemsize, 1)):
         terms = [piece if rank == fabric.rank else torch.empty_like(piece) for rank in range(fabric.world_size)]
         others = {rank: term for rank, term in enumerate(terms) if rank != fabric.rank}
         under_way.append((terms, fabric.exchange_async(dict.fromkeys(others, piece), others, name)))
@@ -134,9 +130,8 @@ def _steps_on_hosts(fabric: Exchanging, piece: Tensor, name: str) -> Iterator[No
     mine = parts[place]
     shares = list(mine.view(len(there), -1))
     own = shares[fabric.rank // size]
-    whole = mine.nbytes * (len(there) - 1) * (len(there) - 2) / len(there) <= _MOST_MORE  # as in the small case
     yield from _add(fabric, here, parts, mine, name)
-    if whole:
+    if goes_whole(mine.nbytes, len(there)):
         yield from _add(fabric, there, [mine] * len(there), mine, name)
         mine.div_(fabric.world_size)
     else:
@@ -173,13 +168,7 @@ def _hand_out(
 
 def _slices(flat: Tensor, parts: int) -> tuple[list[Tensor], Tensor]:
     """The slices of `flat`, each divisible by `parts` (zeros fill the last one), and the last one as it is."""
-    pieces = list(flat.split(_slice_size(flat, parts)))
+    pieces = list(flat.split(slice_values(flat.numel(), flat.itemsize, parts)))
     rest = pieces[-1]
     pieces[-1] = torch.nn.functional.pad(rest, (0, -rest.numel() % parts))
     return pieces, rest
-
-
-def _slice_size(flat: Tensor, parts: int) -> int:
-    """The values of a slice of `flat`, a multiple of `parts`. A message carries one of `parts` parts of a slice."""
-    slices = max(1, min(_MOST_SLICES, flat.nbytes // (parts * _LEAST_MESSAGE)))
-    return -(-flat.numel() // (slices * parts)) * parts

@@ -19,18 +19,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from istbench.base.activity import current
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
+from istbench.cluster.in_turns import nodes_of_hosts, takes_turns
 from istbench.cluster.trace_builder import not_empty, post_turns
-from istbench.fabric.all_reduce import add_up, all_reduce_mean_in_turns
+from istbench.fabric.all_reduce import add_up, finish, mean_in_turns
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
 from istbench.fabric.exchanges import Exchanges, Turn, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
-from istbench.fabric.pending import Pending, Transfers
+from istbench.fabric.pending import MeanInTurns, Pending, Transfers
 from istbench.fabric.recorder import Recorder
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
 from istbench.fabric.transport import Traffic, Transport
-
-_FAR_S = 5e-3  # there and back; hosts of one site need less than 1 ms
 
 
 class Fabric:
@@ -65,7 +64,7 @@ class Fabric:
         self.host_nodes = 1
         self.device = device
         self.traffic = {purpose: Traffic() for purpose in ("training", "assemble", "control")}
-        self._purpose = "training"
+        self._purpose, self._recorded = "training", True
         self._store = store
         self._timeout_s = timeout_s
         self._operations = 0
@@ -108,22 +107,52 @@ class Fabric:
         with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)
 
-    def all_reduce_sum_async(self, tensor: Tensor, name: str) -> Pending:
-        """Start replacing `tensor` on every node by the sum over nodes."""
-        return self.collective_async(
-            "all_reduce", tensor.nbytes, lambda: dist.all_reduce(tensor, async_op=True), name
-        )
-
     def all_reduce_mean(self, tensor: Tensor, name: str = "all-reduce") -> None:
         """Replace `tensor` on every node by the mean over nodes."""
         if self.far:
-            all_reduce_mean_in_turns(self, tensor, name)
+            self.finish_means(self.mean_in_turns(tensor, name))
         else:
             self.all_reduce_sum(tensor, name)
             tensor.div_(self.world_size)
 
+    def start_mean(self, tensor: Tensor, name: str) -> Pending:
+        """Start averaging `tensor` over nodes in place. It is complete after the wait."""
+        if self.far:
+            mean = self.mean_in_turns(tensor, name)
+            return Pending(lambda: self.finish_means(mean))
+        op = self._post_collective("all_reduce", tensor.nbytes)
+        with self._operation(name):
+            work = dist.all_reduce(tensor, async_op=True)
+        return self._pending(op, work, name, lambda: tensor.div_(self.world_size))
+
+    def mean_in_turns(self, tensor: Tensor, name: str) -> MeanInTurns:
+        """Start averaging `tensor` over distant nodes in place; `finish_means` completes it.
+
+        The trace has it as one all-reduce, so that a replay chooses the messages by its own distances.
+        """
+        op = self._post("all_reduce", tensor.nbytes)
+        steps = mean_in_turns(self, tensor, name)
+        with self._unrecorded():
+            next(steps, None)
+        return MeanInTurns(op, steps)
+
+    def finish_means(self, *means: MeanInTurns) -> None:
+        """Wait for `means`, all the while taking their steps in turn."""
+        # Waits for messages count the seconds.
+        with self.recorder.waiting(*(mean.op for mean in means), for_nodes=False), self._unrecorded():
+            finish(*(mean.steps for mean in means))
+
+    @contextmanager
+    def _unrecorded(self) -> Iterator[None]:
+        """Count the operations inside, and leave them out of the trace."""
+        before, self._recorded = self._recorded, False
+        try:
+            yield
+        finally:
+            self._recorded = before
+
     def all_reduce_mean_async(self, tensor: Tensor, name: str) -> "torch.futures.Future[Tensor]":
-        """Start averaging `tensor` over nodes in place; the future yields it.
+        """Start averaging `tensor` over nodes in place, by torch; the future yields it.
 
         After waiting for all such futures, the caller calls `recorder.wait_all`.
         """
@@ -341,10 +370,9 @@ class Fabric:
         Near nodes keep gloo's all-reduce, and nodes with NCCL its own. `dilation` is that of the lab.
         """
         if self.world_size > 1 and not self._nccl:
-            self.far = self.maximum(self.transport.round_trip_s()) / dilation >= _FAR_S
-            here = set(self.numbers(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))))
-            size = int(here.pop())
-            self.host_nodes = size if not here and 1 < size < self.world_size and self.world_size % size == 0 else 1
+            self.far = takes_turns(self.maximum(self.transport.round_trip_s()) / dilation, "gloo")
+            sizes = self.numbers(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
+            self.host_nodes = nodes_of_hosts(map(int, sizes), self.world_size)
 
     def prepare_exchange_async(self) -> None:
         """Open the connections for `exchange_async` before the clock starts; every rank must call this."""
@@ -462,7 +490,7 @@ class Fabric:
         return Pending(wait)
 
     def _post(self, kind: str, count: int, peer: int | None = None, after: Sequence[int] = ()) -> int:
-        if self._purpose != "training":
+        if self._purpose != "training" or not self._recorded:
             return -1
         return self.recorder.post(kind, count, () if peer is None else (peer,), 0, after)
 

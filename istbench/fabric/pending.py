@@ -1,6 +1,7 @@
 """Collectives and transfers in flight."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -28,6 +29,14 @@ class Pending(dist.Work):
         if wait is not None:
             wait()
         return True
+
+
+@dataclass(frozen=True)
+class MeanInTurns:
+    """An all-reduce between distant nodes in flight: its number in the record, and its next steps."""
+
+    op: int
+    steps: Iterator[None]
 
 
 class Transfers:

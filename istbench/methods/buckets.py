@@ -21,7 +21,7 @@ from istbench.base.options.numbers import Count, Mebibytes, Natural, Rate
 from istbench.base.options.options import option
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric
-from istbench.fabric.all_reduce import finish, mean_in_turns
+from istbench.fabric.pending import MeanInTurns
 from istbench.methods.footprint import PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions
 from istbench.methods.powersgd import PowerSGD
@@ -119,7 +119,8 @@ class Averages:
         self._fabric, self._half = fabric, _HALF.get(options.compress)
         self._powersgd = PowerSGD(fabric, options.rank_of, seed) if options.compress == "powersgd" else None
         self.compressing = False
-        self._in_turns: list[Iterator[None]] = []
+        self._in_turns: list[MeanInTurns] = []
+        self._halves: list[tuple[Tensor, Tensor]] = []  # gradients on their way in 16 bits, and where they go
 
     def start(self, bucket: GradBucket) -> "Future[Tensor]":
         """Start averaging `bucket` in place; the future yields it."""
@@ -135,24 +136,22 @@ class Averages:
 
     def _start_in_turns(self, values: Tensor, name: str) -> "Future[Tensor]":
         """Start the same between distant nodes. The values are means after `finish` only, in the same memory."""
-        steps = self._steps(values, name)
-        next(steps, None)
-        self._in_turns.append(steps)
+        sent = values
+        if self.compressing and self._half is not None:
+            sent = values.to(self._half)
+            self._halves.append((sent, values))
+        self._in_turns.append(self._fabric.mean_in_turns(sent, name))
         started: Future[Tensor] = Future()
         started.set_result(values)
         return started
 
-    def _steps(self, values: Tensor, name: str) -> Iterator[None]:
-        half = self._half if self.compressing else None
-        sent = values if half is None else values.to(half)
-        yield from mean_in_turns(self._fabric, sent, name)
-        if half is not None:
-            values.copy_(sent)
-
     def finish(self) -> None:
         """Wait for the means of distant nodes."""
         under_way, self._in_turns = self._in_turns, []
-        finish(*under_way)
+        halves, self._halves = self._halves, []
+        self._fabric.finish_means(*under_way)
+        for half, values in halves:
+            values.copy_(half)
 
     def state_dict(self) -> dict[str, Any]:
         """What PowerSGD keeps between steps; empty without it."""

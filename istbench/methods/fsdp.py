@@ -234,11 +234,8 @@ class FullySharded(Method):
             return
         gradients = [_local(shard.grad) for shard in self._shards.values() if shard.grad is not None]
         squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum().reshape(1)
-        if self._across is None:
-            self._fabric.all_reduce_sum(squares, "adding up the gradient's norm")
-        else:
-            self._inside.all_reduce_mean(squares, "adding up the gradient's norm")
-            squares.mul_(self._inside.world_size)
+        self._inside.all_reduce_mean(squares, "adding up the gradient's norm")
+        squares.mul_(self._inside.world_size)
         factor = (self.options.clip / (squares.sqrt() + 1e-6)).clamp(max=1)
         for gradient in gradients:
             gradient.mul_(factor)

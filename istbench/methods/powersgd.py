@@ -1,8 +1,8 @@
 """PowerSGD: nodes average gradients as low-rank factors (Vogels et al., NeurIPS 2019, arXiv 1905.13727).
 
 A gradient M [n, m] of a node is sent as P [n, r] and Q [m, r]. Each node computes P = M Q with the orthogonalised Q
-of the step before. The nodes add up P and orthogonalise it, and average Q = M^T P. The mean gradient is then P Q^T.
-Each node adds what its own M lost to its next gradient.
+of the step before. The nodes average P and orthogonalise it, and average Q = M^T P. The mean gradient is then
+P Q^T. Each node adds what its own M lost to its next gradient.
 
 torch's hook for DistributedDataParallel does the same, as tests/identities/test_accumulated.py shows. It starts
 messages in callbacks: with gloo, on the threads that carry messages, and in no fixed order of buckets. With two
@@ -108,7 +108,6 @@ class PowerSGD:
         """Wait for the rest, replace the gradients by their means, and keep the errors."""
         if own.of_plain is not None:
             own.of_plain.wait()
-            own.flat.div_(self._fabric.world_size)
             for gradient, mean in zip(
                 own.plain, _views(own.flat, [gradient.shape for gradient in own.plain]), strict=True
             ):
@@ -116,14 +115,13 @@ class PowerSGD:
         if of_right is None:
             return
         of_right.wait()
-        self._factors[own.index].div_(self._fabric.world_size)
         for gradient, matrix, left, right in zip(own.low, own.matrices, own.left, own.right, strict=True):
             mean = left @ right.t()
             matrix.sub_(mean)
             gradient.copy_(mean.view(gradient.shape))
 
     def _all_reduce(self, values: Tensor, index: str) -> Pending | None:
-        return self._fabric.all_reduce_sum_async(values, f"gradient bucket {index}") if len(values) else None
+        return self._fabric.start_mean(values, f"gradient bucket {index}") if len(values) else None
 
     def _kept(self, index: str, low: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """The errors and Q of a bucket, as matrices; zeros and random values that all nodes share at first."""

@@ -15,6 +15,7 @@ import torch
 from spread import spread
 
 from istbench.base.units import parse_bandwidth, parse_time
+from istbench.cluster import in_turns
 from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text
 from istbench.fabric import Fabric, all_reduce
 from istbench.launch.lab.network import ShapedNetwork
@@ -26,7 +27,7 @@ def measure(
     fabric: Fabric, size: int, repeats: int, turns: int, slices: int, message: int, host_nodes: int
 ) -> dict[str, list[float]]:
     """Seconds of an all-reduce of `size` bytes on the slowest node, by way and turn."""
-    all_reduce._MOST_SLICES, all_reduce._LEAST_MESSAGE = slices, message
+    in_turns.MOST_SLICES, in_turns.LEAST_MESSAGE = slices, message
     fabric.host_nodes = host_nodes
     values = torch.ones(size // 4)
     ways: dict[str, Callable[[], None]] = {
@@ -54,8 +55,8 @@ def main() -> None:
     parser.add_argument("--bandwidth", default="1gbit", help="bandwidths of the links; needs root")
     parser.add_argument("--latency", default="0ms,10ms,25ms", help="latencies one way")
     parser.add_argument("--size", default="4000,1000000,100000000", help="bytes of the tensor")
-    parser.add_argument("--slices", type=int, default=all_reduce._MOST_SLICES, help="most slices of a tensor")
-    parser.add_argument("--message", type=int, default=all_reduce._LEAST_MESSAGE, help="least bytes of a message")
+    parser.add_argument("--slices", type=int, default=in_turns.MOST_SLICES, help="most slices of a tensor")
+    parser.add_argument("--message", type=int, default=in_turns.LEAST_MESSAGE, help="least bytes of a message")
     parser.add_argument("--repeats", type=int, default=3, help="all-reduces of a turn")
     parser.add_argument("--turns", type=int, default=5)
     given = parser.parse_args()

@@ -38,6 +38,7 @@ def cluster(**changes):
         "price_date": "2024-12",
         "price_source": "made up",
         "backend": "gloo",
+        "in_turns": False,
         "slow_start": False,
         "window_bytes": 1e12,
     }

@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 
 from istbench.base.errors import RunFailed
-from istbench.cluster.trace import POST
-from istbench.fabric import Traffic, all_reduce
+from istbench.cluster import in_turns
+from istbench.cluster.trace import COMPUTE, POST
+from istbench.fabric import Traffic
 from istbench.fabric.all_reduce import all_reduce_mean_in_turns
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.plan.step import LiveBytes
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +40,7 @@ def mean_in_rank_order(nodes, size):
 
 def node_averages(fabric):
     """By size: whether the mean is that in rank order, twice, and the bytes sent and received here for one."""
-    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
     n, found = fabric.world_size, []
     for number, size in enumerate(SIZES):
         wanted = mean_in_rank_order(n, size)
@@ -76,7 +78,7 @@ def mean_by_hosts(nodes, host_nodes, size):
 
 def node_on_hosts(fabric, host_nodes):
     """By size: whether the mean is that by hosts or in rank order, and the bytes to nodes of other hosts."""
-    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
     fabric.host_nodes = host_nodes
     n, found, sent = fabric.world_size, [], Counter()
     start = fabric.exchange_async
@@ -113,7 +115,7 @@ def test_on_hosts_of_several_nodes_each_link_carries_the_bytes_of_a_host_once(no
 
 def node_strided(fabric):
     """Whether means come back to a tensor with gaps, to others of its storage not, and in other dtypes."""
-    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
     n, same = fabric.world_size, []
     for size in (7, 50_001):
         storage = torch.stack([term(fabric.rank, size), torch.full((size,), 3.0)], 1)
@@ -157,25 +159,83 @@ def test_near_nodes_keep_gloos_mean_and_distant_ones_take_turns():
 
 def node_recorded(fabric):
     """The kinds and bytes of the recorded operations of a small all-reduce and of a large one."""
-    all_reduce._LEAST_MESSAGE = LEAST_MESSAGE
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
     _ = fabric.transport
     kinds = []
     for size in (10, 60_000):
-        fabric.recorder = Recorder(fabric.device)
-        for mark in ("round", "step"):  # recording starts after the first round
-            fabric.recorder.mark(mark)
-        all_reduce_mean_in_turns(fabric, torch.ones(size))
-        for mark in ("round", "step"):
-            fabric.recorder.mark(mark)
-        events = fabric.recorder.events()
+        events = recorded(fabric, all_reduce_mean_in_turns, torch.ones(size))
         kinds.append([[int(event["kind"]), int(event["bytes"])] for event in events if event["code"] == POST])
     return kinds
+
+
+def recorded(fabric, function, *given):
+    """The events of `function` on the fabric."""
+    fabric.recorder = Recorder(fabric.device)
+    for mark in ("round", "step"):  # recording starts after the first round
+        fabric.recorder.mark(mark)
+    function(fabric, *given)
+    for mark in ("round", "step"):
+        fabric.recorder.mark(mark)
+    return fabric.recorder.events()
 
 
 def test_its_exchanges_are_recorded_as_those_that_replays_know():
     for small, large in on_nodes(node_recorded, 3):
         assert sorted(small) == [[1, 40]] * 2 + [[2, 40]] * 2  # sends and receives
         assert large == [[7, 120_000]] * 2 + [[3, 40_000]] * 2  # reduce-scatters and all-gathers
+
+
+def three_means(fabric):
+    """A mean at once, one later, and two that take their steps together."""
+    fabric.all_reduce_mean(torch.ones(60_000))
+    later = fabric.start_mean(torch.ones(10), "later")
+    fabric.recorder.mark("step")
+    later.wait()
+    if fabric.far:
+        fabric.finish_means(*[fabric.mean_in_turns(torch.ones(size), "bucket") for size in (60_000, 20)])
+    else:
+        for size in (60_000, 20):
+            fabric.all_reduce_mean_async(torch.ones(size), "bucket").wait()
+        fabric.recorder.wait_all()
+
+
+def node_recorded_far(fabric):
+    """What the trace has of means of near and of distant nodes, and the seconds that the distant ones waited."""
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
+    _ = fabric.transport
+    found = []
+    for fabric.far in (False, True):
+        events = recorded(fabric, three_means)
+        rest = events[events["code"] != COMPUTE]
+        found.append([rest[name].tolist() for name in ("code", "kind", "op", "bytes")])
+    return found, fabric.recorder.waited_s()
+
+
+def test_the_trace_of_distant_nodes_has_their_means_as_that_of_near_ones_has():
+    for (near, far), waited_s in on_nodes(node_recorded_far, 3):
+        assert far == near
+        assert waited_s > 0
+
+
+def node_memory(fabric):
+    """By size, the most bytes of tensors at one time beside the averaged one."""
+    in_turns.LEAST_MESSAGE = LEAST_MESSAGE
+    fabric.far = True
+    peaks = []
+    for size in (1000, 300_000):
+        values = torch.ones(size)
+        with LiveBytes([values]) as live:
+            fabric.all_reduce_mean(values)
+        peaks.append(live.peak)
+    return peaks
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_its_buffers_are_those_of_a_plan(nodes, monkeypatch):
+    monkeypatch.setattr(in_turns, "LEAST_MESSAGE", LEAST_MESSAGE)
+    for peaks in on_nodes(node_memory, nodes):
+        for peak, size in zip(peaks, (1000, 300_000), strict=True):
+            assert peak == pytest.approx(in_turns.buffer_bytes(4 * size, nodes), rel=0.15)
 
 
 def node_late(fabric, size):

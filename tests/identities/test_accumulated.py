@@ -33,7 +33,12 @@ OPTIMIZERS = {
 }
 LOW = {"compress": "powersgd", "rank": 3, "least_compression": 1.0}
 HOOKS = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
-FAR = {"plain": {}, "bf16": {"compress": "bf16"}, "accumulated": {"accumulate": COUNT}}
+FAR = {
+    "plain": {},
+    "bf16": {"compress": "bf16"},
+    "powersgd": {"compress": "powersgd", "rank": 2, "least_compression": 0.0},
+    "accumulated": {"accumulate": COUNT},
+}
 WARM = {"local_steps": 4, "ddp_rounds": 2, "lr": 0.1, "momentum": 0.9}
 
 
@@ -114,22 +119,28 @@ def test_zero_accumulates_as_ddp_does(seen):
 
 
 def far_against_near(fabric, workload, options):
-    """The largest difference of weights where nodes take their means in turns, and the bytes of each way."""
-    models, sent = [], []
+    """What changes where nodes take their means in turns.
+
+    The largest difference of weights, the bytes of each way, and whether a trace of each has the same operations.
+    """
+    models, sent, posted = [], [], ([], [])
+    record = fabric.recorder.post
     for fabric.far in (False, True):
-        before = fabric.traffic["training"].sent
+        before, own = fabric.traffic["training"].sent, posted[fabric.far]
+        fabric.recorder.post = lambda kind, size, *_, own=own: own.append((kind, size)) or -1
         method = set_up(fabric, workload, "ddp", {**OPTIMIZERS["momentum"], "bucket_mb": 0.001, **options})
         train(fabric, workload, method, 0, STEPS)
         sent.append(fabric.traffic["training"].sent - before)
         models.append(copy.deepcopy(assembled(fabric, method)))
-    fabric.far = False
-    return None if models[0] is None else (largest_difference(*models), sent)
+    fabric.far, fabric.recorder.post = False, record
+    return None if models[0] is None else (largest_difference(*models), sent, posted[0] == posted[1] != [])
 
 
 @pytest.mark.parametrize("name", sorted(FAR))
 def test_distant_nodes_average_gradients_in_turns_to_the_same_weights(seen, name):
-    difference, (near, far) = seen["far"][name]
-    assert difference < (5e-3 if name == "bf16" else EXACT)
+    difference, (near, far), same_trace = seen["far"][name]
+    assert same_trace
+    assert difference < (5e-3 if name in ("bf16", "powersgd") else EXACT)
     assert near <= far <= 2 * near
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
+from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import fold, unfold
 from istbench.cluster.scale import scale as scale_of
@@ -45,8 +46,9 @@ def replay(
 ) -> Replay:
     """Replay `rounds` rounds of `trace` on `profile`, repeating the sample; by default the rounds of the sample.
 
-    Equal inputs give equal results, bit for bit. The first long replay on a machine compiles for some
-    seconds; short ones are interpreted before that.
+    Between distant nodes, its all-reduces go as istbench's do there. Spans then name operations of
+    `cluster.in_turns.seen_on`. Equal inputs give equal results, bit for bit. The first long replay on a machine
+    compiles for some seconds; short ones are interpreted before that.
 
     Args:
         compute_scale: seconds of computing on a node of speed 1 of the cluster for one recorded second, on all
@@ -73,6 +75,7 @@ def replay(
     scale = compute_scale if scaled is None else scaled.compute
     if scale is None or not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
+    trace = seen_on(trace, profile)
     if not _equal_nodes(profile):
         trace = unfold(trace)
     elif folded and not spans:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.simulator import Span, replay
 from istbench.cluster.trace import KINDS, POST, STEP, Trace, round_ends
@@ -39,7 +40,7 @@ def simulated_round(trace: Trace, profile: ClusterProfile, round_number: int) ->
         step_ends = found.finish_s[node, found.mark_kind == STEP]
         activities += joined(_activities(spans, limits[node]), step_ends)
     where = f"replayed on {profile.name} at {_bandwidth(profile)}"
-    return make_timeline(where, round_number, limits, activities, _transfers(trace, sent))
+    return make_timeline(where, round_number, limits, activities, _transfers(seen_on(trace, profile), sent))
 
 
 def _bandwidth(profile: ClusterProfile) -> str:

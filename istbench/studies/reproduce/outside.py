@@ -99,7 +99,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
             latency_s=self.round_trip_ms / 2e3,
         )
         record = record_of(numbers)
-        cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives)
+        cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives, in_turns=False)
         method = ChosenMethod(name=self.method, options=self.option)
         return script_time(record, method, size_trace(record, method, self.nodes), cluster).step_s
 
