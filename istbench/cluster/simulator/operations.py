@@ -1,6 +1,7 @@
 """Operations from post to completion: transfers between two nodes, collectives, and work.
 
 `streams` collectives of a node run at once, started in posted order; `cluster.collectives` has their messages.
+Those in turns over the fabric's transport take no stream.
 """
 
 import numpy as np
@@ -52,11 +53,14 @@ def start_collectives(program: Program, state: State, rank: int) -> None:
     """Start the posted collectives of node `rank`, as far as its streams allow."""
     collectives = len(program.members)
     node = state.node[rank]
-    while node.collectives_running < state.shared[0].streams and node.collectives_started < node.collectives_posted:
+    while node.collectives_started < node.collectives_posted:
         repetition, number = divmod(node.collectives_started, collectives)
         base = repetition % len(state.repetition) * program.ops
+        streams = program.op[program.members[number, rank]].streams
+        if node.collectives_running + streams > state.shared[0].streams:
+            return
         node.collectives_started += 1
-        node.collectives_running += 1
+        node.collectives_running += streams
         state.slot[base + program.members[number, rank]].started = 1
         for member in program.members[number]:
             if state.slot[base + member].started:
@@ -73,7 +77,7 @@ def advance(program: Program, state: State, slot: int, now: float) -> None:
     elif own.sent == op.messages:
         own.in_todo = 0
         if own.received == op.awaits and not own.sending:
-            state.node[op.node].collectives_running -= 1
+            state.node[op.node].collectives_running -= op.streams
             complete(program, state, slot, now)
             start_collectives(program, state, op.node)
     else:

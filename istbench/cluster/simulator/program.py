@@ -35,7 +35,7 @@ Fields: TypeAlias = tuple[str, str]
 
 
 _OPERATION: Fields = (
-    "kind node peer pair priority partner collective first_message messages awaits at_once segment",
+    "kind node peer pair priority partner collective first_message messages awaits at_once segment streams",
     "bytes seconds",
 )
 _EVENT: Fields = ("code argument owner", "seconds")
@@ -55,7 +55,8 @@ class Program(NamedTuple):
         op: `kind`, `node`, `peer`, `pair` (of a send: its connection), `priority`, `partner` (the other end of a
             transfer), `collective`, `bytes`, `seconds` (of work); of a collective, the place in `message` where its
             node's `messages` begin, the total count of the arriving messages (`awaits`), whether all its
-            messages may flow `at_once`, and the bytes of a `segment` of them, 0 for whole ones.
+            messages may flow `at_once`, the bytes of a `segment` of them, 0 for whole ones, and the `streams` that
+            it takes: 0 if the fabric's transport carries it.
         members: the operations of each collective [collectives, n].
         message: the fields of `CollectiveMessage`, for all schedules in use.
         at_once: the most messages of one operation that flow at once.
@@ -109,7 +110,7 @@ def compile_trace(
     op.partner = _partners(posts, node, n, world)
     op.pair = node * world + (op.peer - node) % world
     op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
-    message = _schedule(op, world, backend)
+    message = _schedule(op, world, backend, trace.meta.transport)
     event = records(len(events), _EVENT).view(np.recarray)
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
@@ -174,7 +175,7 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def _schedule(op: Records, world: int, backend: Backend) -> Records:
+def _schedule(op: Records, world: int, backend: Backend, transport: bool) -> Records:
     """The messages of all collectives in `op`, each of `world` nodes. Writes the place of its own messages to
     each `op`.
     """
@@ -185,6 +186,7 @@ def _schedule(op: Records, world: int, backend: Backend) -> Records:
         own = op.kind == kind
         op.at_once[own] = COLLECTIVES[kind].sends_at_once(backend)
         op.segment[own] = COLLECTIVES[kind].gloo_segment if backend == "gloo" else 0
+        op.streams[own] = not (transport and COLLECTIVES[kind].in_turns and backend == "gloo")
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
         cut = [known.chunks(int(size), world, backend) for size in sizes.tolist()]

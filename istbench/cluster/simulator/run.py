@@ -56,7 +56,8 @@ def replay(
         window: messages between two nodes that the priority queue has released and can no longer reorder; by
             default the trace's, or 2.
         streams: collectives of a node that run at once, started in posted order. By default 2 with gloo, since
-            torch's process group has two threads with one collective each, and 1 with NCCL.
+            torch's process group has two threads with one collective each, and 1 with NCCL. Those that go over the
+            fabric's transport do not count.
         spans: keep the timeline.
         folded: simulate one of all nodes that repeat each other (`cluster.repeated_nodes`). The figures are the
             same. With `spans`, only the nodes in the trace have spans.

@@ -1,6 +1,7 @@
 """Where a node's time goes: computing, communicating, and idling until others are there."""
 
 import numpy as np
+import pytest
 from traces import BANDWIDTH, FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
 from istbench.cluster.simulator import replay
@@ -53,3 +54,13 @@ def test_a_straggler_makes_the_others_idle():
         np.full(2, 2 * (FLOW / 2 + LATENCY + OVERHEAD + second_segment(2)))
     )
     assert result.compute_s + result.communication_s + result.idle_s == exactly(result.finish_s)
+
+
+@pytest.mark.parametrize("transport", [False, True])
+def test_collectives_over_the_transport_take_no_stream(transport):
+    """Two nodes gather several tensors at once: only without streams do their latencies overlap."""
+    count, size = 4, 100
+    work = [("post", "all_gather", size)] * count + [("wait", number) for number in range(count)]
+    found = replay(same(2, work, transport=transport), cluster(overhead_s=0.0), streams=1).seconds
+    latencies = 1 if transport else count
+    assert found == exactly(count * size / BANDWIDTH + latencies * LATENCY)
