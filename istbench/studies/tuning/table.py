@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.base.options.options import option_text
 from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
-from istbench.report.tables.numbers import NOTHING, metric_value, number
+from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.results.stats import median
 from istbench.studies.tuning.judge import Contest, Judge, Judgement
