@@ -34,7 +34,7 @@ THIS = "this"
 TCP_PAYLOAD = 1448 / 1514
 """Bytes of a TCP segment over those of the full Ethernet frame that carries it."""
 
-TCP_WINDOW = 4e6
+TCP_WINDOW = 4 * 2.0**20
 """Bytes that a TCP connection of Linux has under way at most by default (the send buffer of tcp_wmem)."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
@@ -88,7 +88,7 @@ class ClusterProfile:
         bandwidth_out, bandwidth_in: effective bandwidth of a host's link, bits/s. Without `host`, every node is a
             host. latency_s: from one host to another, seconds one way.
         message_s: of a message beside its latency, overhead and bytes: both ends wake for it.
-        window_bytes: that a connection between hosts has under way at most: it carries them once in a round trip.
+        window_bytes: that a connection between hosts has under way at most, until a third of them is acknowledged.
         slow_start: a connection that was idle for a while begins slowly, as Linux does it by default.
         overhead_s: to prepare a message, seconds. A connection prepares one message at a time, while others flow.
         full_duplex: sending and receiving each have their bandwidth; otherwise they share `bandwidth_out`.

@@ -78,7 +78,9 @@ def test_a_step_inside_a_round_takes_as_long_as_a_run_whose_last_round_is_that_s
         ended = [*[4] * whole_rounds, left]
         short = merge([rounds_of(ended, seconds).to_arrays() for seconds in compute], gflops=100.0)
         (seconds,) = cluster_time(averaging_trace(3, local_steps=4, compute=compute), cluster, [sum(ended)]).seconds
-        assert seconds == pytest.approx(replay(short, cluster, rounds=len(ended)).seconds, rel=0.01)
+        # Exchanges in turns hide less behind the computing of slower nodes after a shorter round.
+        exact = replay(short, cluster, rounds=len(ended)).seconds
+        assert seconds == pytest.approx(exact, rel=0.01, abs=2 * cluster.latency_s)
 
 
 def rounds_of(lengths, seconds):

@@ -13,7 +13,7 @@ import numpy as np
 from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.queues import insert
-from istbench.cluster.simulator.state import State
+from istbench.cluster.simulator.state import WAKING, State
 
 _FIRST_BYTES = 14_480  # ten segments of 1448 bytes (RFC 6928)
 _MOST_PAUSES = 64  # of a message; the windows of a longer one are put together
@@ -127,10 +127,12 @@ def start_flow(state: State, pair: int, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     size = connection.bytes_after
     if shared.tcp_window < np.inf and _has_window(state, pair):
-        joined = np.ceil(state.message[connection.wire_head].bytes / (_MOST_PAUSES * shared.tcp_window))
         if now >= connection.window_ends:
-            connection.window_ends = now + 2 * shared.latency * max(1.0, joined)
-            connection.window_left = shared.tcp_window * max(1.0, joined)
+            joined = max(1.0, np.ceil(connection.bytes_after / (_MOST_PAUSES * shared.tcp_window)))
+            capacity = state.link[state.node[connection.source].link_out].capacity
+            pause_s = 2 * shared.latency + WAKING * shared.tcp_window / capacity
+            connection.window_ends = now + pause_s * joined
+            connection.window_left = shared.tcp_window * joined
         size = min(size, connection.window_left)
         connection.window_left -= size
     state.flow[shared.flowing].pair = pair

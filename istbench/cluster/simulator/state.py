@@ -10,6 +10,7 @@ from istbench.cluster.simulator.program import Fields, Program, Records, records
 from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
 
 _MOST_MORE = 3  # an uplink each way and the backplane
+WAKING = 1 / 3  # of a window is acknowledged before Linux wakes the sender
 _RETRANSMISSION_S = 0.2  # after a round trip and this time without messages, a connection begins slowly
 _SLOW_FROM_S = 1e-3  # of latency; a slow start on a shorter link takes less time than the messages themselves
 SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
@@ -155,7 +156,7 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     """A copy of `blank` on the network of `profile`."""
     network = network_of(profile, len(blank.node))
     slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
-    limits = profile.window_bytes < 2 * profile.latency_s * network.capacity.max()
+    limits = (1 - WAKING) * profile.window_bytes < 2 * profile.latency_s * network.capacity.max()
     link = records(
         len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
     )

@@ -10,6 +10,7 @@ from istbench.cluster.simulator import replay
 
 FAR = 0.05  # one way
 FIRST = 14_480
+WINDOW = 0.25 * BANDWIDTH * 2 * FAR / (1 - 0.25 / 3)  # a quarter of the bandwidth
 
 
 def sent(size, peers, pause_s=0.0):
@@ -32,16 +33,16 @@ def seconds(program, **changes):
 
 
 @pytest.mark.parametrize("windows", [0.5, 1.0, 2.5, 4.0])
-def test_a_connection_pauses_after_each_window_until_a_round_trip_is_over(windows):
+def test_a_connection_pauses_after_each_window_until_a_third_is_acknowledged(windows):
     size = SIZE / windows
     far = 1.25 * size / BANDWIDTH  # a round trip takes longer than a window
     pauses = math.ceil(windows) - 1
     found = replay(sent(SIZE, (1,)), cluster(latency_s=far, overhead_s=0.0, window_bytes=size)).seconds
-    assert found == exactly(pauses * 2 * far + (SIZE - pauses * size) / BANDWIDTH + far)
+    assert found == exactly(pauses * (2 * far + size / 3 / BANDWIDTH) + (SIZE - pauses * size) / BANDWIDTH + far)
 
 
 def test_a_window_longer_than_a_round_trip_never_pauses():
-    assert seconds(sent(SIZE, (1,)), window_bytes=BANDWIDTH * 2 * FAR) == exactly(SIZE / BANDWIDTH + FAR)
+    assert seconds(sent(SIZE, (1,)), window_bytes=1.5 * BANDWIDTH * 2 * FAR) == exactly(SIZE / BANDWIDTH + FAR)
 
 
 def test_the_next_message_has_the_rest_of_the_window():
@@ -55,16 +56,14 @@ def test_the_next_message_has_the_rest_of_the_window():
 
 
 def test_a_very_long_message_takes_a_window_in_each_round_trip():
-    window = 0.25 * BANDWIDTH * 2 * FAR
-    size = 1000 * int(window)
-    assert seconds(sent(size, (1,)), window_bytes=window) == pytest.approx(size / (0.25 * BANDWIDTH), rel=0.02)
+    size = 1000 * int(WINDOW)
+    assert seconds(sent(size, (1,)), window_bytes=WINDOW) == pytest.approx(size / (0.25 * BANDWIDTH), rel=0.02)
 
 
 @pytest.mark.parametrize(("peers", "rate"), [(2, 0.25), (3, 0.25), (8, 0.125)])
 def test_connections_below_their_windows_share_a_link(peers, rate):
-    window = 0.25 * BANDWIDTH * 2 * FAR
-    size = 40 * int(window)
-    found = seconds(sent(size, tuple(range(1, peers + 1))), window_bytes=window)
+    size = 40 * int(WINDOW)
+    found = seconds(sent(size, tuple(range(1, peers + 1))), window_bytes=WINDOW)
     assert found == pytest.approx(size / (rate * BANDWIDTH) + FAR, rel=0.03)
 
 
