@@ -154,8 +154,12 @@ class ClusterProfile:
     @property
     def uniform(self) -> bool:
         """Whether all nodes are equal, each with one link of its own to a switch that is no bottleneck."""
-        one_link_each = self.host is None and self.narrow_rack is None and self.backplane is None
-        return one_link_each and len(set(self.speeds)) < 2
+        return self.host is None and self.equal_hosts
+
+    @property
+    def equal_hosts(self) -> bool:
+        """Whether all nodes are equal, on hosts with one link each to a switch that is no bottleneck."""
+        return self.narrow_rack is None and self.backplane is None and len(set(self.speeds)) < 2
 
     @property
     def narrow_rack(self) -> Rack | None:
@@ -445,6 +449,7 @@ def _plain(table: Any) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _builtin() -> dict[str, str]:
     folder = files("istbench.cluster") / "profiles"
     return {

@@ -3,10 +3,11 @@
 Let each node do the same as the node `period` ranks before it, with peers that many ranks further. On a cluster of
 equal nodes all of them then do it at the same time: turning the ranks by `period` changes nothing in the
 simulation, which therefore gives turned nodes equal times. A message to a node is a message to the node of the same
-kind.
+kind. On equal hosts of several nodes, this holds for periods of whole hosts.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,15 @@ from istbench.cluster.trace import EVENT, POST, RECEIVE, SEND, Trace
 _COMPARED = [name for name in EVENT.names or () if name not in ("peer", "at")]
 
 
-def fold(trace: Trace) -> Trace:
-    """`trace` with the nodes of its shortest period alone; `trace` itself if no node repeats another."""
-    given, world = len(trace.nodes), trace.world_size
-    for period in range(1, given // 2 + 1):
+def fold(trace: Trace, turn: int = 1) -> Trace:
+    """`trace` with the nodes of its shortest period alone, a multiple of `turn`, which divides the number of nodes.
+
+    It is `trace` itself if it holds such a number of nodes, and none repeats another.
+    """
+    world = trace.world_size
+    trace = unfold(trace, math.lcm(len(trace.nodes), turn))
+    given = len(trace.nodes)
+    for period in range(turn, given // 2 + 1, turn):
         if given % period == 0 and all(
             repeats(trace.nodes[rank], trace.nodes[rank - period], period, world) for rank in range(period, given)
         ):
@@ -30,13 +36,14 @@ def fold(trace: Trace) -> Trace:
     return trace
 
 
-def unfold(trace: Trace) -> Trace:
-    """`trace` with all its nodes, also those that repeat the ones it holds."""
+def unfold(trace: Trace, count: int | None = None) -> Trace:
+    """`trace` with its first `count` nodes, also those that repeat the ones it holds; with all by default."""
     given, world = len(trace.nodes), trace.world_size
-    if given == world:
+    count = world if count is None else count
+    if given == count:
         return trace
     return dataclasses.replace(
-        trace, nodes=tuple(_turned(trace.nodes[rank % given], rank - rank % given, world) for rank in range(world))
+        trace, nodes=tuple(_turned(trace.nodes[rank % given], rank - rank % given, world) for rank in range(count))
     )
 
 

@@ -81,9 +81,7 @@ def _start_head(state: State, pair: int, now: float) -> None:
     connection.flow_start = now
     connection.bytes_after = state.message[connection.wire_head].bytes
     until = state.message[connection.wire_head].ready_at
-    if max(now, until) - connection.idle_since > shared.slow_from and not inside(
-        state, connection.source, connection.target
-    ):
+    if not connection.inside and max(now, until) - connection.idle_since > shared.slow_from:
         until = max(now, until) + _slow_start(state, pair)
     _start_flow_at(state, pair, until, now)
 
@@ -136,7 +134,7 @@ def start_flow(state: State, pair: int, now: float) -> None:
         size = min(size, connection.window_left)
         connection.window_left -= size
     state.flow[shared.flowing].pair = pair
-    _lay_route(state, shared.flowing, connection.source, connection.target)
+    _lay_route(state, shared.flowing, pair)
     shared.flowing += 1
     shared.links_changed = 1
     connection.bytes_left = size
@@ -150,17 +148,16 @@ def start_flow(state: State, pair: int, now: float) -> None:
 def _has_window(state: State, pair: int) -> bool:
     """Whether the window can hold back the head: not inside a host. Segments that wait are slower than it."""
     connection = state.connection[pair]
-    return state.message[connection.wire_head].waits_s == 0 and not inside(
-        state, connection.source, connection.target
-    )
+    return bool(not connection.inside and state.message[connection.wire_head].waits_s == 0)
 
 
 @jit_part
-def _lay_route(state: State, number: int, source: int, target: int) -> None:
+def _lay_route(state: State, number: int, pair: int) -> None:
     """The links that flow `number` crosses."""
-    flow, own, other = state.flow[number], state.node[source], state.node[target]
+    flow, connection = state.flow[number], state.connection[pair]
+    own, other = state.node[connection.source], state.node[connection.target]
     flow.more = 0
-    if inside(state, source, target):
+    if connection.inside:
         flow.out, flow.into = own.inside_out, other.inside_in
         return
     flow.out, flow.into = own.link_out, other.link_in
@@ -173,21 +170,15 @@ def _lay_route(state: State, number: int, source: int, target: int) -> None:
 
 
 @jit_part
-def latency_of(state: State, source: int, target: int) -> float:
-    """Seconds from node `source` to node `target`, one way."""
-    return float(state.shared[0].latency_inside if inside(state, source, target) else state.shared[0].latency)
+def latency_of(state: State, pair: int) -> float:
+    """Seconds from one end of connection `pair` to the other."""
+    return float(state.shared[0].latency_inside if state.connection[pair].inside else state.shared[0].latency)
 
 
 @jit_part
-def seconds_under_way(state: State, message: int, source: int, target: int) -> float:
-    """Seconds from the time when the last byte could leave node `source` until `message` is at node `target`."""
-    return float(latency_of(state, source, target) + state.shared[0].message + state.message[message].waits_s)
-
-
-@jit_part
-def inside(state: State, source: int, target: int) -> bool:
-    """Whether both nodes are on one host. A node may stand for several, each on its own host."""
-    return bool(state.shared[0].shares_hosts and state.node[source].host == state.node[target].host)
+def seconds_under_way(state: State, message: int, pair: int) -> float:
+    """Seconds from the time when the last byte of `message` could leave until it is at the other end of `pair`."""
+    return float(latency_of(state, pair) + state.shared[0].message + state.message[message].waits_s)
 
 
 @jit_part
@@ -214,7 +205,7 @@ def end_flow(state: State, which: int, now: float) -> int:
     _take_off(state, which)
     shared.messages += 1
     connection.idle_since = now
-    _send_off(state, message, target, now + seconds_under_way(state, message, source, target))
+    _send_off(state, message, target, now + seconds_under_way(state, message, pair))
     if connection.wire_head >= 0:
         _start_head(state, pair, now)
     return int(message)

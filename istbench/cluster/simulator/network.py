@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Floats, Ints
@@ -15,18 +16,20 @@ class Network(NamedTuple):
         capacity, burst: of each link, bytes a second and bytes. The outgoing links of hosts come first, then the
             incoming ones if full duplex. Links of nodes inside hosts, out and in, uplinks of racks, out and in, and
             the backplane follow where the profile has them.
-        node: by name, for each node [n], its host, its rack, and the links of both and of its own, out and in.
+        node: by name, for each node [n], its rack, and the links of both and of its own, out and in.
         backplane: number of the link that all hosts share; -1 without one.
+        inside: whether each connection is between nodes of one host [n * world], as `Program` names them.
     """
 
     capacity: Floats
     burst: Floats
     node: dict[str, Ints]
     backplane: int
+    inside: NDArray[np.bool_]
 
 
-def network_of(profile: ClusterProfile, n: int) -> Network:
-    """The links between `n` nodes of `profile`."""
+def network_of(profile: ClusterProfile, n: int, world: int) -> Network:
+    """The links between `n` nodes of `profile`, which stand for `world` nodes."""
     rate: list[float] = []
     burst: list[float] = []
 
@@ -40,7 +43,7 @@ def network_of(profile: ClusterProfile, n: int) -> Network:
     link_out = link_in = add(int(host[-1]) + 1, profile.bandwidth_out) + host
     if profile.full_duplex:
         link_in = add(int(host[-1]) + 1, profile.bandwidth_in) + host
-    node = {"host": host, "rack": np.zeros(n, np.int64), "link_out": link_out, "link_in": link_in}
+    node = {"rack": np.zeros(n, np.int64), "link_out": link_out, "link_in": link_in}
     if profile.host is not None:
         node["inside_out"] = add(n, profile.host.bandwidth, 0.0) + rank
         node["inside_in"] = add(n, profile.host.bandwidth, 0.0) + rank
@@ -49,4 +52,8 @@ def network_of(profile: ClusterProfile, n: int) -> Network:
         node["uplink_out"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
         node["uplink_in"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
     backplane = -1 if profile.backplane is None else add(1, profile.backplane)
-    return Network(np.array(rate), np.array(burst), node, backplane)
+    inside = np.zeros((n, world), np.bool_)
+    if profile.host is not None:
+        peer = (rank[:, None] + np.arange(world)) % world
+        inside = peer // profile.host.nodes == host[:, None]
+    return Network(np.array(rate), np.array(burst), node, backplane, inside.ravel())

@@ -165,7 +165,7 @@ def _waits_of_segments(program: Program, state: State, pair: int, size: float, s
     saved = min(own, state.shared[0].burst)
     if program.world > 2:
         saved += _OVERLAP * own
-    latency = latency_of(state, connection.source, connection.target)
+    latency = latency_of(state, pair)
     return float(further * max(0.0, latency - saved / link.capacity))
 
 

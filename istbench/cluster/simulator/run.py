@@ -77,10 +77,11 @@ def replay(
     if scale is None or not 0 <= scale < math.inf:
         raise UserError(f"cannot replay with a compute scale of {scale}; give a number that is not negative")
     trace = seen_on(trace, profile)
-    if not _equal_nodes(profile):
+    turn = _equal_turn(profile, trace.world_size)
+    if turn and folded and not spans:
+        trace = trace.derived("folded", turn, functools.partial(fold, trace, turn))
+    elif turn != 1:
         trace = unfold(trace)
-    elif folded and not spans:
-        trace = trace.derived("folded", None, functools.partial(fold, trace))
     speeds = profile.speeds_of(len(trace.nodes)) if profile.speeds else ()
     work = scale if scaled is None else scaled.work
     program = trace.derived(
@@ -125,9 +126,16 @@ def replay(
     )
 
 
-def _equal_nodes(profile: ClusterProfile) -> bool:
-    # Without full duplex, saved bursts go to messages in the order of ranks.
-    return profile.uniform and (profile.full_duplex or not profile.burst_bytes)
+def _equal_turn(profile: ClusterProfile, world: int) -> int:
+    """The fewest ranks by which a turn of `world` nodes leaves the cluster as it is; 0 if all turns change it."""
+    if not profile.equal_hosts:
+        return 0
+    hosts_of_several = profile.host_nodes > 1 and world > profile.host_nodes
+    # On a link that several messages share, saved bursts go to them in the order of ranks.
+    if profile.burst_bytes and (hosts_of_several or not profile.full_duplex):
+        return 0
+    turn = profile.host_nodes if hosts_of_several else 1
+    return 0 if world % turn else turn
 
 
 def _of_all(values: Floats, alike: int) -> Floats:

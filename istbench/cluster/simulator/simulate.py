@@ -156,7 +156,7 @@ def _end_flows(program: Program, state: State, now: float) -> None:
         number = slot % program.ops
         if len(state.span) > 0:
             rank, peer = connection.source, connection.target
-            op, arrives = number - program.op_base[rank], now + seconds_under_way(state, message, rank, peer)
+            op, arrives = number - program.op_base[rank], now + seconds_under_way(state, message, pair)
             add_span(state, SPAN_MESSAGE, rank, op, peer, state.message[message].bytes, start, arrives)
         if program.op[number].kind == SEND:
             connection.in_window -= 1

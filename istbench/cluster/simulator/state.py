@@ -17,13 +17,13 @@ SPAN_COMPUTE, SPAN_COMMUNICATION, SPAN_IDLE, SPAN_MESSAGE = range(4)
 
 # A line here is a kind of record; fields without a type are integers, and -1 stands for none.
 _SHARED: Fields = (
-    "window streams at_once looks_back shares_hosts flowing links_changed todo senders runnable stalled overflow "
+    "window streams at_once looks_back flowing links_changed todo senders runnable stalled overflow "
     "backplane overhead_head overhead_tail arrival_head arrival_tail spans messages",
     "latency latency_inside message overhead last_arrival burst cores cpu_byte cpu_message next_end next_computed "
     "tcp_window slow_from",
 )
 _CONNECTION: Fields = (
-    "source target queue_head queue_tail wire_head wire_tail in_window",
+    "source target inside queue_head queue_tail wire_head wire_tail in_window",
     "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
@@ -38,7 +38,7 @@ _MESSAGE: Fields = ("next counts begun", "bytes ready_at waits_s")
 _REPETITION: Fields = ("number open_ops", "")
 _NODE: Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
-    "work_head working send_head host rack link_out link_in inside_out inside_in uplink_out uplink_in",
+    "work_head working send_head rack link_out link_in inside_out inside_in uplink_out uplink_in",
     "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
     "bytes_out bytes_in",
 )
@@ -154,7 +154,7 @@ def blank_state(program: Program, room: Room) -> State:
 
 def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: int) -> State:
     """A copy of `blank` on the network of `profile`."""
-    network = network_of(profile, len(blank.node))
+    network = network_of(profile, len(blank.node), len(blank.connection) // len(blank.node))
     slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
     limits = (1 - WAKING) * profile.window_bytes < 2 * profile.latency_s * network.capacity.max()
     link = records(
@@ -167,12 +167,12 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     state = State(**copies | {"link": link})
     for name, of_nodes in network.node.items():
         state.node[name] = of_nodes
+    state.connection["inside"] = network.inside
     for name, value in {
         "window": window,
         "streams": streams,
         "latency": profile.latency_s,
         "latency_inside": profile.host.latency_s if profile.host is not None else profile.latency_s,
-        "shares_hosts": profile.host is not None,
         "backplane": network.backplane,
         "message": profile.message_s,
         "overhead": profile.overhead_s,

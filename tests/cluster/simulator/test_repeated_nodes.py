@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
-from istbench.cluster.profile import Rack
+from istbench.cluster.profile import Host, Rack
 from istbench.cluster.repeated_nodes import fold
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace_builder import TraceBuilder, merge
@@ -81,6 +81,43 @@ def test_one_of_each_kind_gives_the_figures_of_all(seed, period, times):
     assert one.bytes_sent == exactly(all_nodes.bytes_sent)
     assert one.bytes_received == exactly(all_nodes.bytes_received)
     assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), period=st.sampled_from([1, 2]), size=st.integers(1, 4), hosts=st.integers(1, 3)
+)
+def test_one_host_gives_the_figures_of_all_equal_hosts(seed, period, size, hosts):
+    random = np.random.default_rng(seed)
+    nodes = np.lcm(period, size) * hosts
+    work = turned_trace(random, period, int(nodes))
+    profile = cluster(
+        full_duplex=bool(seed % 3),
+        host=Host(nodes=size, bandwidth=float(random.choice([1, 2, 4])) * BANDWIDTH, latency_s=LATENCY / 7),
+        latency_s=float(random.uniform(0, LATENCY)),
+        overhead_s=float(random.uniform(0, OVERHEAD)),
+    )
+    assert len(fold(fold(work), size).nodes) in {period * size, size, nodes}
+    one, all_nodes = (
+        replay(own, profile, rounds=5, window=1 + seed % 3, streams=1 + seed % 2, folded=folded)
+        for own, folded in ((fold(work), True), (work, False))
+    )
+    assert one.finish_s == pytest.approx(all_nodes.finish_s, rel=1e-3, abs=1e-12)
+    assert one.seconds == pytest.approx(all_nodes.seconds, rel=1e-3)
+    for name in ("compute_s", "communication_s", "idle_s"):
+        difference = getattr(one, name) - getattr(all_nodes, name)
+        assert np.all(np.abs(difference) <= 1e-3 * all_nodes.seconds)
+    assert one.bytes_sent == exactly(all_nodes.bytes_sent)
+    assert one.utilisation_out == pytest.approx(all_nodes.utilisation_out, rel=1e-3)
+    assert one.link_use == pytest.approx(all_nodes.link_use, rel=1e-3)
+    assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
+
+
+def test_saved_bursts_of_a_link_that_nodes_share_are_simulated_for_all():
+    work = turned_trace(np.random.default_rng(3), 1, 6)
+    profile = cluster(host=Host(nodes=2, bandwidth=BANDWIDTH, latency_s=0.0), burst_bytes=1e4)
+    one, all_nodes = (replay(work, profile, rounds=3, folded=folded) for folded in (True, False))
+    assert np.array_equal(one.finish_s, all_nodes.finish_s)
 
 
 def test_thousands_of_equal_nodes_are_one():
