@@ -13,7 +13,7 @@ from istbench.cluster.replay_checks import ReplayCheck, replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, script_time, steady_step
+from istbench.plan.script_time import ChosenMethod, alone_seconds, sent_in_step, step_seconds
 from istbench.plan.size_rounds import SIZE_METHODS, size_trace, sized
 
 LEVELS = (0.5, 0.75, 0.9, 0.95)
@@ -28,7 +28,7 @@ _EVENTS = 150_000
 _CLOSE = 4e-3
 _TRIES = 14
 _QUICK_NODES = 16
-_MANY_MESSAGES = ("zero", "fsdp", "parameter_server", "p3")
+_MANY_MESSAGES = ("zero", "parameter_server", "p3")
 _FLAT = -0.1  # slopes of logarithms above which bandwidth hardly matters
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
 _WIDEST = 1e13  # bits/s: more than any link of today
@@ -103,37 +103,65 @@ class Estimate:
     ddp_s: float
 
 
+class _Cluster:
+    """The cluster of `numbers` and the steps of methods there; each is replayed once.
+
+    Attributes:
+        profile: its links. alone_s: seconds of a step of one node. given: bits/s of the hosts' links, as named.
+    """
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers, self.record = numbers, record_of(numbers)
+        self.profile = cluster_of(numbers, self.record)
+        self.alone_s = alone_seconds(self.record, self.profile)
+        self.given = self.profile.bandwidth_out / self.profile.payload
+        self._methods: dict[str, _Replays] = {}
+
+    def replays(self, method: ChosenMethod, *, typed: bool = True) -> "_Replays":
+        """Those of `method`.
+
+        typed: it was named, so that it may have many messages.
+        """
+        if method.label not in self._methods:
+            self._methods[method.label] = _Replays(self, method, typed=typed)
+        return self._methods[method.label]
+
+    def of_ddp(self) -> "_Replays":
+        """Those of `ddp`, to compare with."""
+        return self.replays(chosen("ddp"))
+
+    def at(self, bandwidth: float) -> ClusterProfile:
+        """The same cluster with `bandwidth` of the hosts' links, as named."""
+        return cluster_of(dataclasses.replace(self.numbers, bandwidth=bandwidth), self.record)
+
+
 class _Replays:
     """The steps of a method at several bandwidths; each is replayed once."""
 
-    def __init__(self, numbers: Numbers, record: ScriptRecord, method: ChosenMethod, *, typed: bool) -> None:
-        self.method, self.cluster = method, cluster_of(numbers, record)
-        self._numbers, self._record = numbers, record
+    def __init__(self, cluster: _Cluster, method: ChosenMethod, *, typed: bool) -> None:
+        self.method, self.cluster = method, cluster
+        record, nodes = cluster.record, cluster.numbers.nodes
         known = sized(method)
         if known is None:
             from istbench.plan.script_trace import script_trace  # torch, which known options need not
 
-            self.trace: Trace = script_trace(record, method, numbers.nodes)
+            self.trace: Trace = script_trace(record, method, nodes)
         else:
             more = {} if typed else {"most": _EVENTS}
-            self.trace = size_trace(record, known, numbers.nodes, **more)
-        self._found: dict[float, float] = {}
-        first = script_time(record, method, self.trace, self.cluster)
-        self.alone_s, self.sent, self.local_steps = first.alone_s, first.sent, first.local_steps
-        self.given = self.cluster.bandwidth_out / self.cluster.payload
-        self._found[self.given] = first.step_s
-        self.step_s = first.step_s
+            self.trace = size_trace(record, known, nodes, **more)
+        self.alone_s = cluster.alone_s
+        self.step_s = self.on(cluster.profile)
+        self._found = {cluster.given: self.step_s}
 
     def at(self, bandwidth: float) -> float:
         """Seconds of a step at `bandwidth` of the hosts' links, as named."""
         if bandwidth not in self._found:
-            there = dataclasses.replace(self._numbers, bandwidth=bandwidth)
-            self._found[bandwidth] = self.on(cluster_of(there, self._record))
+            self._found[bandwidth] = self.on(self.cluster.at(bandwidth))
         return self._found[bandwidth]
 
-    def on(self, cluster: ClusterProfile) -> float:
-        """Seconds of a step on `cluster`."""
-        return steady_step(self.trace, cluster)[1]
+    def on(self, profile: ClusterProfile) -> float:
+        """Seconds of a step on `profile`."""
+        return step_seconds(self.trace, profile)
 
     def bandwidth_for(self, level: float) -> float | None:
         """The least bandwidth at which the share `level` of a step computes; None if no link is that fast."""
@@ -165,7 +193,7 @@ class _Replays:
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
-        exposed = (self.step_s - self.alone_s) * self.local_steps
+        exposed = (self.step_s - self.alone_s) * self.trace.round_steps
         return max(1, math.ceil(exposed * level / ((1 - level) * self.alone_s) - _CLOSE))
 
 
@@ -176,43 +204,40 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
         UserError: for numbers that contradict each other, or for a typed method that cannot train such a model.
     """
     numbers.check()
-    record = record_of(numbers)
-    cluster = cluster_of(numbers, record)
+    cluster = _Cluster(numbers)
     rows: list[EstimateRow] = []
     left_out: list[str] = []
     if numbers.nodes > _QUICK_NODES and not methods:
         names = ", ".join(_MANY_MESSAGES)
-        left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take a minute to replay; name them")
+        left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take up to a minute to replay; name them")
     for method in methods or _defaults(numbers):
         try:
-            rows.append(_row(numbers, _Replays(numbers, record, method, typed=bool(methods))))
+            rows.append(_row(cluster.replays(method, typed=bool(methods))))
         except UserError as error:
             if methods:
                 raise
             left_out.append(f"{method.label}: {error}")
-    ddp = _Replays(numbers, record, ChosenMethod(name="ddp", options={}), typed=True)
     return Estimate(
         numbers=numbers,
-        record=record,
-        cluster=cluster,
-        rows=tuple(sorted(rows, key=lambda row: row.step_s)),
+        record=cluster.record,
+        cluster=cluster.profile,
+        rows=tuple(sorted(rows, key=lambda row: _rounded(row.step_s))),
         left_out=tuple(left_out),
         host_samples=_host_samples(numbers),
-        held_by=_held_by(ddp),
-        helps=_helps(numbers, record),
-        ddp_s=ddp.step_s,
+        held_by=_held_by(cluster.of_ddp()),
+        helps=_helps(cluster),
+        ddp_s=cluster.of_ddp().step_s,
     )
 
 
 def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Seconds of a step at bandwidths around the one given, by method and label."""
-    given = found.cluster.bandwidth_out / found.cluster.payload
+    cluster = _Cluster(found.numbers)
     powers = (step / _CURVE_STEPS for step in range(-2 * _CURVE_STEPS, 2 * _CURVE_STEPS + 1))
-    bandwidths = sorted(min(FASTEST, given * 10**power) for power in powers)
+    bandwidths = sorted(min(FASTEST, cluster.given * 10**power) for power in powers)
     lines = {}
     for row in found.rows:
-        method = ChosenMethod(name=row.method, options=row.options)
-        replays = _Replays(found.numbers, found.record, method, typed=True)
+        replays = cluster.replays(ChosenMethod(name=row.method, options=row.options))
         lines[row.method, row.label] = [(bandwidth, replays.at(bandwidth)) for bandwidth in bandwidths]
     return lines
 
@@ -227,20 +252,21 @@ def _defaults(numbers: Numbers) -> list[ChosenMethod]:
     return [chosen(text) for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES]
 
 
-def _row(numbers: Numbers, replays: _Replays) -> EstimateRow:
+def _row(replays: _Replays) -> EstimateRow:
+    numbers, given = replays.cluster.numbers, replays.cluster.given
     least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
     single = numbers.nodes == 1
     every = SIZE_METHODS[replays.method.name].every if replays.method.name in SIZE_METHODS else ""
     return EstimateRow(
         method=replays.method.name,
         options=replays.method.options,
-        local_steps=replays.local_steps,
+        local_steps=replays.trace.round_steps,
         nodes=numbers.nodes,
         alone_s=replays.alone_s,
         step_s=replays.step_s,
-        low_s=replays.at(replays.given * most),
-        high_s=replays.at(replays.given * least),
-        sent=replays.sent,
+        low_s=replays.at(given * most),
+        high_s=replays.at(given * least),
+        sent=sent_in_step(replays.trace),
         bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
         steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
         check=replay_check(replays.method.name, {}),
@@ -250,14 +276,13 @@ def _row(numbers: Numbers, replays: _Replays) -> EstimateRow:
 def _host_samples(numbers: Numbers) -> float | None:
     if numbers.gpus_per_host == 1:
         return None
-    host = dataclasses.replace(numbers, nodes=numbers.gpus_per_host)
-    replays = _Replays(host, record_of(host), ChosenMethod(name="ddp", options={}), typed=True)
-    return host.nodes * replays.alone_s / replays.step_s
+    ddp = _Cluster(dataclasses.replace(numbers, nodes=numbers.gpus_per_host)).of_ddp()
+    return numbers.gpus_per_host * ddp.alone_s / ddp.step_s
 
 
 def _held_by(ddp: _Replays) -> dict[str, float]:
     """Seconds of a step that would go without each hindrance."""
-    cluster = ddp.cluster
+    cluster = ddp.cluster.profile
     near = dataclasses.replace(
         cluster,
         latency_s=0.0,
@@ -270,18 +295,23 @@ def _held_by(ddp: _Replays) -> dict[str, float]:
     if cluster.host is not None:
         wide = dataclasses.replace(cluster, host=dataclasses.replace(cluster.host, bandwidth=FASTEST))
         found["links inside a host"] = ddp.step_s - ddp.on(wide)
-    return {name: max(0.0, seconds) for name, seconds in found.items()}
+    return {name: max(0.0, _rounded(seconds)) for name, seconds in found.items()}
 
 
-def _helps(numbers: Numbers, record: ScriptRecord) -> tuple[tuple[str, float], ...]:
+def _rounded(seconds: float) -> float:
+    """`seconds` without the last bits, in which equal sums of floats differ."""
+    return round(seconds, 12)
+
+
+def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     """Remedies with the seconds of a step. A placement puts all nodes on one host."""
+    numbers = cluster.numbers
     texts: Iterable[str] = [text for text in _HELPS if numbers.dtype == "float32" or "bf16" not in text]
-    found = [(text, _Replays(numbers, record, chosen(text), typed=True).step_s) for text in texts]
+    found = [(text, cluster.replays(chosen(text)).step_s) for text in texts]
     if numbers.hosts > 1 and numbers.nodes <= 16:
-        together = dataclasses.replace(numbers, gpus_per_host=numbers.nodes)
-        ddp = _Replays(together, record, ChosenMethod(name="ddp", options={}), typed=True)
+        ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()
         found.append((f"ddp with all {numbers.nodes} GPUs in one host", ddp.step_s))
-    return tuple(sorted(found, key=lambda pair: pair[1]))
+    return tuple(sorted(found, key=lambda pair: _rounded(pair[1])))
 
 
 def checked_lines(numbers: Numbers, cluster: ClusterProfile, rows: Sequence[EstimateRow]) -> list[str]:

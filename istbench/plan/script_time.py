@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text, parse_pairs
 from istbench.cluster.clock import ClusterTime, cluster_time
@@ -12,10 +14,12 @@ from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
-from istbench.cluster.trace import Trace
+from istbench.cluster.trace import Trace, round_ends
 from istbench.plan.recorded_step import alone_trace
 
 _STEPS = 64
+_SOON = 3  # rounds after which those that wait for all their messages take equally long
+_EQUAL = 1e-7  # of their seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +78,48 @@ def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profil
     """
     time, step_s = steady_step(trace, profile)
     time = dataclasses.replace(time, check=replay_check(method.name, {}))
-    sent = max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
-    alone = cluster_time(alone_trace(record), profile, [1]).seconds[0]
     return ScriptTime(
         method=method.label,
         nodes=trace.world_size,
         local_steps=trace.round_steps,
         step_s=step_s,
-        alone_s=alone,
-        sent=sent,
+        alone_s=alone_seconds(record, profile),
+        sent=sent_in_step(trace),
         time=time,
     )
+
+
+def alone_seconds(record: ScriptRecord, profile: ClusterProfile) -> float:
+    """The seconds of a step of one node alone on `profile`.
+
+    Raises:
+        UserError: as `cluster_time` does.
+    """
+    return cluster_time(alone_trace(record), profile, [1]).seconds[0]
+
+
+def sent_in_step(trace: Trace) -> float:
+    """Bytes that the busiest node sends in a local step."""
+    return max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
+
+
+def step_seconds(trace: Trace, profile: ClusterProfile) -> float:
+    """The seconds of a step of `trace`, whose rounds are all alike, in the steady state.
+
+    It replays a few rounds, and more only if the last one does not repeat the one before.
+
+    Raises:
+        UserError: as `cluster_time` does.
+    """
+    if trace.rounds >= _SOON:
+        from istbench.cluster.simulator import replay
+
+        found = replay(trace, profile, rounds=_SOON)
+        ends = found.finish_s[:, round_ends(found.mark_kind)]
+        *_, before, last = np.diff(ends, axis=1).T
+        if max(np.ptp(last), np.abs(last - before).max()) <= _EQUAL * last.mean():
+            return float(last.mean()) / trace.round_steps
+    return steady_step(trace, profile)[1]
 
 
 def steady_step(trace: Trace, profile: ClusterProfile) -> tuple[ClusterTime, float]:

@@ -8,9 +8,10 @@ from istbench.base.errors import UserError
 from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
 from istbench.plan.estimate import LEVELS, chosen, estimate
-from istbench.plan.numbers import Layer, Numbers
-from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.numbers import Layer, Numbers, cluster_of, record_of
+from istbench.plan.script_time import ChosenMethod, script_time, steady_step, step_seconds
 from istbench.plan.script_trace import script_trace
+from istbench.plan.size_rounds import size_trace, sized
 from istbench.studies.reproduce.outside import outside_rows
 
 TWO = Numbers(parameters=10_000_000, step_s=0.1, nodes=2, bandwidth=1e9)
@@ -40,7 +41,7 @@ def test_an_estimate_is_the_replay_of_its_record(tmp_path):
         method = ChosenMethod(name=row.method, options=row.options)
         there = machines_of(record).with_bandwidth(1e9)
         replayed = script_time(record, method, script_trace(record, method, 2), there)
-        assert replayed.step_s == row.step_s
+        assert replayed.step_s == pytest.approx(row.step_s, rel=1e-9)
         assert replayed.sent == row.sent
 
 
@@ -116,3 +117,14 @@ def test_the_range_holds_most_measurements_of_others():
         held += found.low_s <= row.measured_s <= found.high_s
     assert held >= 9
     assert len(rows) == 12
+
+
+@pytest.mark.parametrize("numbers", [TWO, HOSTS], ids=["nodes", "hosts"])
+def test_the_seconds_after_a_few_rounds_are_those_of_the_steady_state(numbers):
+    record = record_of(numbers)
+    for text in ("ddp", "zero", "fsdp", "parameter_server", "p3 slice_params=1000000", "local_sgd local_steps=5"):
+        method = chosen(text)
+        trace = size_trace(record, sized(method), numbers.nodes)
+        for bandwidth in (1e8, 1e9, 2e10):
+            there = cluster_of(dataclasses.replace(numbers, bandwidth=bandwidth), record)
+            assert step_seconds(trace, there) == pytest.approx(steady_step(trace, there)[1], rel=1e-5)
