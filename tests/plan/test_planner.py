@@ -258,7 +258,7 @@ def test_one_node_stands_for_all_that_do_the_same(method, monkeypatch):
             short = plan(method, nodes=nodes, cluster=cluster)
             with monkeypatch.context() as context:
                 context.setattr("istbench.plan.planner.one_stands_for_all", lambda *_: False)
-                context.setattr("istbench.cluster.simulator.run.fold", lambda trace: trace)
+                context.setattr("istbench.cluster.simulator.run.fold", lambda trace, turn: trace)
                 assert short.seconds == pytest.approx(plan(method, nodes=nodes, cluster=cluster).seconds, rel=1e-9)
 
 
