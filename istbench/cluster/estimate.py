@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
+from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import POST, SEND, round_ends
 from istbench.cluster.trace_builder import merge
@@ -185,9 +186,10 @@ def round_seconds(
     """
     from istbench.cluster.simulator import replay
 
-    if _messages(nodes, world_size, profile.collectives) > _MOST_MESSAGES:
+    trace = seen_on(merge(nodes, world_size=world_size, window=window), profile)
+    if _messages(trace.nodes, world_size, profile.collectives) > _MOST_MESSAGES:
         return None
-    found = replay(merge(nodes, world_size=world_size, window=window), profile, compute_scale=1.0)
+    found = replay(trace, profile, compute_scale=1.0)
     ends = found.finish_s[:, round_ends(found.mark_kind)].max(axis=0)
     return float(ends[-1] - (ends[-2] if len(ends) > 1 else 0.0))
 

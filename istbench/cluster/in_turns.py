@@ -23,6 +23,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import unfold
 from istbench.cluster.trace import (
     AFTER,
+    COMPUTE,
     EVENT,
     KINDS,
     NOT_COLLECTIVE,
@@ -78,17 +79,35 @@ def buffer_bytes(size: int, nodes: int) -> int:
     return size
 
 
+def buffers_of(events: NDArray[Any], nodes: int) -> tuple[int, int]:
+    """Bytes of the buffers of all-reduces in the `events` of a node: while it computes, and at most."""
+    under_way: dict[int, int] = {}
+    beside = most = 0
+    for code, kind, op, size in events[["code", "kind", "op", "bytes"]].tolist():
+        if code == COMPUTE:
+            beside = max(beside, sum(under_way.values()))
+        elif code == POST and kind == _ALL_REDUCE:
+            under_way[op] = buffer_bytes(size, nodes)
+            most = max(most, sum(under_way.values()))
+        elif code == WAIT:
+            under_way.pop(op, None)
+    return beside, most
+
+
+def turns_on(profile: ClusterProfile, nodes: int) -> bool:
+    """Whether `nodes` nodes of `profile` are distant, and average in turns."""
+    there_and_back = 2 * profile.latency_s if nodes > profile.host_nodes else 0.0
+    return profile.in_turns and takes_turns(there_and_back, profile.collectives)
+
+
 def seen_on(trace: Trace, profile: ClusterProfile) -> Trace:
     """`trace` with the messages of its all-reduces in turns, if the nodes of `profile` take them; else `trace`.
 
     An all-reduce that an operation follows (`after`), or whose wait is not in the sample, stays one of gloo.
     """
-    world = trace.world_size
-    one_host = world <= profile.host_nodes
-    far = takes_turns(0.0 if one_host else 2 * profile.latency_s, profile.collectives)
-    if not far or not profile.in_turns or world == 1:
+    if not turns_on(profile, trace.world_size):
         return trace
-    host_nodes = nodes_of_hosts([profile.host_nodes], world)
+    host_nodes = nodes_of_hosts([profile.host_nodes], trace.world_size)
     return trace.derived("in turns", host_nodes, lambda: _in_turns(trace, host_nodes))
 
 

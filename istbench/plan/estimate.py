@@ -266,7 +266,7 @@ def _row(replays: _Replays) -> EstimateRow:
         step_s=replays.step_s,
         low_s=replays.at(given * most),
         high_s=replays.at(given * least),
-        sent=sent_in_step(replays.trace),
+        sent=sent_in_step(replays.trace, replays.cluster.profile),
         bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
         steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
         check=replay_check(replays.method.name, {}),

@@ -25,11 +25,13 @@ from istbench.cluster.estimate import (
     largest,
     round_seconds,
 )
+from istbench.cluster.in_turns import seen_on, turns_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
+from istbench.cluster.trace_builder import merge
 from istbench.methods.base import Method, OwnKernels, Planned, Remarks
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_method, build_workload
@@ -70,6 +72,7 @@ class _Cell:
     batch_size: int
     footprint: Footprint | None
     expected: str
+    nodes: int
 
 
 def make_plan(
@@ -168,7 +171,7 @@ class _Planner:
             footprint = None
             if isinstance(method, Planned):
                 footprint = method.footprint(model, workload, nodes, batch_size)
-        return _Cell(workload, method, model, batch_size, footprint, expected)
+        return _Cell(workload, method, model, batch_size, footprint, expected, nodes)
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
         shapes = tuple((parameter.shape, parameter.requires_grad) for parameter in footprint.model.parameters())
@@ -188,6 +191,7 @@ class _Planner:
             batches_ahead=cell.workload.batches_ahead,
             on_gpu=self._on_gpu,
             backend=self._request.cluster.collectives,
+            distant=cell.nodes if whole and turns_on(self._request.cluster, cell.nodes) else 0,
             stepping=whole,
         )
         if footprint.before is None:
@@ -249,7 +253,8 @@ class _Planner:
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
-        sent = max(bytes_sent(_first_round(own), nodes, rank, backend) for rank, own in enumerate(events))
+        there = seen_on(merge(events, world_size=nodes), self._request.cluster)
+        sent = max(bytes_sent(_first_round(own), nodes, rank, backend) for rank, own in enumerate(there.nodes))
         if not simulated:
             return sent, None
         with self._simulating():
@@ -273,7 +278,11 @@ class _Planner:
             lines.append("seconds of a round are unknown: it has too many messages to simulate in a minute")
         if self._request.nodes > 1:
             library = {"gloo": "gloo", "nccl": "NCCL"}[self._request.cluster.collectives]
-            lines.append(f"collectives take the messages and the buffers of {library}")
+            far = turns_on(self._request.cluster, self._request.nodes)
+            lines.append(
+                f"collectives take the messages and the buffers of {library}"
+                + (", all-reduces those of istbench's turns between distant nodes" if far else "")
+            )
         lines.append(_computing_line(cell, self._request.cluster))
         return tuple(lines)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.estimate import CellPlan, NodeMemory, fewest, fits
+from istbench.cluster.in_turns import turns_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus
 from istbench.cluster.script_record import ScriptRecord
@@ -71,5 +72,10 @@ def assumptions(record: ScriptRecord) -> tuple[str, ...]:
 
 def _memory(planned: PlannedScript, cluster: ClusterProfile) -> NodeMemory:
     return node_memory(
-        planned.footprint, planned.cost, on_gpu=on_gpus(cluster), backend=cluster.collectives, stepping=False
+        planned.footprint,
+        planned.cost,
+        on_gpu=on_gpus(cluster),
+        backend=cluster.collectives,
+        distant=planned.nodes if turns_on(cluster, planned.nodes) else 0,
+        stepping=False,
     )

@@ -11,6 +11,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.options import option_text, parse_pairs
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import bytes_sent
+from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
@@ -84,7 +85,7 @@ def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profil
         local_steps=trace.round_steps,
         step_s=step_s,
         alone_s=alone_seconds(record, profile),
-        sent=sent_in_step(trace),
+        sent=sent_in_step(trace, profile),
         time=time,
     )
 
@@ -98,9 +99,10 @@ def alone_seconds(record: ScriptRecord, profile: ClusterProfile) -> float:
     return cluster_time(alone_trace(record), profile, [1]).seconds[0]
 
 
-def sent_in_step(trace: Trace) -> float:
-    """Bytes that the busiest node sends in a local step."""
-    return max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
+def sent_in_step(trace: Trace, profile: ClusterProfile) -> float:
+    """Bytes that the busiest node sends in a local step on `profile`."""
+    there = seen_on(trace, profile)
+    return max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(there.nodes)) / trace.steps
 
 
 def step_seconds(trace: Trace, profile: ClusterProfile) -> float:

@@ -367,3 +367,25 @@ def test_activations_alone_can_be_too_much(monkeypatch):
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 10_000_000)
     with pytest.raises(UserError, match=r"activations 0\.0[1-9]"):
         prepare_cell(request, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "while_computing", "in_all"),
+    [
+        ("local_sgd", {}, 0, 1.0),
+        ("diloco", {}, 0, 1.0),
+        ("ddp", {"bucket_mb": 0.0005}, 0.5, 1.0),  # the last of the buckets leaves at the end of the backward pass
+        ("p3", {}, 0, 0.0),
+    ],
+)
+def test_distant_nodes_need_the_buffers_of_their_all_reduces(method, options, while_computing, in_all):
+    far = dataclasses.replace(CLUSTER, latency_s=0.02)
+    for cluster, more in ((far, in_all), (dataclasses.replace(far, in_turns=False), 0.0)):
+        there, here = (plan(method, cluster=own, nodes=3, options=options) for own in (cluster, CLUSTER))
+        buffers = [own.memory.buffers + own.memory.round_buffers for own in (there, here)]
+        size = 3 * PARAMETERS * more  # small tensors of the two other nodes, and the mean
+        assert buffers[0] - buffers[1] == pytest.approx(size, rel=0.01)
+        assert there.memory.buffers - here.memory.buffers >= while_computing * size
+        assert ("turns between distant nodes" in " ".join(there.assumed)) == (cluster is far)
+        # A small tensor goes whole to both others; 4/3 of it in a ring.
+        assert there.sent == pytest.approx(here.sent * (1.5 if more else 1.0), rel=0.01)

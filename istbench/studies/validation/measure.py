@@ -12,6 +12,7 @@ from istbench.base.machine import cores
 from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.base.units import parse_bandwidth
+from istbench.cluster.in_turns import seen_on
 from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, Host, MessageCosts, Rack
 from istbench.cluster.simulator import Replay, replay
@@ -191,7 +192,7 @@ class Validation:
         share: float = 1.0,
     ) -> LabRun:
         trace, dilation = rehearsal.timed.trace, network.lab.dilation if network else 1.0
-        costs = self._ways(network).of(trace) if network else None
+        costs = self._carrying(network, trace)
         profile = lab_profile(network.lab if network else None, costs, 1.0)
         round_s = replay(trace, profile, compute_scale=1 / share).seconds / trace.rounds * dilation
         measured = measured_rounds(round_s, rehearsal.round_steps, self._seconds)
@@ -206,6 +207,12 @@ class Validation:
             share=share,
             expected_s=rehearsal.timed.whole_s + rounds * round_s,
         )
+
+    def _carrying(self, network: ShapedNetwork | None, trace: Trace) -> MessageCosts | None:
+        """The costs of the messages of `trace` on `network`; None without one."""
+        if network is None:
+            return None
+        return self._ways(network).of(seen_on(trace, lab_profile(network.lab, None, 1.0)))
 
     def _ways(self, network: ShapedNetwork) -> MessageWays:
         """The costs of messages in a lab of such nodes. They do not depend on the bandwidth of the links.
@@ -306,7 +313,7 @@ class Validation:
             dilation=point.dilation,
             data=there.data,
             doubt=there.trace.meta.doubt or point.rehearsal.timed.trace.meta.doubt,
-            carrying=self._ways(point.network).of(there.trace) if point.network else None,
+            carrying=self._carrying(point.network, there.trace),
         )
 
 
