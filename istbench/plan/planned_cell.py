@@ -90,13 +90,14 @@ class PlannedCell:
         )
 
     def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
-        """The events of node `rank` in rounds that cover a local step for each of `seconds`.
+        """The events of node `rank` in rounds that cover a local step for each of `seconds`, after an earlier round.
 
         work_s: seconds of work beside the training thread in a step.
         """
         node = TracedNode(rank, self.nodes, self.cost, seconds)
         assert self.footprint.rounds is not None
         rounds = self.footprint.rounds(node)
+        node.lead_in(rounds)
         for _ in range(max(1, len(seconds) // self.method.round_steps)):
             next(rounds)
             node.end_round()

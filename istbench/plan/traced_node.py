@@ -47,7 +47,8 @@ class TracedNode(PlannedNode):
         update: UpdateCost | None = None,
     ) -> None:
         super().__init__(rank, world_size, cost, 0.0)
-        self._steps = itertools.cycle(float(own) for own in seconds)
+        self._in_turn = [float(own) for own in seconds]
+        self._steps = itertools.cycle(self._in_turn)
         self._update = update or UpdateCost()
         self._open = self._updated = self._leading = False
         self._earlier = EarlierOperations()
@@ -60,6 +61,7 @@ class TracedNode(PlannedNode):
         self._end_step()
         self._leading = False
         self._earlier.close()
+        self._steps = itertools.cycle(self._in_turn)
         self._worked.clear()
         self.builder.clear()
 

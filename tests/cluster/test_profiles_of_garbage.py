@@ -19,8 +19,7 @@ PROFILE = {
     "price_per_hour": 0.0, "price_date": "2024-12", "price_source": "none", "burst_bytes": 1e5, "cores": 4,
     "cpu_s_per_byte": 1e-9, "cpu_s_per_message": 1e-4, "memory_gb_per_s": 40.0, "gather_gb_per_s": 20.0,
     "core_gb_per_s": 15.0, "backend": "gloo", "window_bytes": 4e6, "slow_start": False, "burst_bandwidth": "10gbit",
-    "in_turns": True,
-    "speeds": [1.0, 0.5], "backplane": 3e9,
+    "in_turns": False, "speeds": [1.0, 0.5], "backplane": 3e9,
     "host": {"nodes": 4, "bandwidth": "200gbit", "latency_s": 5e-6}, "rack": {"hosts": 8, "uplink": "1gbit"},
 }  # fmt: skip
 
