@@ -90,7 +90,7 @@ class PlannedCell:
         )
 
     def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
-        """The events of node `rank` in rounds that cover a local step for each of `seconds`, after an earlier round.
+        """The events of node `rank`, after an earlier round, in rounds that cover a step for each of `seconds`.
 
         work_s: seconds of work beside the training thread in a step.
         """
