@@ -169,7 +169,8 @@ class ActiveOutputs(Method):
         with self._times("outputs"):
             mine = self._shard.forward(hidden, labels, sets)
         with self._times("exchange"):
-            whole = self._joined(mine)
+            parts = self._exchange.each(torch.from_numpy(mine.values), "normalising the softmax")
+            whole = combined([Normaliser(part.numpy()) for part in parts])
         with self._times("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
         self._active = self._active.and_step(len(sets.rows) / len(sets))
@@ -183,11 +184,6 @@ class ActiveOutputs(Method):
     def _stepped(self) -> None:
         """Called after a step has updated all weights."""
         return
-
-    def _joined(self, mine: Normaliser) -> Normaliser:
-        """The normaliser over all nodes' active outputs."""
-        parts = self._exchange.each(torch.from_numpy(mine.values), "normalising the softmax")
-        return combined([Normaliser(part.numpy()) for part in parts])
 
     def figures(self) -> dict[str, float]:
         """`active_outputs`: mean over samples, of all nodes. `time_...`: shares of this node's time."""
@@ -245,8 +241,8 @@ class ActiveOutputs(Method):
         active = -(-self.options.active(softmax.outputs.size) // world_size)
         with torch.device("meta"):
             used = softmax.part(-(-softmax.units.size // world_size), range(active))
-        normaliser = self.planned_normaliser(batch_size, softmax.outputs.size, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=normaliser)
+        normaliser = 4 * 3 * batch_size  # bytes of a node's part: three numbers a sample
+        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=(normaliser,))
         sizes = {id(weight) for weight in softmax.output_weights(used)}
         hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
         rows = len(softmax.output_weights(part)[1])
@@ -263,10 +259,6 @@ class ActiveOutputs(Method):
             + _PAIR_BYTES * active * batch_size
             + self.index_bytes(rows, softmax.units.size),
         )
-
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of each message with a node's part of the normaliser of the softmax over `outputs`."""
-        return (4 * 3 * samples,)
 
     def index_bytes(self, rows: int, width: int) -> int:
         """Bytes of the index that finds active outputs among `rows` rows of `width` entries."""

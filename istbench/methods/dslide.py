@@ -10,8 +10,8 @@ istbench adds two parts to the active outputs; an option switches each off. `com
 largest for the mean hidden layer are active for all samples. `random_share`: random outputs represent all inactive
 outputs in the softmax. Otherwise inactive outputs would never learn that they are wrong.
 
-In the paper each node gathers all active outputs of the others (`exchange=sparse_outputs`). By default the nodes of
-istbench exchange only the largest output and the sum of exponentials of every sample. This gives the same softmax.
+In the paper each node gathers all active outputs of the others. The nodes of istbench exchange only the largest
+output and the sum of exponentials of every sample. This gives the same softmax.
 """
 
 from dataclasses import dataclass
@@ -23,23 +23,20 @@ from msgspec import Meta
 from torch import nn
 
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import Count, CountOrNone
+from istbench.base.options.numbers import Count
 from istbench.base.options.options import option
 from istbench.base.seeds import derived_seed
 from istbench.methods.active_outputs import ActiveOptions, ActiveOutputs
 from istbench.methods.base import counted
-from istbench.methods.cut_model import HiddenExchange, wide_softmax
+from istbench.methods.cut_model import wide_softmax
 from istbench.methods.slide.active import no_labels
 from istbench.methods.slide.choosing import MOST_TABLES
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.hashing import MOST_BITS
 from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
-from istbench.methods.slide.inversion import Pairs
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.softmax import Normaliser, combined
-from istbench.methods.slide.tables import Tables, tables_bytes
-from istbench.methods.slide.threads import Threads
+from istbench.methods.slide.tables import tables_bytes
 from istbench.workloads.base import Workload
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
@@ -62,7 +59,6 @@ class DistributedSLIDE(ActiveOutputs):
             0, "K, functions of a table; 0 to choose K and L by target_active"
         )
         tables: Annotated[int, Meta(ge=0, le=10_000)] = option(0, "L, tables; 0 to choose K and L by target_active")
-        bucket_limit: CountOrNone = option(0, "most active outputs that a sample takes from a bucket; 0 takes all")
         common_share: _Share = option(
             0.4, "share of target_active that all samples have: largest for the mean hidden layer"
         )
@@ -72,12 +68,6 @@ class DistributedSLIDE(ActiveOutputs):
         rebuild_first: Count = option(20, "steps before the first rebuild of the tables")
         rebuild_growth: Annotated[float, Meta(ge=0, le=10)] = option(
             0.1, "steps between rebuilds grow by e to this power; 0 for no growth"
-        )
-        rebuild_share: Annotated[float, Meta(gt=0, le=1)] = option(
-            1.0, "share of outputs that a rebuild hashes, the most changed first"
-        )
-        exchange: Literal["small", "sparse_outputs"] = option(
-            "small", "small: three numbers a sample for the softmax; sparse_outputs: all active outputs"
         )
 
         def __post_init__(self) -> None:
@@ -100,8 +90,6 @@ class DistributedSLIDE(ActiveOutputs):
             target=0 if options.functions else target,
             common=common,
             schedule=RebuildSchedule(first=options.rebuild_first, growth=options.rebuild_growth),
-            limit=options.bucket_limit or None,
-            share=options.rebuild_share,
         )
         self._chosen_by = self._some_inputs(workload)
         self._index = Index(
@@ -114,8 +102,6 @@ class DistributedSLIDE(ActiveOutputs):
         )
         self._note = ""
         self._hidden: np.ndarray = np.empty((0, self._softmax.units.size), np.float32)  # of the last step
-        if options.rebuild_share < 1:
-            _compile_update(self._threads)
         return self._shard_of(weight, bias, index=self._index, random=random)
 
     def _some_inputs(self, workload: Workload) -> Any:
@@ -177,11 +163,6 @@ class DistributedSLIDE(ActiveOutputs):
             self._build_tables()
         return super()._step_outputs(hidden, targets)
 
-    def _joined(self, mine: Normaliser) -> Normaliser:
-        if self.options.exchange == "small":
-            return super()._joined(mine)
-        return gathered_normaliser(self._exchange, mine, *self._shard.active_outputs(), self._rows.start)
-
     def _stepped(self) -> None:
         self._index.stepped(self.local_step + 1, self._hidden)
 
@@ -196,14 +177,10 @@ class DistributedSLIDE(ActiveOutputs):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         index = state["index"]
-        arrays = {name: index[name].numpy() for name in ("rows", "starts", "changes", "common")}
+        arrays = {name: index[name].numpy() for name in ("rows", "starts", "common")}
         _check_rows(arrays["rows"], arrays["starts"], arrays["common"], len(self._rows))
-        self._index.load(
-            **arrays,
-            functions=counted(index, "functions"),
-            drawn=counted(index, "drawn"),
-            rebuilds=counted(index, "rebuilds"),
-        )
+        functions, rebuilds = (counted(index, name) for name in ("functions", "rebuilds"))
+        self._index.load(**arrays, functions=functions, rebuilds=rebuilds)
         self._note = self._starting_note()
 
     @classmethod
@@ -219,25 +196,12 @@ class DistributedSLIDE(ActiveOutputs):
                 f"and a code has at most {MOST_BITS} bits; lower functions"
             )
 
-    def planned_normaliser(self, samples: int, outputs: int, world_size: int) -> tuple[int, ...]:
-        """Bytes of each message for the softmax; see `ActiveOutputs`."""
-        if self.options.exchange == "small":
-            return super().planned_normaliser(samples, outputs, world_size)
-        active = -(-self.options.active(outputs) // world_size)
-        return SAMPLE_BYTES * samples, PAIR_BYTES * active * samples
-
     def index_bytes(self, rows: int, width: int) -> int:
         """Bytes of the tables; the most possible if istbench chooses them."""
         bits = _bits(self.options.family, width)
         if self.options.functions:
-            return tables_bytes(rows, self.options.tables, self.options.functions, bits) + 4 * rows
+            return tables_bytes(rows, self.options.tables, self.options.functions, bits)
         return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
-
-
-def _compile_update(threads: Threads) -> None:
-    """Compile the kernels of a partial rebuild off the clock: the first may come long after the warm-up."""
-    tables = Tables(np.zeros((1, 1), np.int32), np.array([[0, 1]], np.int32))
-    tables.update(np.empty(0, np.int64), np.empty((1, 0), np.int32), threads)
 
 
 def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:
@@ -251,44 +215,3 @@ def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: 
 def _bits(family: str, width: int) -> int:
     """Bits of a hash function over vectors of `width` entries."""
     return _FAMILIES[family](width, 0, 0, 0).bits
-
-
-PAIR_BYTES, SAMPLE_BYTES = 8, 8  # sent: an output's number and value; a sample's count and true outputs
-
-
-def gathered_normaliser(
-    exchange: HiddenExchange, mine: Normaliser, pairs: Pairs, outputs: np.ndarray, first: int
-) -> Normaliser:
-    """The paper's exchange: every node gathers all active outputs with their numbers, and normalises by itself.
-
-    Args:
-        mine: the normaliser of this node. pairs, outputs: its active outputs and their values, float32 [pairs].
-        first: its first output.
-    """
-    samples = len(mine.values)
-    heads = np.stack([np.bincount(pairs.samples, minlength=samples).astype(np.float32), mine.values[:, 2]])
-    all_heads = exchange.each(torch.from_numpy(heads), "gathering counts of active outputs").numpy()
-    counts = all_heads[:, 0].astype(np.int64)
-    order = np.argsort(pairs.samples, kind="stable")
-    sent = np.zeros((2, int(counts.sum(axis=1).max())), np.int32)
-    sent[0, : len(order)] = (np.repeat(pairs.rows, np.diff(pairs.starts)) + first)[order]
-    sent[1, : len(order)] = outputs[order].view(np.int32)
-    parts = exchange.each(torch.from_numpy(sent), "gathering active outputs").numpy()
-    return combined(
-        [
-            Normaliser(_normalised(part[1, : own.sum()].view(np.float32), own, head[1]))
-            for part, own, head in zip(parts, counts, all_heads, strict=True)
-        ]
-    )
-
-
-def _normalised(outputs: np.ndarray, counts: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """The values of a `Normaliser` for outputs in the order of samples, `counts` of each."""
-    values = np.stack([np.full(len(counts), -np.inf, np.float32), np.zeros(len(counts), np.float32), true], axis=1)
-    filled = np.flatnonzero(counts)
-    if len(filled):
-        starts = (np.cumsum(counts) - counts)[filled]
-        values[filled, 0] = np.maximum.reduceat(outputs, starts)
-        exponentials = np.exp(outputs - np.repeat(values[:, 0], counts))
-        values[filled, 1] = np.add.reduceat(exponentials, starts)
-    return values

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from istbench.base.machine import cores
 from istbench.methods.slide.active import Labels
 from istbench.methods.slide.dwta import DWTA
-from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule, common_rows, largest
+from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule, common_rows
 from istbench.methods.slide.inversion import inverted
 from istbench.methods.slide.kernels import backward, row_outputs
 from istbench.methods.slide.optimizer import RowOptimizer, Rule
@@ -165,23 +165,18 @@ def sparse_step(
         whole = normaliser(outputs, pairs, labels, threads)
         slopes = output_gradient(outputs, pairs, labels, whole.logs, labelled, threads)
     with timed(seconds, "gradients and update"):
-        backward(
-            shard.weight, shard.bias, hidden, slopes, pairs, shard.optimizer, LR, threads, changes=index.changes
-        )
+        backward(shard.weight, shard.bias, hidden, slopes, pairs, shard.optimizer, LR, threads)
     return len(pairs), len(pairs.rows)
 
 
 def rebuild(index: Index, shard: OutputShard, hidden: np.ndarray, threads: Threads, seconds: Seconds) -> None:
-    """A rebuild with new functions and tables, its largest part alone, and a move of a tenth of the rows."""
+    """A rebuild with new functions and tables, and its largest parts alone."""
     with timed(seconds, "rebuild"):
         index.stepped(index.rebuilds + 1, hidden)
     with timed(seconds, "rebuild: hash all rows"):
         index.family.codes(shard.weight, threads)
     with timed(seconds, "rebuild: common rows"):
         common_rows(shard.weight, shard.bias, hidden, len(index.common), threads)
-    with timed(seconds, "rebuild of a tenth"):
-        rows = largest(index.changes, len(shard.weight) // 10)
-        index.tables.update(rows, index.codes(shard.weight[rows]), threads)
 
 
 @contextmanager
@@ -217,7 +212,7 @@ def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, s
         if counted:
             totals[name] = [sum(times) for times in zip(*counted.values(), strict=True)]
             print(f"| {name} | **step** | {spread(totals[name], 1e3)} |")
-    for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows", "rebuild of a tenth"):
+    for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows"):
         print(f"| slide | {part} | {spread(seconds['slide'][part], 1e3)} |")
     if "dense" in totals:
         ratios = [dense / sparse for dense, sparse in zip(totals["dense"], totals["slide"], strict=True)]

@@ -33,11 +33,8 @@ EXTREMES = [
 OF_WIDE = [
     ("model_parallel", {"optimizer": "adamw", "weight_decay": 1e6}),
     ("sampled_softmax", {"target_active": 1, "lr": 1e6}),
-    ("dslide", {"functions": 1, "tables": 10_000, "bucket_limit": 1, "common_share": 0, "rebuild_growth": 10}),
-    (
-        "dslide",
-        {"lr": 1e6, "rebuild_first": 1, "rebuild_share": 5e-324, "common_share": 0, "random_share": 1 - 2**-53},
-    ),
+    ("dslide", {"functions": 1, "tables": 10_000, "common_share": 0, "rebuild_growth": 10}),
+    ("dslide", {"lr": 1e6, "rebuild_first": 1, "common_share": 0, "random_share": 1 - 2**-53}),
 ]
 
 

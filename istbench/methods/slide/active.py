@@ -9,7 +9,6 @@ from istbench.methods.slide.threads import Threads, kernel
 
 _SAMPLES_AT_ONCE = 16
 _NO_ROWS = np.empty(0, np.int32)
-_OF_TABLES = 1 << 40  # random numbers from here on are for tables, those below for random rows
 
 
 @dataclass(frozen=True)
@@ -101,21 +100,21 @@ def active_sets(
             vectors. Sampled softmax has neither.
         common: int32, rows that every sample gets.
         random: the number of other rows, which are drawn uniformly; at most all rows.
-        seed: for random rows, and for the choice from buckets over their limit. It must change every step.
+        seed: for random rows. It must change every step.
     """
     samples = len(labels.ends)
     if tables is None or codes is None:
         tables, codes = Tables.empty(size), np.zeros((0, samples), np.int32)
     random = min(random, size)
     room = np.empty(samples, np.int64)
-    _room(tables.starts, codes, labels.ends, tables.limit, len(common) + random, size, room)
+    _room(tables.starts, codes, labels.ends, len(common) + random, size, room)
     ends = np.cumsum(room)
     drawn = np.empty(int(ends[-1]) if samples else 0, np.int32)
     counts, found = np.empty(samples, np.int64), np.empty(samples, np.int64)
 
     def collect(first: int, last: int) -> None:
         _collect(
-            tables.starts, tables.rows, codes, labels.ends, labels.rows, common, ends, tables.limit, random, size,
+            tables.starts, tables.rows, codes, labels.ends, labels.rows, common, ends, random, size,
             np.uint64(seed), first, last, drawn, counts, found,
         )  # fmt: skip
 
@@ -132,7 +131,6 @@ def _room(
     starts: np.ndarray,
     codes: np.ndarray,
     label_ends: np.ndarray,
-    limit: int,
     others: int,
     size: int,
     room: np.ndarray,
@@ -142,7 +140,7 @@ def _room(
         rows = label_ends[sample] - (label_ends[sample - 1] if sample > 0 else 0)
         for table in range(codes.shape[0]):
             code = codes[table, sample]
-            rows += min(limit, starts[table, code + 1] - starts[table, code])
+            rows += starts[table, code + 1] - starts[table, code]
         room[sample] = min(size, rows + others)
 
 
@@ -155,7 +153,6 @@ def _collect(
     labels: np.ndarray,
     common: np.ndarray,
     ends: np.ndarray,
-    limit: int,
     random: int,
     size: int,
     seed: np.uint64,
@@ -175,15 +172,9 @@ def _collect(
         for row in common:
             end = _take(row, taken, drawn, end)
         for table in range(codes.shape[0]):
-            start = starts[table, codes[table, sample]]
-            count = starts[table, codes[table, sample] + 1] - start
-            if count <= limit:
-                for place in range(start, start + count):
-                    end = _take(ids[table, place], taken, drawn, end)
-            else:
-                turn = _draw(seed, sample, _OF_TABLES + table, count)
-                for place in range(turn, turn + limit):
-                    end = _take(ids[table, start + (place if place < count else place - count)], taken, drawn, end)
+            code = codes[table, sample]
+            for place in range(starts[table, code], starts[table, code + 1]):
+                end = _take(ids[table, place], taken, drawn, end)
         found[sample] = end - begin
         end = _pad(begin, min(size, end - begin + random), size, seed, sample, taken, drawn, end)
         counts[sample] = end - begin

@@ -8,7 +8,7 @@ import numpy as np
 from istbench.base.seeds import derived_seed
 from istbench.methods.slide.choosing import Choice, choose
 from istbench.methods.slide.hashing import Family
-from istbench.methods.slide.tables import NO_LIMIT, Tables
+from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads, kernel
 
 COMMON_EVERY = 10
@@ -55,9 +55,7 @@ class IndexOptions:
     Attributes:
         functions, tables: K and L. target: in their place, the number of rows that tables make active for a sample;
             K and L are then chosen whenever functions are drawn. common: rows that are active for every sample.
-        schedule: of rebuilds. limit: rows that an active set takes from a bucket, None for all.
-        share: the share of rows that a rebuild hashes again, the most changed first. Whenever the shares add up to
-            all rows (with 1, at every rebuild), new functions are drawn and hash all rows.
+        schedule: of rebuilds, which draw new functions and hash all rows.
     """
 
     functions: int = 0
@@ -65,13 +63,11 @@ class IndexOptions:
     target: int = 0
     common: int = 0
     schedule: RebuildSchedule
-    limit: int | None = None
-    share: float = 1.0
 
 
-def functions_seed(seed: int, drawn: int) -> int:
-    """The seed of hash functions after `drawn` new draws; `seed` is that of the index."""
-    return derived_seed(seed, "functions", drawn)
+def functions_seed(seed: int, rebuilds: int) -> int:
+    """The seed of hash functions after `rebuilds`; `seed` is that of the index."""
+    return derived_seed(seed, "functions", rebuilds)
 
 
 class Index:
@@ -81,7 +77,6 @@ class Index:
 
     Attributes:
         built: whether there are tables.
-        changes: float32 [n], the change of every row since it was hashed; `kernels.backward` adds to it.
         common: int32, the rows with the largest outputs for the mean hidden vector, at most a few steps old.
         choice: K and L, and the expected number of active rows. rebuilds: their number so far.
     """
@@ -97,8 +92,7 @@ class Index:
         seed: int,
     ) -> None:
         self._kind, self._options, self._seed, self._threads = kind, options, seed, threads
-        self._weight, self._bias, self._drawn = weight, bias, 0
-        self.changes = np.zeros(len(weight), np.float32)
+        self._weight, self._bias = weight, bias
         self.rebuilds = 0
         self.built = False
 
@@ -111,14 +105,13 @@ class Index:
     def _draw(self, hidden: np.ndarray) -> None:
         """Draw new functions and hash all rows."""
         options, weight, threads = self._options, self._weight, self._threads
-        seed = functions_seed(self._seed, self._drawn)
+        seed = functions_seed(self._seed, self.rebuilds)
         self.choice = Choice(functions=options.functions, tables=options.tables, active=0)
         if options.target:
             self.choice = choose(self._kind, weight, hidden, options.target, threads, seed=seed)
         self.family = self._kind(weight.shape[1], self.choice.functions, self.choice.tables, seed)
         self.tables = Tables.empty(len(weight))  # free the memory of the old tables first
-        self.tables = Tables.build(self.family, weight, threads, options.limit)
-        self.changes[:] = 0
+        self.tables = Tables.build(self.family, weight, threads)
 
     def codes(self, hidden: np.ndarray) -> np.ndarray:
         """The codes of `hidden` (float32 [b, width]), int32 [tables, b]."""
@@ -136,13 +129,7 @@ class Index:
         if not due:
             return False
         self.rebuilds += 1
-        if math.floor(self.rebuilds * self._options.share) > self._drawn:
-            self._drawn += 1
-            self._draw(hidden)
-        else:
-            rows = largest(self.changes, round(self._options.share * len(self._weight)))
-            self.tables.update(rows, self.family.codes(self._weight[rows], self._threads), self._threads)
-            self.changes[rows] = 0
+        self._draw(hidden)
         return True
 
     def state(self) -> dict[str, np.ndarray | int]:
@@ -150,38 +137,25 @@ class Index:
         return {
             "rows": self.tables.rows,
             "starts": self.tables.starts,
-            "changes": self.changes,
             "common": self.common,
             "functions": self.choice.functions,
-            "drawn": self._drawn,
             "rebuilds": self.rebuilds,
         }
 
-    def load(
-        self,
-        rows: np.ndarray,
-        starts: np.ndarray,
-        changes: np.ndarray,
-        common: np.ndarray,
-        functions: int,
-        drawn: int,
-        rebuilds: int,
-    ) -> None:
+    def load(self, rows: np.ndarray, starts: np.ndarray, common: np.ndarray, functions: int, rebuilds: int) -> None:
         """Load the `state` of an index with the same options and number of rows.
 
         Raises:
             ValueError: the state does not fit.
         """
         size, tables = len(self._weight), len(rows)
-        family = self._kind(self._weight.shape[1], functions, tables, functions_seed(self._seed, drawn))
+        family = self._kind(self._weight.shape[1], functions, tables, functions_seed(self._seed, rebuilds))
         fitting = ((rows, (tables, size)), (starts, (tables, family.buckets + 1)), (common, (len(common),)))
-        whole = all(own.shape == shape and own.dtype == np.int32 for own, shape in fitting)
-        if not whole or (changes.shape, changes.dtype) != (self.changes.shape, self.changes.dtype):
+        if not all(own.shape == shape and own.dtype == np.int32 for own, shape in fitting):
             raise ValueError("the tables of another index")
         self.family, self.choice = family, Choice(functions=functions, tables=tables, active=0)
-        self.tables = Tables(rows.copy(), starts.copy(), self._options.limit or NO_LIMIT)
-        self.common, self.changes[:] = common.copy(), changes
-        self._drawn, self.rebuilds, self.built = drawn, rebuilds, True
+        self.tables = Tables(rows.copy(), starts.copy())
+        self.common, self.rebuilds, self.built = common.copy(), rebuilds, True
 
 
 def common_rows(

@@ -11,7 +11,6 @@ from istbench.methods.slide.inversion import BLOCKS, Pairs
 from istbench.methods.slide.optimizer import RowOptimizer, Rule
 from istbench.methods.slide.threads import Threads, kernel
 
-_NO_CHANGES = np.empty(0, np.float32)
 _SGD, _ADAM = int(Rule.SGD), int(Rule.ADAM)
 
 
@@ -42,8 +41,6 @@ def backward(
     optimizer: RowOptimizer,
     lr: float,
     threads: Threads,
-    *,
-    changes: np.ndarray | None = None,
 ) -> np.ndarray:
     """Compute the gradient of `vectors` by the old weights and update the rows, in one pass over them.
 
@@ -51,15 +48,12 @@ def backward(
         weight: float32 [n, width], updated. bias: float32 [n], updated.
         vectors: float32 [b, width]. slopes: float32 [pairs], the gradient of `row_outputs`.
         lr: the learning rate of this step.
-        changes: float32 [n]; the update of a row adds its length relative to the row, so that the caller finds the
-            rows that changed most.
 
     Returns:
         float32 [b, width].
     """
     parts = np.empty((BLOCKS, *vectors.shape), np.float32)
-    moved = _NO_CHANGES if changes is None else changes
-    state = (optimizer.next_rates(lr), *optimizer.moments, *optimizer.bias_moments, moved)
+    state = (optimizer.next_rates(lr), *optimizer.moments, *optimizer.bias_moments)
     edges, rows = pairs.edges, pairs.rows
 
     def row_at(number: int) -> int:
@@ -122,7 +116,7 @@ def _backward(
 ) -> None:
     """Fill `of_vectors` with the sums over rows[first:last]; update these, and by `Rule.ADAM` the rows between.
 
-    `state` is `next_rates`, the moments of weight and bias, and the changes.
+    `state` is `next_rates`, and the moments of weight and bias.
     """
     width = weight.shape[1]
     gradient, zeros = np.empty(width, np.float32), np.zeros(width, np.float32)
@@ -161,27 +155,18 @@ def _update(
     state: tuple[np.ndarray, ...],
 ) -> None:
     """Update a row by its gradient."""
-    rates, moments, squares, bias_moments, bias_squares, changes = state
+    rates, moments, squares, bias_moments, bias_squares = state
     rate, root, epsilon = rates[0], rates[1], rates[6]
     keep, take, keep_square, take_square = rates[2], rates[3], rates[4], rates[5]
-    change, length = np.float32(0), np.float32(0)
     for entry in range(weight.shape[1]) if rule == _SGD else range(0):
-        step = rate * gradient[entry]
-        old = weight[row, entry]
-        weight[row, entry] = old - step
-        change += step * step
-        length += old * old
+        weight[row, entry] -= rate * gradient[entry]
     for entry in range(weight.shape[1]) if rule != _SGD else range(0):
         slope = gradient[entry]
         moment = keep * moments[row, entry] + take * slope
         square = keep_square * squares[row, entry] + take_square * slope * slope
         moments[row, entry] = moment
         squares[row, entry] = square
-        step = rate * moment / (np.sqrt(square) * root + epsilon)
-        old = weight[row, entry]
-        weight[row, entry] = old - step
-        change += step * step
-        length += old * old
+        weight[row, entry] -= rate * moment / (np.sqrt(square) * root + epsilon)
     if rule == _SGD:
         bias[row] -= rate * of_bias
     else:
@@ -190,5 +175,3 @@ def _update(
         bias_moments[row] = moment
         bias_squares[row] = square
         bias[row] -= rate * moment / (np.sqrt(square) * root + epsilon)
-    if len(changes) > 0 and change > 0:
-        changes[row] += np.sqrt(change / max(length, np.float32(1e-30)))

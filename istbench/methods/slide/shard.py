@@ -62,12 +62,6 @@ class OutputShard:
         self._pass = hidden, labels, pairs, outputs
         return normaliser(outputs, pairs, labels, self._threads)
 
-    def active_outputs(self) -> tuple[Pairs, np.ndarray]:
-        """The pairs of a row and a sample in the last `forward`, and their outputs with `logs`."""
-        if self._pass is None:
-            raise RuntimeError("active_outputs works between forward and backward")
-        return self._pass[2], self._pass[3]
-
     def backward(self, whole: Normaliser, labelled: np.ndarray, lr: float) -> np.ndarray:
         """Update the rows of the last `forward`; returns their part of its hidden vectors' gradient, [b, width].
 
@@ -79,7 +73,4 @@ class OutputShard:
         hidden, labels, pairs, outputs = self._pass
         self._pass = None
         slopes = output_gradient(outputs, pairs, labels, whole.logs, labelled, self._threads)
-        changes = None if self.index is None else self.index.changes
-        return backward(
-            self.weight, self.bias, hidden, slopes, pairs, self.optimizer, lr, self._threads, changes=changes
-        )
+        return backward(self.weight, self.bias, hidden, slopes, pairs, self.optimizer, lr, self._threads)

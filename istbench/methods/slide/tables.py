@@ -5,8 +5,6 @@ import numpy as np
 from istbench.methods.slide.hashing import HashFamily
 from istbench.methods.slide.threads import Threads, kernel
 
-NO_LIMIT = np.iinfo(np.int32).max
-
 
 class Tables:
     """Rows 0 to n - 1 by their codes: every row is in one bucket of each table.
@@ -14,12 +12,10 @@ class Tables:
     Attributes:
         rows: int32 [tables, n]; those of bucket c of table t are rows[t, starts[t, c]:starts[t, c + 1]], in order.
         starts: int32 [tables, buckets + 1].
-        limit: the most rows that an active set takes from a bucket. From a larger bucket it takes a run of this
-            length, from a place that is drawn for every sample, as if the bucket were a ring.
     """
 
-    def __init__(self, rows: np.ndarray, starts: np.ndarray, limit: int = NO_LIMIT) -> None:
-        self.rows, self.starts, self.limit = rows, starts, limit
+    def __init__(self, rows: np.ndarray, starts: np.ndarray) -> None:
+        self.rows, self.starts = rows, starts
 
     @classmethod
     def empty(cls, size: int) -> "Tables":
@@ -27,11 +23,11 @@ class Tables:
         return cls(np.empty((0, size), np.int32), np.empty((0, 2), np.int32))
 
     @classmethod
-    def build(cls, family: HashFamily, weight: np.ndarray, threads: Threads, limit: int | None = None) -> "Tables":
+    def build(cls, family: HashFamily, weight: np.ndarray, threads: Threads) -> "Tables":
         """Tables of the rows of `weight` (float32 [n, width])."""
         rows = np.empty((family.tables, len(weight)), np.int32)
         starts = np.empty((family.tables, family.buckets + 1), np.int32)
-        tables = cls(rows, starts, limit or NO_LIMIT)
+        tables = cls(rows, starts)
         tables.rebuild(family, weight, threads)
         return tables
 
@@ -41,20 +37,6 @@ class Tables:
 
         def sort(table: int) -> None:
             sort_by_code(self.rows[table].copy(), self.starts[table], self.rows[table])
-
-        threads.run(sort, len(self.rows))
-
-    def update(self, rows: np.ndarray, codes: np.ndarray, threads: Threads) -> None:
-        """Move `rows` (int [m]) to the buckets of their new `codes` (int32 [tables, m]); the others stay.
-
-        It computes the old codes from each table and sorts them again, so that no codes need memory in between.
-        """
-
-        def sort(table: int) -> None:
-            own = np.empty(self.rows.shape[1], np.int32)
-            codes_of_sorted(self.starts[table], self.rows[table], own)
-            own[rows] = codes[table]
-            sort_by_code(own, self.starts[table], self.rows[table])
 
         threads.run(sort, len(self.rows))
 
@@ -88,11 +70,3 @@ def sort_by_code(codes: np.ndarray, starts: np.ndarray, rows: np.ndarray) -> Non
     for code in range(len(starts) - 1, 0, -1):  # every start has moved to where the next one was
         starts[code] = starts[code - 1]
     starts[0] = 0
-
-
-@kernel
-def codes_of_sorted(starts: np.ndarray, rows: np.ndarray, codes: np.ndarray) -> None:
-    """Fill `codes` (int32 [n]) with the codes by which `sort_by_code` sorted `rows`."""
-    for code in range(len(starts) - 1):
-        for place in range(starts[code], starts[code + 1]):
-            codes[rows[place]] = code

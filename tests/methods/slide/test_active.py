@@ -31,10 +31,9 @@ def test_true_rows_come_first_then_those_of_the_buckets_in_the_order_of_tables()
     assert 1 < sets.sizes.mean() < SIZE / 2
 
 
-@pytest.mark.parametrize("limit", [None, 1, 3])
-def test_the_largest_rows_count_as_found_where_the_limit_of_buckets_lets_them_in(limit):
+def test_the_largest_rows_count_as_found_where_a_bucket_has_them():
     """Random rows do not count, common ones do."""
-    tables = Tables.build(FAMILY, WEIGHT, ONE, limit)
+    tables = Tables.build(FAMILY, WEIGHT, ONE)
     common = np.array([17, 80], np.int32)
     of_tables = {"tables": tables, "codes": CODES, "common": common, "seed": 5}
     largest = np.argsort(-(HIDDEN @ WEIGHT.T), axis=1)[:, :50]
@@ -43,14 +42,10 @@ def test_the_largest_rows_count_as_found_where_the_limit_of_buckets_lets_them_in
     kept = rows_of(active_sets(no_labels(len(HIDDEN)), SIZE, ONE, **of_tables))
     wanted = [np.isin(rows, own) for rows, own in zip(largest, kept, strict=True)]
     np.testing.assert_array_equal(found, wanted)
-    if limit is None:
-        buckets = [[sample, *(CODES[table, sample] for table in range(4))] for sample in range(len(HIDDEN))]
-        of_rows = FAMILY.codes(WEIGHT, ONE)
-        for sample, *codes in buckets:
-            there = (of_rows[:, largest[sample]] == np.array(codes)[:, None]).any(axis=0)
-            np.testing.assert_array_equal(found[sample], there | np.isin(largest[sample], common))
-    else:
-        assert found.sum(axis=1).max() <= 4 * limit + len(common)
+    of_rows = FAMILY.codes(WEIGHT, ONE)
+    for sample in range(len(HIDDEN)):
+        there = (of_rows[:, largest[sample]] == CODES[:, sample, None]).any(axis=0)
+        np.testing.assert_array_equal(found[sample], there | np.isin(largest[sample], common))
 
 
 @pytest.mark.parametrize("random", [30, 150, SIZE, 10**9])
@@ -107,22 +102,6 @@ def test_common_rows_are_in_every_set_after_the_true_ones():
     assert sets.found.tolist() == sets.sizes.tolist()
 
 
-def test_a_limit_takes_a_run_of_a_large_bucket_another_one_every_time():
-    tables = Tables(np.arange(SIZE, dtype=np.int32)[None], np.array([[0, 3, SIZE]], np.int32), limit=20)
-    codes = np.array([[0, 1, 1]], np.int32)
-    seen = set()
-    for seed in range(60):
-        small, *large = rows_of(
-            active_sets(labels_of([[], [], []]), SIZE, ONE, tables=tables, codes=codes, seed=seed)
-        )
-        assert small == [0, 1, 2]
-        assert large[0] != large[1]
-        for rows in large:
-            assert rows == [3 + (rows[0] - 3 + place) % (SIZE - 3) for place in range(20)]
-            seen.update(rows)
-    assert seen == set(range(3, SIZE))
-
-
 def test_a_table_without_functions_makes_every_row_active():
     family = SimHash(WIDTH, 0, 1, seed=0)
     tables = Tables.build(family, WEIGHT, ONE)
@@ -132,7 +111,6 @@ def test_a_table_without_functions_makes_every_row_active():
 
 def test_seed_decides_and_threads_do_not():
     tables, two = Tables.build(FAMILY, WEIGHT, ONE), Threads(2)
-    tables.limit = 3
 
     def drawn(threads, seed):
         return active_sets(LABELS, SIZE, threads, tables=tables, codes=CODES, random=60, seed=seed).rows.tolist()
