@@ -95,6 +95,15 @@ def _cut_torn_line(descriptor: int) -> int:
 
 
 @contextmanager
+def write_errors(path: Path, way_out: str = "choose another --out") -> Iterator[None]:
+    """Raise an OSError inside as a UserError, which says that `path` cannot be written, and `way_out`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {way_out}") from None
+
+
+@contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path`, flushed to disk, if no error occurs inside. Else `path` stays unchanged.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from istbench.base.errors import RunFailed, UserError, printable, shown
+from istbench.base.files import write_errors
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import ResultsType, plugin_option, run_options
 from istbench.cli.replaying import named_code
@@ -72,7 +73,8 @@ def command(
                 before = load_trace(run.directory.trace)
                 if not every and not before.meta.doubt:
                     continue
-                beside = _directory_in(results)
+                with write_errors(results, "make it writable"):
+                    beside = Path(tempfile.mkdtemp(prefix="retrace-", dir=results))
                 cell = shortened(resolved(run.directory, plugins, data, display.preparing), before)
                 short = RunDirectory(beside / cell.name)
                 with display.training(cell.header, short) as scratch:
@@ -92,13 +94,6 @@ def command(
     else:
         click.echo(f"{len(done)} of {len(runs)} traces recorded again" + ("" if every else "; --all records all"))
     return EXIT_FAILED if failures else 0
-
-
-def _directory_in(results: Path) -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="retrace-", dir=results))
-    except OSError as error:
-        raise UserError(f"cannot write {results}: {error.strerror}; make it writable") from None
 
 
 def _as_json(cell: str, found: "Retraced") -> dict[str, Any]:

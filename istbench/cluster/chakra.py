@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.base.errors import UserError
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.trace import AFTER, COMPUTE, KINDS, POST, RECEIVE, SEND, WAIT, WORK, Trace
 
@@ -59,12 +58,9 @@ def write_chakra(trace: Trace, about: Mapping[str, Attribute], folder: Path, ste
             "steps": trace.steps,
             "rounds": trace.rounds,
         }
-        try:
-            with writing_whole(path) as file:
-                for message in (_metadata(known), *map(_node, chakra_nodes(events, rank))):
-                    file.write(_varint(len(message)) + message)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+        with write_errors(path), writing_whole(path) as file:
+            for message in (_metadata(known), *map(_node, chakra_nodes(events, rank))):
+                file.write(_varint(len(message)) + message)
         paths.append(path)
     return paths
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, shown
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.base.options.numbers import Count, Duration, Natural, Seconds
 from istbench.cluster.trace import TraceMeta
 
@@ -153,11 +153,8 @@ def save_script(record: ScriptRecord, path: Path) -> None:
         UserError: if the file cannot be written.
     """
     content = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    try:
-        with writing_whole(path) as file:
-            file.write(content + b"\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+    with write_errors(path), writing_whole(path) as file:
+        file.write(content + b"\n")
 
 
 def load_script(path: Path) -> ScriptRecord:

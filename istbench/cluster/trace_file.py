@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from istbench.base.decode import decode_json, regular_file
 from istbench.base.errors import UserError, shown
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.base.options.numbers import MOST_NODES
 from istbench.cluster.trace import EVENT, MOST_EVENTS, TRACE_VERSION, Trace, TraceMeta
 from istbench.cluster.trace_problems import problem
@@ -52,11 +52,8 @@ def save_trace(trace: Trace, path: Path) -> None:
     header = msgspec.json.encode({"version": trace.version, "meta": trace.meta}, order="sorted")
     arrays: dict[str, Any] = {f"node{rank}": events for rank, events in enumerate(trace.nodes)}
     arrays["header"] = np.frombuffer(header, dtype=np.uint8)
-    try:
-        with writing_whole(path) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; free some space or choose another --out") from None
+    with write_errors(path, "free some space or choose another --out"), writing_whole(path) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def load_trace(path: Path) -> Trace:

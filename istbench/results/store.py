@@ -16,7 +16,7 @@ import msgspec
 
 from istbench.base.decode import decode_json, encode_own, read_bytes, regular_file
 from istbench.base.errors import UserError, printable, shown
-from istbench.base.files import append_line, require_no_link, writing_whole
+from istbench.base.files import append_line, require_no_link, write_errors, writing_whole
 from istbench.base.options.texts import message_of
 from istbench.results.events import Evaluation, Event, Fault, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
@@ -61,11 +61,9 @@ class RunDirectory:
                 `require_no_links`.
         """
         self.require_no_links()
-        try:
+        with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
         try:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

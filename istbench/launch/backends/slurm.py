@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from istbench.base.decode import convert, decode_json, read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
-from istbench.base.files import require_no_link, writing_whole
+from istbench.base.files import require_no_link, write_errors, writing_whole
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
 from istbench.base.plugin_code import no_code_from_here
@@ -456,11 +456,8 @@ class Noted:
     def add(self, name: str, identity: str) -> None:
         """Note the job of a cell."""
         text = json.dumps({**self._read(), name: identity}, indent=1)
-        try:
-            with writing_whole(self.path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
+        with write_errors(self.path), writing_whole(self.path) as file:
+            file.write(text.encode())
 
     def _read(self) -> dict[CellName, _JobId]:
         if not self.path.exists():

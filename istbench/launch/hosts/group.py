@@ -11,7 +11,7 @@ from typing import Any
 
 import istbench
 from istbench.base.decode import convert
-from istbench.base.errors import UserError
+from istbench.base.files import write_errors
 from istbench.launch.hosts.check import (
     HostClock,
     HostFacts,
@@ -106,12 +106,10 @@ def own_versions() -> dict[str, str]:
 
 def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], list[str]]:
     marker = needs.out / f".istbench-{secrets.token_hex(8)}"
-    try:
+    with write_errors(needs.out):
         if needs.marks:
             needs.out.mkdir(parents=True, exist_ok=True)
             marker.touch()
-    except OSError as error:
-        raise UserError(f"cannot write {needs.out}: {error.strerror}; choose another --out") from None
     try:
         question: dict[str, Any] = {
             "folder": str(Path.cwd()),

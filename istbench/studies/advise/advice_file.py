@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.decode import decode_json, read_bytes
-from istbench.base.errors import UserError
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.studies.advise.answer import Advice
 
 _NAME = "advice.json"
@@ -19,11 +18,8 @@ def save_advice(advice: Advice, out: Path) -> Path:
         UserError: if it cannot be written.
     """
     path = out / _NAME
-    try:
-        with writing_whole(path) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+    with write_errors(path), writing_whole(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
     return path
 
 

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from istbench.base.decode import decode_json, read_bytes
-from istbench.base.errors import UserError
-from istbench.base.files import append_line, require_no_link
+from istbench.base.files import append_line, require_no_link, write_errors
 from istbench.base.options.numbers import Count, Duration, Seed
 from istbench.base.options.texts import Message, message_of
 from istbench.results.header import CellName
@@ -139,11 +138,9 @@ class Journal:
         self.spent_s = sum(spent.values())
 
     def _append(self, line: _Line) -> None:
-        try:
+        with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_line(self.path, msgspec.json.encode(line))
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}; choose another --out") from None
 
 
 def labels_of(rungs: Iterable[Rung]) -> set[str]:

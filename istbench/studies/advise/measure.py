@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.decode import decode_json, read_bytes, regular_file
-from istbench.base.errors import RunFailed, UserError
-from istbench.base.files import append_line, is_there
+from istbench.base.errors import RunFailed
+from istbench.base.files import append_line, is_there, write_errors
 from istbench.base.machine import cores
 from istbench.launch.backends.backend import Backend, Screen
 from istbench.launch.backends.here import Here
@@ -85,11 +85,9 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
         UserError: if it cannot be written, is no regular file, or would grow beyond what `read_checked` reads.
     """
     path, line = out / LOG, msgspec.json.encode(MeasuredAdvice(advice=advice, truth=dict(truth)))
-    try:
+    with write_errors(path):
         if not _has_line(path, line):
             append_line(path, line)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
     return path
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from istbench.base.errors import UserError
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 
 
 def write_texts(contents: Mapping[Path, str]) -> list[Path]:
@@ -14,9 +13,6 @@ def write_texts(contents: Mapping[Path, str]) -> list[Path]:
         UserError: if one cannot be written.
     """
     for path, text in contents.items():
-        try:
-            with writing_whole(path) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+        with write_errors(path), writing_whole(path) as file:
+            file.write(text.encode())
     return list(contents)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from istbench.base.decode import encode_own
-from istbench.base.errors import UserError, printable
-from istbench.base.files import writing_whole
+from istbench.base.errors import printable
+from istbench.base.files import write_errors, writing_whole
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Tuning
 from istbench.studies.tuning.judge import Contest
@@ -63,11 +63,8 @@ def write_suite(path: Path, text: str) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    try:
-        with writing_whole(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --write") from None
+    with write_errors(path, "choose another --write"), writing_whole(path) as file:
+        file.write(text.encode())
 
 
 def _run_fields(shared: RunRequest) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from istbench.base.decode import decode_json, read_bytes
-from istbench.base.errors import UserError
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.cluster.profile import bandwidth_text
 from istbench.cluster.replay_checks import UNFINISHED, measurement_files, read_measurements
 from istbench.report.output.formats import table_markdown
@@ -64,7 +63,7 @@ class ValidationFiles:
         stems: dict[Path, list[ReplayError]] = {}
         for error in errors:
             stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
-        try:
+        with write_errors(self._folder):
             for stem, own in stems.items():
                 if finished:
                     measured = {error.method for error in own}
@@ -73,8 +72,6 @@ class ValidationFiles:
                     self._write(stem.with_name(f"{stem.name}{UNFINISHED}"), own)
             if finished and not self._scaling:
                 self.write_summary()
-        except OSError as error:
-            raise UserError(f"cannot write {self._folder}: {error.strerror}; choose another --out") from None
         return [stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}") for stem in stems]
 
     def write_summary(self) -> None:
