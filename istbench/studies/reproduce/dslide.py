@@ -6,7 +6,7 @@ from typing import Any
 from istbench.base.options.suite import Suite
 from istbench.studies.reproduce.clocks import MeasuredClock, ReplayedClock
 from istbench.studies.reproduce.finals import Finals
-from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.studies.reproduce.paper import Cells, Difference, Paper, experiment
 from istbench.studies.reproduce.speedups import SpeedUps
 
 _FINALS = "Papers on SLIDE (arXiv 1903.03129 and after)"
@@ -47,63 +47,39 @@ _BASELINE = Difference(
     text="ours is model_parallel of this project, theirs a dense softmax of TensorFlow or Horovod.",
 )
 
+_PRECISIONS = Finals(sources=(_FINALS,), names=_NAMES)
+_ON_ONE = SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock())
+_DISTRIBUTED = "Distributed SLIDE (arXiv 2201.12667)"
+_REPLAYED = ReplayedClock(cluster="m5.2xlarge", bandwidth=100e6)
+
 PAPER = Paper(
     name="dslide",
     title="SLIDE and Distributed SLIDE, arXiv 1903.03129 and 2201.12667",
     experiments=(
-        Experiment(
-            name="precision",
-            title="Amazon-670K with 128 hidden units: final precision@1",
-            at={
-                "laptop": Extent(
-                    cells=(_LAPTOP,),
-                    measure=Finals(sources=(_FINALS,), names=_NAMES),
-                    differs=(_LABELS, _EPOCHS),
-                ),
-                "paper": Extent(
-                    cells=(_PAPER,),
-                    measure=Finals(sources=(_FINALS,), names=_NAMES),
-                    differs=(_EPOCHS,),
-                    needs_data=True,
-                ),
-            },
+        experiment(
+            "precision",
+            "Amazon-670K with 128 hidden units: final precision@1",
+            ([_LAPTOP], _PRECISIONS, (_LABELS, _EPOCHS)),
+            ([_PAPER], _PRECISIONS, (_EPOCHS,)),
+            needs_data=(False, True),
         ),
-        Experiment(
-            name="speedup",
-            title="SLIDE over dense training on one machine: time to a precision",
-            at={
-                "laptop": Extent(
-                    cells=(_LAPTOP,),
-                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock()),
-                    differs=(_LABELS, _EPOCHS, _BASELINE),
-                ),
-                "paper": Extent(
-                    cells=(_PAPER,),
-                    measure=SpeedUps(source="SLIDE (arXiv 1903.03129)", clock=MeasuredClock()),
-                    differs=(_EPOCHS, _BASELINE),
-                    needs_data=True,
-                ),
-            },
+        experiment(
+            "speedup",
+            "SLIDE over dense training on one machine: time to a precision",
+            ([_LAPTOP], _ON_ONE, (_LABELS, _EPOCHS, _BASELINE)),
+            ([_PAPER], _ON_ONE, (_EPOCHS, _BASELINE)),
+            needs_data=(False, True),
         ),
-        Experiment(
-            name="distributed",
-            title="Distributed SLIDE over dense model parallel on four machines: time to a precision",
-            at={
-                "laptop": Extent(
-                    cells=(_LAPTOP_NODES,),
-                    measure=SpeedUps(
-                        source="Distributed SLIDE (arXiv 2201.12667)",
-                        clock=ReplayedClock(cluster="m5.2xlarge", bandwidth=100e6),
-                    ),
-                    differs=(_LABELS, _EPOCHS, _BASELINE),
-                ),
-                "paper": Extent(
-                    cells=(_PAPER_NODES,),
-                    measure=SpeedUps(source="Distributed SLIDE (arXiv 2201.12667)", clock=MeasuredClock()),
-                    differs=(_EPOCHS, _BASELINE),
-                    needs_data=True,
-                ),
-            },
+        experiment(
+            "distributed",
+            "Distributed SLIDE over dense model parallel on four machines: time to a precision",
+            (
+                [_LAPTOP_NODES],
+                SpeedUps(source=_DISTRIBUTED, clock=_REPLAYED),
+                (_LABELS, _EPOCHS, _BASELINE),
+            ),
+            ([_PAPER_NODES], SpeedUps(source=_DISTRIBUTED, clock=MeasuredClock()), (_EPOCHS, _BASELINE)),
+            needs_data=(False, True),
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """The tables of Independent Subnet Training (Yuan et al., arXiv 1910.02120)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.options.suite import Suite
@@ -8,7 +8,7 @@ from istbench.studies.reproduce.clocks import Clock, FittedPoint, MeasuredClock,
 from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.memory import PlannedMemory
-from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Measure, Paper
+from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper, experiment
 
 _CURVES = "IST (arXiv 1910.02120)"
 _FINALS = "IST (arXiv 1910.02120) table 3"
@@ -44,22 +44,6 @@ def _speech(layers: int, seeds: tuple[int, ...], epochs: int) -> Suite:
 
 def _speech_budget(epochs: str) -> Difference:
     return Difference(aspect="budget", text=f"ours is {epochs}; the paper does not give its own.")
-
-
-def _experiment(
-    name: str,
-    title: str,
-    laptop: tuple[Sequence[Cells], Measure, Sequence[Difference]],
-    paper: tuple[Sequence[Cells], Measure, Sequence[Difference]],
-    *,
-    needs_data: tuple[bool, bool] = (False, False),
-) -> Experiment:
-    """An experiment by its cells, its measure and its differences at both scales; whether each needs real data."""
-    of_laptop, of_paper = (
-        Extent(cells=tuple(cells), measure=measure, differs=tuple(differs), needs_data=needs)
-        for (cells, measure, differs), needs in zip((laptop, paper), needs_data, strict=True)
-    )
-    return Experiment(name=name, title=title, at={"laptop": of_laptop, "paper": of_paper})
 
 
 def _curves(workload: str, subject: str, clock: Clock, ours: str, *sources: str) -> Curves:
@@ -234,7 +218,7 @@ PAPER = Paper(
     name="ist",
     title="Independent Subnet Training, arXiv 1910.02120",
     experiments=(
-        _experiment(
+        experiment(
             "speech",
             "Speech: seconds to accuracy, and the speed-ups of the project page",
             (
@@ -244,39 +228,39 @@ PAPER = Paper(
             ),
             (_SPEECH_PAPER, _curves("speech", "Speech", _MEASURED, _OURS, _PAGE), (_WORDS, _BATCH_NORM)),
         ),
-        _experiment(
+        experiment(
             "speech-finals",
             "Speech: final accuracies (table 3)",
             (_SPEECH_LAPTOP, _IST_FINALS, (_WORDS, _speech_budget("40 short epochs"), _BATCH_NORM)),
             (_SPEECH_PAPER, _IST_FINALS, (_WORDS, _speech_budget("60 epochs"), _BATCH_NORM)),
         ),
-        _experiment(
+        experiment(
             "cifar10",
             "CIFAR-10: seconds to accuracy",
             ([_CIFAR_LAPTOP], _curves("cifar10", "CIFAR-10", _V100, _REPLAYED), _CIFAR_DIFFERS),
             ([_CIFAR_PAPER], _curves("cifar10", "CIFAR-10", _MEASURED, _OURS), (_CIFAR_DATA, _CIFAR_UNKNOWN)),
         ),
-        _experiment(
+        experiment(
             "cifar10-finals",
             "CIFAR-10: final accuracies (table 3)",
             ([_CIFAR_LAPTOP], _IST_FINALS, _CIFAR_DIFFERS),
             ([_CIFAR_PAPER], _IST_FINALS, (_CIFAR_DATA, _CIFAR_UNKNOWN)),
         ),
-        _experiment(
+        experiment(
             "imagenet",
             "ImageNet by VGG12: seconds to top-10 accuracy",
             ([_IMAGENET_LAPTOP], _curves("imagenet", "ImageNet", _V100, _REPLAYED), _IMAGENET_NARROW),
             ([_IMAGENET_PAPER], _curves("imagenet", "ImageNet", _MEASURED, _OURS), (_IMAGENET_UNKNOWN,)),
             needs_data=(True, True),
         ),
-        _experiment(
+        experiment(
             "imagenet-finals",
             "ImageNet by VGG12: final top-10 accuracies (table 3)",
             ([_IMAGENET_LAPTOP], _IST_FINALS, _IMAGENET_NARROW),
             ([_IMAGENET_PAPER], _IST_FINALS, (_IMAGENET_UNKNOWN,)),
             needs_data=(True, True),
         ),
-        _experiment(
+        experiment(
             "amazon670k",
             "Amazon-670K: precision by width (table 2)",
             ([_AMAZON_LAPTOP], _IST_PRECISIONS, _AMAZON_NARROW),

@@ -5,7 +5,7 @@ from typing import Any
 
 from istbench.base.options.suite import Suite
 from istbench.studies.reproduce.measured_gains import MeasuredGains
-from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
+from istbench.studies.reproduce.paper import Cells, Difference, Paper, experiment
 from istbench.studies.reproduce.replayed_gains import SLICE_PARAMS, SPLIT_PARAMS, ReplayedGains
 
 SOURCE = "P3 (arXiv 1905.03960)"
@@ -59,41 +59,25 @@ _LAPTOP = (
     _traced("inception_v3", 2, 0.06),
 )
 
+_TIMED = [_timed(model) for model in ("resnet50", "vgg19", "translation")]
+_NOISE = Difference(aspect="data", text="noise in place of images, and made-up sentences.", made_up=True)
+_SERVER = "ours is this project's parameter server, theirs MXNet's"
+_BASELINE = Difference(aspect="baseline", text=f"{_SERVER}.")
+_BASELINE_REPLAYED = Difference(
+    aspect="baseline",
+    text=f"{_SERVER}, which also copies between GPU and host and sends a notification and a pull request for each "
+    "key.",
+)
+
 PAPER = Paper(
     name="p3",
     title="Priority-based parameter propagation, arXiv 1905.03960",
     experiments=(
-        Experiment(
-            name="gains",
-            title="P3 and slicing alone over the parameter server: samples a second, four nodes",
-            at={
-                "laptop": Extent(
-                    cells=_LAPTOP,
-                    measure=ReplayedGains(source=SOURCE),
-                    differs=(
-                        Difference(
-                            aspect="data", text="noise in place of images, and made-up sentences.", made_up=True
-                        ),
-                        Difference(
-                            aspect="baseline",
-                            text="ours is this project's parameter server, theirs MXNet's, which also copies "
-                            "between GPU and host and sends a notification and a pull request for each key.",
-                        ),
-                    ),
-                ),
-                "paper": Extent(
-                    cells=tuple(_timed(model) for model in ("resnet50", "vgg19", "translation")),
-                    measure=MeasuredGains(sources=(SOURCE, _SECOND_HAND)),
-                    differs=(
-                        Difference(
-                            aspect="data", text="noise in place of images, and made-up sentences.", made_up=True
-                        ),
-                        Difference(
-                            aspect="baseline", text="ours is this project's parameter server, theirs MXNet's."
-                        ),
-                    ),
-                ),
-            },
+        experiment(
+            "gains",
+            "P3 and slicing alone over the parameter server: samples a second, four nodes",
+            (_LAPTOP, ReplayedGains(source=SOURCE), (_NOISE, _BASELINE_REPLAYED)),
+            (_TIMED, MeasuredGains(sources=(SOURCE, _SECOND_HAND)), (_NOISE, _BASELINE)),
         ),
     ),
 )
