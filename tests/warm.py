@@ -1,16 +1,17 @@
 """Pythons that begin as forks of a server (`warm_server`), which has imported torch."""
 
 import atexit
-import contextlib
 import functools
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from istbench.launch.processes.orphans import adopt_orphans
+
+_cold = subprocess.Popen._execute_child
 
 
 @functools.cache
@@ -33,43 +34,47 @@ def _server():
     return str(address)
 
 
-class Python:
-    """`python -m` with these words, as `subprocess.Popen` has a process. It begins with torch imported."""
+def _start(popen, words, cwd, env, streams, session):
+    """In place of a new Python: have the server fork one that becomes a child of this process."""
+    os.umask(mask := os.umask(0))
+    files = [own if own != -1 else number for number, own in enumerate(streams)]
+    request = (os.getpid(), str(cwd or Path.cwd()), words, dict(os.environ if env is None else env), session, mask)
+    adopt_orphans()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(_server())
+        socket.send_fds(server, [repr(request).encode()], files)
+        popen.pid = int(server.makefile().readline())
+    adopt_orphans(False)
+    popen._child_created = True
+
+
+def execute_child(popen, words, executable, preexec, close, passed, cwd, env, startup, flags, shell, *rest):
+    """In place of `Popen._execute_child`: begin commands of istbench warm, and others as ever."""
+    module = [str(word) for word in words] if isinstance(words, list | tuple) else []
+    while module[1:2] in (["-P"], ["-u"]):
+        del module[1]
+    if module[:3] != [sys.executable, "-m", "istbench"] and not isinstance(popen, Python):
+        return _cold(popen, words, executable, preexec, close, passed, cwd, env, startup, flags, shell, *rest)
+    pipes, session = rest[:6], rest[-2]
+    sys.audit("subprocess.Popen", sys.executable, words, cwd, env)
+    _start(popen, module[2:], cwd, env, (pipes[0], pipes[3], pipes[5]), session)
+    popen._close_pipe_fds(*pipes)
+    return None
+
+
+class Python(subprocess.Popen):
+    """`python -m` with these words, warm. Its output goes to files: processes that it leaves keep no pipe open."""
 
     def __init__(self, words, cwd=None, session=False, **environment):
-        self.returncode = None
         self._outputs = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115  (read after its end)
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.connect(_server())
-        folder, given = str(cwd or Path.cwd()), {**os.environ, **environment}
-        os.umask(mask := os.umask(0))
-        content = repr((folder, [str(word) for word in words], given, session, mask)).encode()
-        socket.send_fds(self._server, [content], [output.fileno() for output in self._outputs])
-        self._told = self._server.makefile()
-        self.pid = int(self._told.readline())
+        out, error = self._outputs
+        command, env = [sys.executable, "-m", *map(str, words)], {**os.environ, **environment}
+        super().__init__(command, cwd=cwd, env=env, start_new_session=session, stdout=out, stderr=error)
 
-    def _wait(self, seconds):
-        if self.returncode is None and select.select([self._server], [], [], seconds)[0]:
-            self.returncode = int(self._told.readline())
-        return self.returncode
-
-    def poll(self):
-        return self._wait(0)
+    _execute_child = execute_child
 
     def communicate(self, timeout=None):
-        if self._wait(timeout) is None:
-            raise subprocess.TimeoutExpired("python", timeout)
+        self.wait(timeout)
         for output in self._outputs:
             output.seek(0)
         return tuple(output.read() for output in self._outputs)
-
-    def send_signal(self, number):
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def terminate(self):
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        self.send_signal(signal.SIGKILL)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from itertools import pairwise
 
@@ -80,35 +81,38 @@ def start_helper(_, words, kept):
 
 
 def serve(asked):
-    """Fork a program for one connection; tell its process, and how it ended."""
-    content, (out, error), *_ = socket.recv_fds(asked, 1 << 20, 2)
-    folder, words, environment, session, mask = eval(content)
-    process = os.fork()
-    if not process:
+    """Fork a program for one connection, a child of the process that asks."""
+    content, files, *_ = socket.recv_fds(asked, 1 << 20, 3)
+    parent, folder, words, environment, session, mask = eval(content)
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+    elif not os.fork():
         if session:
             os.setsid()
+        while os.getppid() != parent:  # which adopts it, when the process between has ended
+            time.sleep(0.001)
+        asked.sendall(b"%d\n" % os.getpid())
         os.umask(mask)
         os.chdir(folder)
-        os.dup2(out, 1)
-        os.dup2(error, 2)
-        sys.path[0] = folder
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        sys.path[:1] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
         if words[0] == "istbench":  # the fork server of a rank would inherit its connections to other ranks
             multiprocessing.util.spawnv_passfds = start_helper
         run_module(words, environment)
-    os.close(out)
-    os.close(error)
-    asked.sendall(b"%d\n" % process)
-
-    def wait():
-        with asked, contextlib.suppress(BrokenPipeError):
-            asked.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
-
-    threading.Thread(target=wait, daemon=True).start()
+    else:
+        os._exit(0)
+    for file in files:
+        os.close(file)
 
 
 if __name__ == "__main__":
     die_with_parent()
     subprocess_handler.SubprocessHandler._popen = start_rank
     listening = socket.socket(fileno=0)
+    gc.collect()
+    gc.freeze()  # collections of programs leave the modules alone
     while True:
-        serve(listening.accept()[0])
+        with listening.accept()[0] as asked:
+            serve(asked)

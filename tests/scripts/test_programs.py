@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import ssh_hosts
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
 from p3_runs import write_p3_runs
+from warm import execute_child
 
 from istbench.base.errors import UserError
 from istbench.launch.lab import network
@@ -49,6 +51,8 @@ SAYS = {
     "utilisation": ("| 128 | 11.6 | ",),
 }
 """By program, parts of its output."""
+FROM_THE_START = {"early_interrupt", "startup", "stopped_processes"}
+"""Programs that observe starts, or find processes by their words. Commands of others begin with torch imported."""
 
 
 def tried(path):
@@ -230,6 +234,8 @@ def test_a_program_runs(path, request, monkeypatch, capsys, tmp_path):
     if who:
         require(who)
         request.getfixturevalue("only_lab")
+    if path.stem not in FROM_THE_START:
+        monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
     words = [place_of(word, tmp_path, path.stem) or word for word in words]
     monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
     monkeypatch.syspath_prepend(str(path.parent))
