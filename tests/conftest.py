@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 from importlib.metadata import entry_points
@@ -10,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import warm
 from hypothesis import settings
 
 from istbench.launch.processes import local
@@ -136,6 +138,13 @@ def wide_terminal():
     patch.setenv("COLUMNS", "120")
     yield
     patch.undo()
+
+
+@pytest.fixture
+def warm_commands(monkeypatch):
+    """Commands of istbench that this process starts begin with torch imported."""
+    warm.server_address()
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", warm.execute_child)
 
 
 @pytest.fixture

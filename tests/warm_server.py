@@ -83,7 +83,7 @@ def start_helper(_, words, kept):
 def serve(asked):
     """Fork a program for one connection, a child of the process that asks."""
     content, files, *_ = socket.recv_fds(asked, 1 << 20, 3)
-    parent, folder, words, environment, session, mask = eval(content)
+    parent, folder, words, paths, environment, session, mask = eval(content)
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -97,7 +97,7 @@ def serve(asked):
         os.chdir(folder)
         for number, file in enumerate(files):
             os.dup2(file, number)
-        sys.path[:1] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        sys.path[:1] = [*paths, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
         if words[0] == "istbench":  # the fork server of a rank would inherit its connections to other ranks
             multiprocessing.util.spawnv_passfds = start_helper
         run_module(words, environment)

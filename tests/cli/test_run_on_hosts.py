@@ -21,7 +21,7 @@ from istbench.launch.processes.local import LocalLauncher
 from istbench.node.weights_file import saved_digest
 from istbench.results.store import RunDirectory
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("warm_commands")]
 
 WORDS = ["run", "--method", "ist", "--workload", "toy", "--steps", "20", "--seed", "1"]
 WORDS += ["--threads", "1", "--json"]

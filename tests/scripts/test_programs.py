@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +21,6 @@ import ssh_hosts
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
 from p3_runs import write_p3_runs
-from warm import execute_child
 
 from istbench.base.errors import UserError
 from istbench.launch.lab import network
@@ -235,7 +233,7 @@ def test_a_program_runs(path, request, monkeypatch, capsys, tmp_path):
         require(who)
         request.getfixturevalue("only_lab")
     if path.stem not in FROM_THE_START:
-        monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
+        request.getfixturevalue("warm_commands")
     words = [place_of(word, tmp_path, path.stem) or word for word in words]
     monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
     monkeypatch.syspath_prepend(str(path.parent))

@@ -37,7 +37,7 @@ def step():
 
 
 @pytest.fixture
-def record(tmp_path, monkeypatch, capfd):
+def record(tmp_path, monkeypatch, capfd, warm_commands):
     """Runs `istbench record` on a script of this text; returns (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(recorded_script, "__name__", quick_recorded_script.__name__)
