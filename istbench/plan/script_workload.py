@@ -129,9 +129,7 @@ def check_record(method: type[Method], record: ScriptRecord) -> None:
         else ""
     )
     if reason:
-        raise UserError(
-            f"{method.name} {reason}, and a recorded script tells sizes and times alone; train it as a workload"
-        )
+        raise UserError(f"{method.name} {reason}, and sizes and times do not tell them; train it as a workload")
     if record.clips and not issubclass(method.Options, ClippedOptions):
         raise UserError(
             f"{method.name} updates a parameter before the last gradient is known, and {record.script} clips by "

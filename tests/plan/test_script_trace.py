@@ -141,7 +141,7 @@ def test_more_bandwidth_and_fewer_bytes_are_faster():
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("ist", "ist cuts the model by groups of neurons, and a recorded script tells sizes and times alone"),
+        ("ist", "ist cuts the model by groups of neurons, and sizes and times do not tell them"),
         ("dslide", "dslide computes with kernels of its own"),
         ("model_parallel", "'script' has none"),
         ("nothing", "unknown method 'nothing'"),
