@@ -57,7 +57,8 @@ def _main() -> None:
 
     route_to(os.environ["MASTER_ADDR"]).enter(int(os.environ["RANK"]))
     with closing(connect(device=sys.argv[2], timeout_s=LIMIT_S / 2)) as fabric:
-        print(json.dumps(msgspec.to_builtins(bus_bandwidth(fabric, float(sys.argv[3])))))
+        found = bus_bandwidth(fabric, float(sys.argv[3]))
+    print(json.dumps(msgspec.to_builtins(found)))
 
 
 if __name__ == "__main__":

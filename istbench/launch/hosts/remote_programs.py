@@ -13,7 +13,7 @@ from istbench.launch.hosts.action import Agent
 def answers_of(
     agent: Agent, module: str, words: Sequence[str], environments: Sequence[Mapping[str, str]], limit_s: float
 ) -> list[Any]:
-    """What `python -m module words` prints in each of `environments`, all at once.
+    """What `python -m module words` prints last in each of `environments`, all at once.
 
     Raises:
         OSError: with the last line of the first that fails. TimeoutExpired: after `limit_s` seconds.
@@ -35,5 +35,5 @@ def answers_of(
         out, error = process.communicate(timeout=limit_s)
         if process.returncode:
             raise OSError((error.strip().splitlines() or ["it ended without a word"])[-1])
-        found.append(json.loads(out))
+        found.append(json.loads(out.rstrip().rpartition("\n")[2]))  # NCCL_DEBUG has NCCL print lines before it
     return found
