@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from traces import cluster, exactly, random_trace, same
+from traces import blocking, cluster, exactly, random_trace, same
 
 from istbench.cluster.in_turns import FAR_S, seen_on, takes_turns
 from istbench.cluster.profile import Host
@@ -157,3 +157,14 @@ def test_random_traces_replay_at_a_distance(seed):
     found = replay(recorded, apart(int(random.integers(1, 3))))
     assert found.seconds > 0
     assert np.isfinite(found.finish_s).all()
+
+
+def test_in_turns_in_a_lab_with_late_packets():
+    """Seconds measured in the lab at 1 Gbit/s (results/bench.md), of 32 and 100 MB between two and four nodes."""
+    link = {"bandwidth_out": 0.956e9, "bandwidth_in": 0.956e9, "burst_bytes": 245_000, "window_bytes": 4e6}
+    for nodes, size, latency, measured in (
+        (2, 32_000_000, 0.010, 0.2772), (4, 32_000_000, 0.010, 0.4151),
+        (2, 100_000_000, 0.025, 1.2524), (4, 100_000_000, 0.025, 1.3366),
+    ):  # fmt: skip
+        found = replay(same(nodes, blocking("all_reduce", size)), apart(latency_s=latency, **link)).seconds
+        assert found == pytest.approx(measured, rel=0.02)
