@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 
@@ -42,10 +43,12 @@ from istbench.studies.advise.advice_file import load_advice, save_advice
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import NO_TIME, is_scheduled
 from istbench.studies.advise.measure import LOG, read_checked
-from istbench.studies.advise.regret import MeasuredAdvice, calibration, regret
+from istbench.studies.advise.regret import MeasuredAdvice, regret
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
 ROOT = Path(__file__).parents[2]
+BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Edges of the bins of odds. The last one includes odds of 1."""
 TASKS = {
     "speech": "speech --workload-set hidden=512 --target 0.77",
     "text": "text --data data/input.txt --target 2.1",
@@ -475,6 +478,48 @@ def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
         f"| {one.low:g} to {one.high:g} | {one.advised} | {one.expected:.1f} | {one.right} |"
         for one in calibration(checked)
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Advice whose odds lie from `low` to below `high`.
+
+    Attributes:
+        advised, right: how many, and how many of them were first in truth.
+        expected: how many would be, by the mean of their odds.
+    """
+
+    low: float
+    high: float
+    advised: int
+    right: int
+    expected: float
+
+
+def calibration(checked: Iterable[MeasuredAdvice], edges: Sequence[float] = BINS) -> tuple[Calibration, ...]:
+    """The share of advice whose candidate was really first, by bins of its odds, without empty bins.
+
+    Advice counts if at least one other candidate was measured too.
+    """
+    pairs = [
+        (one.advice.odds, found == 0.0)
+        for one in checked
+        if len(one.truth) > 1 and (found := regret(one.advice, one.truth)) is not None
+    ]
+    bins = []
+    for low, high in pairwise(edges):
+        inside = [(odds, right) for odds, right in pairs if low <= odds < high or odds == high == edges[-1]]
+        if inside:
+            bins.append(
+                Calibration(
+                    low=low,
+                    high=high,
+                    advised=len(inside),
+                    right=sum(right for _, right in inside),
+                    expected=math.fsum(odds for odds, _ in inside),
+                )
+            )
+    return tuple(bins)
 
 
 if __name__ == "__main__":

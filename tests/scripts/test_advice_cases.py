@@ -213,3 +213,35 @@ def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends
     (target / "advice.jsonl").write_bytes(b"")
     with pytest.raises(SystemExit, match="has 1 lines and advice.jsonl beside it 0"):
         program.main()
+
+
+def test_odds_are_counted_by_bins(program):
+    told = advice()
+    right, wrong, single = {"ist": 1.0, "ddp": 2.0}, {"ist": 2.0, "ddp": 1.0}, {"ist": 1.0}
+    checked = [
+        program.MeasuredAdvice(advice=msgspec.structs.replace(told, odds=odds), truth=truth)
+        for odds, truth in ((0.9, right), (0.94, wrong), (0.92, single), (1.0, right), (0.55, wrong), (0.5, right))
+    ]
+    found = program.calibration(checked)
+    assert [(one.low, one.high, one.advised, one.right) for one in found] == [
+        (0.5, 0.6, 2, 1),
+        (0.9, 0.95, 2, 1),
+        (0.95, 1.0, 1, 1),
+    ]
+    assert found[1].expected == pytest.approx(1.84)
+    again = msgspec.json.decode(msgspec.json.encode(checked), type=list[program.MeasuredAdvice])
+    assert program.calibration(again) == found
+
+
+def test_each_checked_advice_is_in_one_bin(program):
+    pairs, told = [(percent / 100, percent % 3 == 0) for percent in range(101)], advice()
+    checked = [
+        program.MeasuredAdvice(
+            advice=msgspec.structs.replace(told, odds=odds), truth={"ist": 1.0, "ddp": 2.0 if hit else 0.5}
+        )
+        for odds, hit in pairs
+    ]
+    found = program.calibration(checked)
+    assert sum(one.advised for one in found) == len(pairs)
+    assert sum(one.right for one in found) == sum(hit for _, hit in pairs)
+    assert all(one.low * one.advised <= one.expected + 1e-9 for one in found)

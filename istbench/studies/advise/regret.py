@@ -1,8 +1,7 @@
-"""The advice against the truth measured afterwards: regret, and how often odds of 0.9 were right."""
+"""The advice against the truth measured afterwards: regret."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -10,9 +9,6 @@ from msgspec import Meta
 
 from istbench.base.options.texts import Text
 from istbench.studies.advise.answer import Advice
-
-BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-"""Edges of the bins of odds. The last one includes odds of 1."""
 
 
 class MeasuredAdvice(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,21 +20,6 @@ class MeasuredAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     advice: Advice
     truth: Annotated[dict[Text, float | None], Meta(max_length=1000)]
-
-
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice whose odds lie from `low` to below `high`.
-
-    Attributes:
-        advised, right: how many, and how many of them were first in truth.
-        expected: how many would be, by the mean of their odds.
-    """
-
-    low: float
-    high: float
-    advised: int
-    right: int
-    expected: float
 
 
 def regret(advice: Advice, truth: Mapping[str, float | None]) -> float | None:
@@ -54,29 +35,3 @@ def regret(advice: Advice, truth: Mapping[str, float | None]) -> float | None:
     if math.isinf(fastest):
         return None
     return own / fastest - 1 if fastest > 0 else 0.0 if own == fastest else math.inf
-
-
-def calibration(checked: Iterable[MeasuredAdvice], edges: Sequence[float] = BINS) -> tuple[Calibration, ...]:
-    """The share of advice whose candidate was really first, by bins of its odds, without empty bins.
-
-    Advice counts if at least one other candidate was measured too.
-    """
-    pairs = [
-        (one.advice.odds, found == 0.0)
-        for one in checked
-        if len(one.truth) > 1 and (found := regret(one.advice, one.truth)) is not None
-    ]
-    bins = []
-    for low, high in pairwise(edges):
-        inside = [(odds, right) for odds, right in pairs if low <= odds < high or odds == high == edges[-1]]
-        if inside:
-            bins.append(
-                Calibration(
-                    low=low,
-                    high=high,
-                    advised=len(inside),
-                    right=sum(right for _, right in inside),
-                    expected=math.fsum(odds for odds, _ in inside),
-                )
-            )
-    return tuple(bins)
