@@ -8,7 +8,7 @@ from pathlib import Path
 from istbench.base.decode import read_text
 from istbench.base.errors import UserError, shown
 from istbench.cluster.profile import ClusterProfile, Host, bandwidth_text, load_profile
-from istbench.cluster.script_record import ITEM_BYTES, DType, RecordedModule, RecordedParameter, ScriptRecord
+from istbench.cluster.script_record import DType, RecordedModule, RecordedParameter, ScriptRecord
 from istbench.cluster.this_machine import NodesLikeHere, machines_of
 from istbench.cluster.trace import TraceMeta
 
@@ -209,11 +209,6 @@ def read_layers(path: Path) -> tuple[Layer, ...]:
     if not 0 < len(layers) <= _MOST_LAYERS:
         raise UserError(f"{path} has {len(layers):,} layers; 1 to {_MOST_LAYERS:,} are possible")
     return tuple(layers.values())
-
-
-def value_bytes(dtype: DType) -> int:
-    """Bytes of a value."""
-    return ITEM_BYTES[dtype]
 
 
 def _equal_layers(parameters: int) -> tuple[Layer, ...]:
