@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from istbench.cluster.trace import COMPUTE
 from istbench.cluster.trace_builder import EarlierOperations, TraceBuilder, set_work
+from istbench.fabric.timestamps import Timestamps
 
 LEAST_ROUNDS, LEAST_STEPS = 3, 20
 """Of the sample in a trace, if the run is long enough."""
@@ -31,9 +32,11 @@ class Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self._builder = TraceBuilder()
-        self._waits: _Waits = _CudaWaits() if device.type == "cuda" else _HostWaits()
-        self._stopwatch: _Stopwatch = _CudaStopwatch() if device.type == "cuda" else _ThreadStopwatch()
-        self._laps: list[Any] = []
+        self._waits = _Waits(Timestamps(device))
+        # CPU time of this thread: other nodes on the same core hardly change it.
+        self._computing = Timestamps(device, time.thread_time)
+        self._since = self._computing.now()
+        self._laps: list[tuple[Any, Any]] = []
         self._beside_s = 0.0
         self._beside: dict[int, float] = {}  # by lap
         self._running = self._round_ended = False
@@ -68,7 +71,7 @@ class Recorder:
         return self._waits.unawaited_s()
 
     def resume(self) -> None:
-        """Restart the stopwatch: the time since the last event was not training."""
+        """Compute from now on: the time since the last event was not training."""
         self._restart()
 
     def post(
@@ -117,8 +120,8 @@ class Recorder:
         """Record that the node has just waited for all posted transfers, without computing since the last one."""
         self._waits.add_since_post()
         if self._running:
-            # In a wait, the CPU stopwatch stands still; the time of a GPU stream runs.
-            if self._stopwatch.stands_still_in_waits:
+            # In a wait, the CPU time of a thread stands still; the time of a GPU stream runs.
+            if not self._computing.cuda:
                 self._compute()
             self._wait([op for op, kind in self._unawaited.items() if kind != "work"])
 
@@ -137,7 +140,9 @@ class Recorder:
         if self._beside_s:
             self._beside[len(self._laps)] = self._beside_s
             self._beside_s = 0.0
-        self._laps.append(self._stopwatch.lap())
+        now = self._computing.now()
+        self._laps.append((self._since, now))
+        self._since = now
         self._builder.compute(0.0)
 
     def _wait(self, ops: Sequence[int]) -> None:
@@ -150,7 +155,7 @@ class Recorder:
         self._restart()
 
     def _restart(self) -> None:
-        self._stopwatch.restart()
+        self._since = self._computing.now()
         self._beside_s = 0.0
 
     def _between_rounds(self) -> None:
@@ -179,89 +184,50 @@ class Recorder:
         events = self._builder.to_arrays(ends[-1] if ends else 0)
         laps = self._laps[: int(np.count_nonzero(events["code"] == COMPUTE))]
         events["seconds"][events["code"] == COMPUTE] = [
-            self._stopwatch.seconds(lap) + self._beside.get(number, 0.0) for number, lap in enumerate(laps)
+            self._computing.seconds(*lap) + self._beside.get(number, 0.0) for number, lap in enumerate(laps)
         ]
         set_work(events, self._worked)
         return events
 
 
-class _Waits(Protocol):
-    """Seconds spent in waits, added up."""
+class _Waits:
+    """Seconds spent in waits, added up.
 
-    def now(self) -> Any: ...
-
-    def add(self, started: Any) -> None:
-        """Add a wait from `started` to now."""
-
-    def posted(self) -> None:
-        """Note the start of an asynchronous operation."""
-
-    def add_since_post(self) -> None:
-        """Add a wait from the start of the last operation to now."""
-
-    def unawaited_s(self) -> float:
-        """Seconds since the start of the last operation, if no wait followed it; 0 if unknown."""
-
-    def seconds(self) -> float: ...
-
-
-class _HostWaits:
-    """Waits by the wall clock: a waiting node computes nothing, with or without a core."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._posted: float | None = None
-
-    def now(self) -> float:
-        return time.perf_counter()
-
-    def add(self, started: float) -> None:
-        self._seconds += time.perf_counter() - started
-        self._posted = None
-
-    def posted(self) -> None:
-        self._posted = time.perf_counter()
-
-    def add_since_post(self) -> None:
-        if self._posted is not None:
-            self.add(self._posted)
-
-    def unawaited_s(self) -> float:
-        posted = self._posted
-        return 0.0 if posted is None else time.perf_counter() - posted
-
-    def seconds(self) -> float:
-        return self._seconds
-
-
-class _CudaWaits:
-    """Waits by events in the current stream, which stands still while host or stream wait for other nodes."""
+    On a processor by the wall clock: a waiting node computes nothing, with or without a core. The stream of a GPU
+    stands still while host or stream wait for other nodes.
+    """
 
     _FOLD_FROM = 4096
 
-    def __init__(self) -> None:
+    def __init__(self, timestamps: Timestamps) -> None:
+        self._timestamps = timestamps
         self._seconds = 0.0
-        self._posted: torch.cuda.Event | None = None
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._posted: Any = None
+        self._pairs: list[tuple[Any, Any]] = []
 
-    def now(self) -> torch.cuda.Event:
-        return _cuda_event()
+    def now(self) -> Any:
+        return self._timestamps.now()
 
-    def add(self, started: torch.cuda.Event) -> None:
-        self._pairs.append((started, _cuda_event()))
+    def add(self, started: Any) -> None:
+        """Add a wait from `started` to now."""
+        self._pairs.append((started, self.now()))
         self._posted = None
         if len(self._pairs) >= self._FOLD_FROM:  # the earlier half has finished long ago
             self._fold(self._FOLD_FROM // 2)
 
     def posted(self) -> None:
-        self._posted = _cuda_event()
+        """Note the start of an asynchronous operation."""
+        self._posted = self.now()
 
     def add_since_post(self) -> None:
+        """Add a wait from the start of the last operation to now."""
         if self._posted is not None:
             self.add(self._posted)
 
     def unawaited_s(self) -> float:
-        return 0.0
+        """Seconds since the start of the last operation, if no wait followed it; 0 if unknown."""
+        posted = self._posted
+        return 0.0 if posted is None or self._timestamps.cuda else self._timestamps.seconds(posted, self.now())
 
     def seconds(self) -> float:
         self._fold(len(self._pairs))
@@ -269,67 +235,5 @@ class _CudaWaits:
 
     def _fold(self, count: int) -> None:
         for started, ended in self._pairs[:count]:
-            ended.synchronize()
-            self._seconds += started.elapsed_time(ended) / 1e3
+            self._seconds += self._timestamps.seconds(started, ended)
         del self._pairs[:count]
-
-
-class _Stopwatch(Protocol):
-    """Measures laps of computing. Their seconds may be known only later."""
-
-    stands_still_in_waits: bool
-
-    def restart(self) -> None: ...
-
-    def lap(self) -> Any: ...
-
-    def seconds(self, lap: Any) -> float: ...
-
-
-class _ThreadStopwatch:
-    """CPU time of this thread. Other nodes on the same core hardly change it."""
-
-    stands_still_in_waits = True
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self._since = time.thread_time()
-
-    def lap(self) -> float:
-        before, self._since = self._since, time.thread_time()
-        return self._since - before
-
-    def seconds(self, lap: float) -> float:
-        return lap
-
-
-class _CudaStopwatch:
-    """Time of the current stream, by events in it, without waiting for kernels during training."""
-
-    stands_still_in_waits = False
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self._since = self._now()
-
-    def lap(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        before, self._since = self._since, self._now()
-        return before, self._since
-
-    def seconds(self, lap: tuple[torch.cuda.Event, torch.cuda.Event]) -> float:
-        start, end = lap
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-
-    def _now(self) -> torch.cuda.Event:
-        return _cuda_event()
-
-
-def _cuda_event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event

@@ -32,13 +32,13 @@ from istbench.cluster.script_record import (
     ScriptRecord,
 )
 from istbench.cluster.trace import TraceMeta
+from istbench.fabric.timestamps import Timestamps
 from istbench.node.machine_speed import MemoryArrays, device_memory
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
 from istbench.plan.recording.background_load import BackgroundLoad
 from istbench.plan.recording.modules import FoundModel, compiled_frames, find_model
-from istbench.plan.recording.timestamps import Timestamps, timestamps_on
 
 _LOOKED_AT = 2  # steps that show the optimizers
 _MOST_NOTED = 10  # steps with hooks on parameters
@@ -229,7 +229,7 @@ class StepRecorder:
         (self._device,) = devices
         if self._device.type not in ("cpu", "cuda"):
             self.refuse(f"it trains on {self._device.type}; istbench times processors and CUDA alone")
-        self._timestamps = timestamps_on(self._device)
+        self._timestamps = Timestamps(self._device)
         self._step.started = self._timestamps.now()
 
     def _watch(self, optimizer: Optimizer) -> None:
