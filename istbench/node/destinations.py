@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from istbench.base.errors import printable
 from istbench.node.registry import load_sink
@@ -27,8 +27,11 @@ _NAME = "step"
 _LONGEST_S = 30.0  # until the run goes on without a sink that does not return
 
 
-class Destination(Protocol):
-    """A destination of the records of a run, in order. Only `step` runs on the train clock."""
+class Destination:
+    """A destination of the records of a run, in order, which takes nothing of them itself.
+
+    Only `step` runs on the train clock.
+    """
 
     def step(self, done: int) -> None:
         """Local step number `done` is over. This runs on the clock, so it must take almost no time."""
@@ -43,14 +46,11 @@ class Destination(Protocol):
         """Take the end of this process's part of the run, as `done`, `failed` or `interrupted`."""
 
 
-class RunFiles:
-    """Writes to the run directory."""
+class RunFiles(Destination):
+    """Writes to the run directory. The launcher records how the run ends."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-
-    def step(self, done: int) -> None:
-        """Do nothing: the run directory has no steps."""
 
     def record(self, event: Event) -> None:
         """Append to events.jsonl."""
@@ -60,11 +60,8 @@ class RunFiles:
         """Write the result into the header."""
         self._run.update(result=result)
 
-    def close(self, status: Status) -> None:
-        """Do nothing: the launcher records the end."""
 
-
-class StepCounter:
+class StepCounter(Destination):
     """Writes the last finished step to a file that the launcher maps too. It costs no training time."""
 
     def __init__(self, directory: Path) -> None:
@@ -77,15 +74,6 @@ class StepCounter:
         """Write that `done` steps are done."""
         struct.pack_into(_FORMAT, self._bytes, 0, done)
 
-    def record(self, event: Event) -> None:
-        """Do nothing."""
-
-    def finish(self, result: Result) -> None:
-        """Do nothing: the file has the last step."""
-
-    def close(self, status: Status) -> None:
-        """Do nothing."""
-
 
 def read_step(directory: Path) -> int:
     """The last step that a `StepCounter` wrote in `directory`, 0 before the first."""
@@ -95,7 +83,7 @@ def read_step(directory: Path) -> int:
         return 0
 
 
-class RequestedSink:
+class RequestedSink(Destination):
     """The sink that the user requested by `text`, NAME or NAME=WHERE, for the evaluations of `run`.
 
     It begins with the first evaluation. After a resume it first gets the evaluations that the run kept. If it
@@ -107,16 +95,10 @@ class RequestedSink:
         self._sink: EvaluationSink | None = None
         self._lost = False
 
-    def step(self, done: int) -> None:
-        """Do nothing."""
-
     def record(self, event: Event) -> None:
         """Pass on an evaluation."""
         if isinstance(event, Evaluation):
             self._try(lambda: self._pass_on(event))
-
-    def finish(self, result: Result) -> None:
-        """Do nothing: `close` follows."""
 
     def close(self, status: Status) -> None:
         """Close the sink, if it began."""
