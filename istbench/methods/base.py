@@ -179,6 +179,41 @@ class Method(ABC):
         """
         return False
 
+    # What a method may also tell.
+
+    def least_batch(self, batch_size: int) -> int:
+        """Samples in the smallest part of a minibatch, where it passes through the model in parts."""
+        return batch_size
+
+    def joint_steps(self) -> bool:
+        """Whether a local step of all nodes is one optimizer step on their joint minibatch, up to rounding.
+
+        It depends on the options. `istbench advise` trains only the fastest of such methods.
+        """
+        return False
+
+    def accumulation(self) -> int:
+        """Where nodes average their models, the option `accumulate` with which `ddp` sends as many bytes.
+
+        The bytes are those of as many local steps; 1 for none.
+        """
+        return 1
+
+    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
+        """A line before a run about `model` (meta device), which `check` has accepted; may be empty."""
+        return ""
+
+    def note(self) -> str:
+        """A line about this run once it trains; may be empty."""
+        return ""
+
+    def figures(self) -> dict[str, float]:
+        """Figures of the training since the last call, by name. An evaluation records them beside its metrics.
+
+        Every rank calls it, outside the clock; istbench records those of rank 0.
+        """
+        return {}
+
 
 # Optional parts of a method. A method needs no other base class: its function is enough.
 
@@ -227,62 +262,11 @@ class OwnKernels(Protocol):
 
 
 @runtime_checkable
-class DividesBatches(Protocol):
-    """A minibatch passes through the model in parts."""
-
-    def least_batch(self, batch_size: int) -> int:
-        """Samples in the smallest part of a minibatch."""
-
-
-@runtime_checkable
-class JointSteps(Protocol):
-    """A local step of all nodes is one optimizer step on their joint minibatch, up to rounding."""
-
-    def joint_steps(self) -> bool:
-        """Whether it is so with these options. `istbench advise` trains only the fastest of such methods."""
-
-
-@runtime_checkable
-class AveragesModels(Protocol):
-    """Nodes average their models at the end of a round."""
-
-    def accumulation(self) -> int:
-        """The option `accumulate` with which `ddp` sends as many bytes in as many local steps; 1 for none."""
-
-
-@runtime_checkable
 class EndsWithExchange(Protocol):
     """The model that is evaluated is made of all nodes' models, which differ also between rounds."""
 
     def finish(self) -> None:
         """Give every node that model. Every rank calls it, on the clock, after the last step of a run."""
-
-
-@runtime_checkable
-class Remarks(Protocol):
-    """It has a line for the user before a run."""
-
-    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
-        """A line about `model` (meta device) on that many nodes, which `check` has accepted; may be empty."""
-
-
-@runtime_checkable
-class Notes(Protocol):
-    """It has a line for the user once it trains."""
-
-    def note(self) -> str:
-        """A line about this run; may be empty."""
-
-
-@runtime_checkable
-class Figures(Protocol):
-    """It measures figures of the training."""
-
-    def figures(self) -> dict[str, float]:
-        """Figures since the last call, by name. An evaluation records them beside its metrics.
-
-        Every rank calls it, outside the clock; istbench records those of rank 0.
-        """
 
 
 def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> int:

@@ -16,7 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Figures, Method, ReadInBlocks
+from istbench.methods.base import Method, ReadInBlocks
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
@@ -67,7 +67,7 @@ class Evaluator:
     def evaluate(self, step: int) -> Evaluated:
         """Assemble and evaluate the model after local step `step`. Metrics include the method's own figures."""
         current.begin("evaluating after step", step)
-        figures = self._method.figures() if isinstance(self._method, Figures) else {}
+        figures = self._method.figures()
         started = time.perf_counter()
         with self._full_model() as model:
             metrics = {} if model is None else {**figures, **model.metrics()}

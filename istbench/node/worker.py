@@ -14,7 +14,6 @@ from istbench.base.machine import own_cores
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
-from istbench.methods.base import Notes
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, destinations_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
@@ -183,7 +182,7 @@ class RankTraining:
                 return
             over = self._evaluate(loss)
             method = self._setup.method
-            self._log.method_note(method.note() if isinstance(method, Notes) else "")
+            self._log.method_note(method.note())
             self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
             if not over:
                 self._state.save_if_due(totals)

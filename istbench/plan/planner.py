@@ -32,7 +32,7 @@ from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
 from istbench.cluster.trace_builder import merge
-from istbench.methods.base import Method, OwnKernels, Planned, Remarks
+from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
@@ -263,9 +263,7 @@ class _Planner:
     def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:
             return (f"method {cell.method.name} has no footprint (docs/plugins.md)",)
-        method, remark = cell.method, ""
-        if isinstance(method, Remarks):
-            remark = method.remark(cell.model, cell.workload, self._request.nodes)
+        remark = cell.method.remark(cell.model, cell.workload, self._request.nodes)
         lines = [
             *filter(None, [cell.expected, remark]),
             "float32 throughout; evaluation, assembling and the processes themselves are not counted",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
-from istbench.methods.base import AveragesModels, CutsUnits
+from istbench.methods.base import CutsUnits
 from istbench.node.registry import build_method, build_workload, load_method
 
 
@@ -81,7 +81,7 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
         except UserError:  # the cell of the request says so
             continue
         others = beside[_alike(request)]
-        steps = method.accumulation() if isinstance(method, AveragesModels) else 1
+        steps = method.accumulation()
         found += _accumulating(request, steps, others)
         try:
             times = method.narrowing(request.nodes) if isinstance(method, CutsUnits) else 1

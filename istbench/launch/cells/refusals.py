@@ -16,7 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
-from istbench.methods.base import CutsUnits, DividesBatches, Method, OwnKernels, Planned
+from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.compute_options import HALF
@@ -216,9 +216,8 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
 
 def _batch(unchecked: UncheckedCell) -> None:
     """BatchNorm gets at least two samples in every part of a minibatch."""
-    method, model, batch_size = unchecked.method, unchecked.model, unchecked.batch_size
-    least = method.least_batch(batch_size) if isinstance(method, DividesBatches) else batch_size
-    if least > 1:
+    model, batch_size = unchecked.model, unchecked.batch_size
+    if unchecked.method.least_batch(batch_size) > 1:
         return
     layer = next((name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm1d)), None)
     if layer is not None:

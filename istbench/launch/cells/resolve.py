@@ -17,7 +17,7 @@ from istbench.base.options.interval import Interval
 from istbench.base.options.run import Device, RunConfig, RunRequest
 from istbench.launch.cells.header import header_of
 from istbench.launch.cells.refusals import UncheckedCell, refuse
-from istbench.methods.base import Method, OwnKernels, Remarks
+from istbench.methods.base import Method, OwnKernels
 from istbench.node.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
 from istbench.results.store import MOST_EVALUATIONS
@@ -204,8 +204,7 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
         size = unchecked.batch_size
         together = size * method.minibatches(nodes)
         notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {nodes} nodes")
-    if isinstance(method, Remarks):
-        notes.append(method.remark(unchecked.model, workload, nodes))
+    notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from istbench.base.options.options import option_text
 from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.trace import Trace
-from istbench.methods.base import JointSteps
 from istbench.methods.optimizer import OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.planned_cell import PlannedCell
@@ -30,8 +29,7 @@ class Variant:
     @property
     def joint_steps(self) -> bool:
         """Whether it makes the optimizer steps of `ddp`, and so learns as much in each one."""
-        method = build_method(self.method, self.options, plugins=self.plugins)
-        return isinstance(method, JointSteps) and method.joint_steps()
+        return build_method(self.method, self.options, plugins=self.plugins).joint_steps()
 
     @property
     def scheduled(self) -> bool:
