@@ -5,6 +5,7 @@ They differ from new Pythons in how they begin alone: torchrun's agent is torch'
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import multiprocessing.util
 import os
@@ -25,6 +26,7 @@ import torch.nn.parallel  # noqa: F401
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 import istbench.launch.cells.resolve  # noqa: F401  (as in every rank)
+from istbench.launch.processes.launcher import ENDING
 from istbench.launch.processes.orphans import die_with_parent
 
 DEFAULTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -60,16 +62,22 @@ def become(words, environment, run, kept=()):
         os._exit(code)
 
 
-def run_module(words, environment):
+def run_module(words, environment, rank=False):
     """Become `python -m` with these words."""
+
+    def run():
+        if rank:
+            multiprocessing.util.spawnv_passfds = helper_ahead()
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
     atexit._clear()
-    become(words, environment, lambda: runpy.run_module(words[0], run_name="__main__", alter_sys=True))
+    become(words, environment, run)
 
 
 def start_rank(_, words, environment):
     """In place of `SubprocessHandler._popen`: the process that it starts, which `preexec_fn` never leaves."""
     own = list(words[words.index("-m") + 1 :])
-    return subprocess.Popen(words, start_new_session=True, preexec_fn=lambda: run_module(own, environment))
+    return subprocess.Popen(words, start_new_session=True, preexec_fn=lambda: run_module(own, environment, True))
 
 
 def start_helper(_, words, kept):
@@ -78,6 +86,35 @@ def start_helper(_, words, kept):
     if not process:
         become(["-c"], dict(os.environ), lambda: exec(words[-1], {"__name__": "__main__"}), kept)
     return process
+
+
+def helper_ahead():
+    """In place of `spawnv_passfds` of a rank: a fork from before its connections waits to run the fork server."""
+    ours, its = socket.socketpair()
+    process = os.fork()
+    if not process:
+        ours.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # as in a fork server from its beginning
+        content, files, *_ = socket.recv_fds(its, 1 << 20, 32)
+        if not content:
+            os._exit(0)
+        text, environment, kept = eval(content)
+        high = [fcntl.fcntl(file, fcntl.F_DUPFD, 512) for file in files]
+        for file, number in zip(high, [0, 1, 2, *kept], strict=True):
+            os.dup2(file, number)
+        become(["-c"], environment, lambda: exec(text, {"__name__": "__main__"}), kept)
+    its.close()
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def start(path, words, kept):
+        if "forkserver" not in words[-1] or ours.fileno() < 0:
+            return spawn(path, words, kept)
+        kept = sorted(map(int, kept))
+        with ours:
+            socket.send_fds(ours, [repr((words[-1], dict(os.environ), kept)).encode()], [0, 1, 2, *kept])
+        return process
+
+    return start
 
 
 def serve(asked):
