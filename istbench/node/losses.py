@@ -1,21 +1,14 @@
 """The training losses of a segment; a step does not wait for the GPU to add them up."""
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from istbench.base.errors import diverged
+from istbench.fabric import Fabric
 
 _WINDOW = 1024  # losses on the device before the host reads them
-
-
-class Nodes(Protocol):
-    """The part of the fabric that losses need."""
-
-    def numbers(self, value: float) -> list[float]:
-        """Every node's `value`, by rank."""
 
 
 class Losses:
@@ -42,18 +35,18 @@ class Losses:
         self._look()
         return self._steps, self._sum
 
-    def mean(self, nodes: Nodes, first: int, remedy: str = "") -> float:
+    def mean(self, fabric: Fabric, first: int, remedy: str = "") -> float:
         """The mean over steps and ranks. Every rank must call it. first: steps of the run before this segment.
 
         Raises:
             RunFailed: a loss is not finite. All ranks raise the same message, which ends with `remedy`.
         """
         self._look()
-        sums = nodes.numbers(self._sum)
+        sums = fabric.numbers(self._sum)
         if all(map(math.isfinite, sums)):
             return math.fsum(sums) / self._steps / len(sums)
         after, value = self._bad or (self._steps, 0.0)
-        steps, values = nodes.numbers(after), nodes.numbers(value)
+        steps, values = fabric.numbers(after), fabric.numbers(value)
         node = steps.index(min(steps))
         step = first + round(steps[node]) + 1
         raise diverged(values[node], f"step {step} on node {node}{remedy}")

@@ -13,7 +13,10 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from istbench.fabric.texts import Texts
 
 END = signal.SIGUSR2
 """The signal by which a launcher ends a worker at once. SIGTERM may come from others, to all processes of a run."""
@@ -52,16 +55,6 @@ class StopRequest:
         return self.scratch / "trains"
 
 
-class Board(Protocol):
-    """Key-value pairs that all ranks see; neither method waits."""
-
-    def post(self, key: str, word: str) -> None:
-        """Write `word` under `key`."""
-
-    def posted(self, key: str) -> str | None:
-        """The word under `key`; None if there is none."""
-
-
 class Stopping:
     """Stops this rank; training calls `reached` before every local step.
 
@@ -70,9 +63,9 @@ class Stopping:
     """
 
     def __init__(
-        self, request: StopRequest, board: Board, rank: int, world_size: int, ahead_s: float = 0.5
+        self, request: StopRequest, texts: "Texts", rank: int, world_size: int, ahead_s: float = 0.5
     ) -> None:
-        self._request, self._board, self._rank, self._world_size = request, board, rank, world_size
+        self._request, self._texts, self._rank, self._world_size = request, texts, rank, world_size
         self._ahead_s = ahead_s
         self._lock = threading.Lock()
         self._step, self._limit = 0, math.inf
@@ -110,16 +103,16 @@ class Stopping:
             rate = (self._step - before) / max(time.monotonic() - then, _LOOKS_S)
             limit = self._step + _LEAST_STEPS + round(rate * self._ahead_s)
             self._limit = limit
-        self._board.post(f"stop/{self._rank}", str(limit))
+        self._texts.post(f"stop/{self._rank}", str(limit))
         if self._rank == 0:
             limits = [self._awaited(f"stop/{rank}") for rank in range(self._world_size)]
-            self._board.post("stop/at", str(max(limits)))
+            self._texts.post("stop/at", str(max(limits)))
         agreed = self._awaited("stop/at")
         with self._lock:
             self._limit = agreed
         self._answered.set()
 
     def _awaited(self, key: str) -> int:
-        while (word := self._board.posted(key)) is None:
+        while (word := self._texts.posted(key)) is None:
             time.sleep(_ANSWERS_S)
         return int(word)
