@@ -23,6 +23,7 @@ import msgspec
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster.replay_checks import Checks, LatencyCheck, checks_of, measurement_files
 from istbench.report.output.formats import table_markdown
+from istbench.report.phrases import joined
 from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
 from istbench.studies.validation.table import scaling_table, summary_table
@@ -33,6 +34,7 @@ LATENCY = "latency"
 CHECKED = ROOT / "istbench" / "cluster" / "replay_checks.json"
 BEGIN, END = "<!-- validation: scripts/freeze_validation.py writes these lines -->\n", "<!-- validation: end -->\n"
 _DIGITS = 4
+_LATE = re.compile(r"-n\d+-latency([^-]+)$")
 _PLAIN = re.compile(rf"-n\d+({SCALED})?$")
 
 
@@ -56,13 +58,17 @@ def main() -> None:
 
 
 def add(measured: Path, frozen: Path) -> None:
-    """Add the measurements in `measured` to the files in `frozen`, without those on racks or with latency."""
+    """Add the measurements in `measured` to the files in `frozen`, without those on racks or hosts."""
     for path in measurement_files(measured):
-        if not _PLAIN.search(path.stem):
+        scaling = path.stem.endswith(SCALED)
+        if late := _LATE.search(path.stem):
+            files = ValidationFiles(frozen / LATENCY, scaling=scaling, latency_s=parse_time(late[1]))
+        elif _PLAIN.search(path.stem):
+            files = ValidationFiles(frozen, scaling=scaling)
+        else:
             print(f"left out: {path}, of another kind of network")
             continue
-        scaling = path.stem.endswith(SCALED)
-        ValidationFiles(frozen, scaling=scaling).write(read_errors(path), finished=True)
+        files.write(read_errors(path), finished=True)
 
 
 def checked(folder: Path) -> bytes:
@@ -93,7 +99,7 @@ def latency_check(folder: Path) -> LatencyCheck:
         measurements=len(points),
         median=round(statistics.median(map(abs, errors)), _DIGITS),
         furthest=round(worst.error, _DIGITS),
-        where=f"{worst.method}, {worst.bandwidth}, {latency * 1e3:g} ms",
+        where=f"{worst.method}, {worst.nodes} nodes, {worst.bandwidth}, {latency * 1e3:g} ms",
     )
 
 
@@ -113,7 +119,7 @@ def page(folder: Path) -> str:
         table_markdown(summary_table(network, "Errors by method")),
         f"**Other computing speeds.** {scaling_words(scaled)}\n",
         *([table_markdown(scaling_table(scaled, "Errors of replays for other speeds"))] if scaled else []),
-        f"**Late packets.** {latency_words(latency_check(FROZEN / LATENCY))}\n",
+        f"**Late packets.** {latency_words(FROZEN / LATENCY)}\n",
         *(f"- [{path.stem}]({LATENCY}/{path.stem}.md)" for path in measurement_files(FROZEN / LATENCY)),
         "",
         "**All tables.** Four or more nodes share two cores.\n",
@@ -126,10 +132,11 @@ def page(folder: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
-def latency_words(check: LatencyCheck) -> str:
-    """A sentence on replays at long latencies."""
+def latency_words(folder: Path) -> str:
+    """A sentence on replays at long latencies, measured in `folder`."""
+    check, nodes = latency_check(folder), sorted({error.nodes for error in errors_in(folder)})
     return (
-        f"Two nodes, {check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms one way, "
+        f"On {joined(map(str, nodes))} nodes, {check.least_s * 1e3:g} to {check.most_s * 1e3:g} ms one way, "
         f"{check.measurements} measurements: "
         f"median {check.median:.1%}, largest {check.furthest:+.1%} ({check.where})."
     )

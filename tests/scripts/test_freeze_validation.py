@@ -51,3 +51,15 @@ def test_new_measurements_replace_those_of_their_methods(tmp_path):
         in lines
     )
     assert b'"method": "ist"' in freeze.checked(frozen)
+
+
+def test_measurements_with_late_packets_have_a_folder_of_their_own(tmp_path):
+    new, frozen = tmp_path / "new", tmp_path / "frozen"
+    ValidationFiles(new, scaling=False, latency_s=0.01).write([error("ddp", 5.5)], finished=True)
+    freeze.add(new, frozen)
+    (path,) = frozen.rglob("*.json")
+    assert path == frozen / freeze.LATENCY / "speech-n2-latency10ms.json"
+    assert freeze.latency_words(frozen / freeze.LATENCY) == (
+        "On 2 nodes, 10 to 10 ms one way, 1 measurements: median 10.0%, largest +10.0% "
+        "(ddp, 2 nodes, 1gbit, 10 ms)."
+    )
