@@ -96,7 +96,7 @@ def cluster_time(
 
     step = np.array(steps, np.int64)
     whole = -(-step // round_steps) * round_steps
-    ending = drain_seconds(found) + _last_exchange_seconds(trace, profile)
+    ending = drain_seconds(found) + last_exchange_seconds(trace, profile)
     at = ending + np.minimum(passed(step) + np.where(whole > step, closing, 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
@@ -156,8 +156,8 @@ def drain_seconds(found: "Replay") -> float:
     return max(0.0, found.seconds - float(found.finish_s[:, -1].max()))
 
 
-def _last_exchange_seconds(trace: "Trace", profile: ClusterProfile) -> float:
-    """Seconds of the exchange of `TraceMeta.last_bytes`."""
+def last_exchange_seconds(trace: "Trace", profile: ClusterProfile) -> float:
+    """Seconds of the exchange of `TraceMeta.last_bytes`, before the last evaluation."""
     from istbench.cluster.simulator import replay
     from istbench.cluster.trace_builder import TraceBuilder, merge
 

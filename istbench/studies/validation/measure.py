@@ -12,6 +12,7 @@ from istbench.base.machine import cores
 from istbench.base.options.run import Lab, RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.base.units import parse_bandwidth
+from istbench.cluster.clock import last_exchange_seconds
 from istbench.cluster.in_turns import seen_on
 from istbench.cluster.message_ways import MessageWays
 from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, Host, MessageCosts, Rack
@@ -279,18 +280,20 @@ class Validation:
 
     def _replay_of_the_same_run(self, point: LabRun, there: TimedRun) -> ReplayError:
         profile = self._profile(point, there)
+        before = point.rehearsal.timed.trace
         return self._error(
             point,
             there,
             _replayed_segments(there.trace, profile, point.measured),
-            _seconds(_replayed(point.rehearsal.timed.trace, profile, point.measured, 1.0)),
+            _seconds(_replayed(before, profile, point.measured, 1.0), before),
         )
 
     def _replay_from_elsewhere(self, point: LabRun, there: TimedRun) -> ReplayError:
         profile = self._profile(point, there)
-        found = _replayed(point.rehearsal.timed.trace, profile, point.measured, None)
+        before = point.rehearsal.timed.trace
+        found = _replayed(before, profile, point.measured, None)
         own = _replayed(there.trace, profile, point.measured, 1 / point.share)
-        error = self._error(point, there, _seconds(found), _seconds(own))
+        error = self._error(point, there, _seconds(found, before), _seconds(own, there.trace))
         return msgspec.structs.replace(error, scale=found.compute_scale)
 
     def _profile(self, point: LabRun, there: TimedRun) -> ClusterProfile:
@@ -327,12 +330,15 @@ def _replayed_segments(trace: Trace, profile: ClusterProfile, measured: Measured
     return sum(
         replay(segment(trace, (1 + number) * rounds - 1, rounds), profile, compute_scale=1.0).seconds
         for number in range(SEGMENTS)
-    )
+    ) + last_exchange_seconds(trace, profile)
 
 
-def _seconds(segment: Replay) -> float:
-    """Seconds of the measured segments: each begins with idle links, and ends when all messages have arrived."""
-    return SEGMENTS * segment.seconds
+def _seconds(segment: Replay, trace: Trace) -> float:
+    """Seconds of the measured segments: each begins with idle links, and ends when all messages have arrived.
+
+    The last one ends with the exchange before the last evaluation.
+    """
+    return SEGMENTS * segment.seconds + last_exchange_seconds(trace, segment.profile)
 
 
 def _minutes(seconds: float) -> str:
