@@ -103,6 +103,7 @@ def turns_on(profile: ClusterProfile, nodes: int) -> bool:
 def seen_on(trace: Trace, profile: ClusterProfile) -> Trace:
     """`trace` with the messages of its all-reduces in turns, if the nodes of `profile` take them; else `trace`.
 
+    So do the exchanges of `ist`, which near nodes make in turns, and distant ones at once.
     An all-reduce that an operation follows (`after`), or whose wait is not in the sample, stays one of gloo.
     """
     if not turns_on(profile, trace.world_size):
@@ -112,6 +113,7 @@ def seen_on(trace: Trace, profile: ClusterProfile) -> Trace:
 
 
 def _in_turns(trace: Trace, host_nodes: int) -> Trace:
+    trace = trace if trace.meta.transport else _at_once(trace)
     # The places of collectives are the same on all nodes.
     awaited = [_awaited(events) for events in trace.nodes]
     places = frozenset[int].intersection(*(frozenset(own) for own in awaited))
@@ -125,6 +127,17 @@ def _in_turns(trace: Trace, host_nodes: int) -> Trace:
         for own in [awaited[rank % len(awaited)]]
     )
     return dataclasses.replace(trace, nodes=nodes, meta=msgspec.structs.replace(trace.meta, transport=True))
+
+
+def _at_once(trace: Trace) -> Trace:
+    """`trace` with the messages of `Fabric.exchange_among_all` at once, as between distant nodes."""
+    if not any(np.any(events["code"] == AFTER) for events in trace.nodes):
+        return trace
+    return dataclasses.replace(
+        trace,
+        nodes=tuple(events[events["code"] != AFTER] for events in trace.nodes),
+        meta=msgspec.structs.replace(trace.meta, transport=True),
+    )
 
 
 def _awaited(events: NDArray[Any]) -> dict[int, int]:

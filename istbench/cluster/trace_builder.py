@@ -194,18 +194,24 @@ def not_empty(buffers: Mapping[int, AnyBuffer]) -> dict[int, AnyBuffer]:
     return {peer: buffer for peer, buffer in sorted(buffers.items()) if buffer.nbytes}
 
 
-class PostSend(Protocol):
-    """Records that a buffer starts to a peer, after other operations; returns its number."""
+class PostMessage(Protocol):
+    """Records that a buffer starts to or from a peer, after other operations; returns its number."""
 
-    def __call__(self, peer: int, buffer: Any, after: Sequence[int]) -> int: ...
+    def __call__(self, peer: int, buffer: Any, after: Sequence[int] = ()) -> int: ...
 
 
-def post_turns(turns: Sequence[Turn], post_receive: Callable[[int, Any], int], post_send: PostSend) -> list[int]:
-    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers."""
+def post_turns(
+    turns: Sequence[Turn], post_receive: PostMessage, post_send: PostMessage, *, both: bool = False
+) -> list[int]:
+    """Record an exchange: the messages of a turn leave after those of the turn before. Returns all numbers.
+
+    both: a node also begins to receive after the turn before.
+    """
     numbers: list[int] = []
     before: list[int] = []
-    received = [[post_receive(peer, buffer) for peer, buffer in arriving.items()] for _, arriving in turns]
-    for (leaving, _), receives in zip(turns, received, strict=True):
-        before = receives + [post_send(peer, buffer, before) for peer, buffer in leaving.items()]
-        numbers += before
+    for leaving, arriving in turns:
+        own = [post_receive(peer, buffer, before if both else ()) for peer, buffer in arriving.items()]
+        own += [post_send(peer, buffer, before) for peer, buffer in leaving.items()]
+        before = own or before
+        numbers += own
     return numbers

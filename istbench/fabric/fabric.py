@@ -263,33 +263,46 @@ class Fabric:
         elif leaving or arriving:
             self._start_by_nccl(leaving, arriving, name).wait()
 
+    def exchange_among_all(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str) -> None:
+        """An `exchange` in which all ranks take part, in the same order of calls.
+
+        Distant nodes send all messages at once: each turn would take a latency, and another one in which gloo's
+        receiver announces itself.
+        """
+        if self.far:
+            self.exchange_async(sends, receives, name).wait()
+        else:
+            self.exchange(sends, receives, name)
+
     def _exchange_in_turns(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> None:
         """In turn d, send to the rank d after this one and receive from the rank d before it.
 
         So a receiver gets one message at a time: gloo sends only to posted receives. With all messages at once, TCP
         shares the links unevenly, and the exchanges of four nodes took 10 to 25 % longer.
         """
-        for to, source in self._turns():
-            peers = sorted(({to} & leaving.keys()) | ({source} & arriving.keys()))
-            if not peers:
-                continue
-            works, numbers = [], []
-            target = self._incoming(arriving[source]) if source in arriving else None
-            with self._operation(f"{name} with ranks {', '.join(map(str, peers))}"):
-                # The receive first: gloo announces it on the connection of the data. After a send, the announcement
-                # would follow the data, and the two directions would take turns.
-                if target is not None:
-                    numbers.append(self._post_receive(source, target))
-                    works.append(dist.irecv(target, source))
-                if to in leaving:
-                    numbers.append(self._post_send(to, leaving[to]))
-                    works.append(dist.isend(self._outgoing(leaving[to]), to))
-                with self.recorder.waiting(*numbers):
-                    for work in works:
-                        assert work is not None
-                        work.wait()
-            if target is not None and self._stage_on_host:
-                arriving[source].copy_(target)
+        turns = [
+            ({to: leaving[to]} if to in leaving else {}, {source: arriving[source]} if source in arriving else {})
+            for to, source in self._turns()
+        ]
+        numbers = post_turns(turns, self._post_receive, self._post_send, both=True)
+        with self.recorder.waiting(*numbers):
+            for sent, received in turns:
+                if sent or received:
+                    self._take_turn(sent, received, name)
+
+    def _take_turn(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> None:
+        targets = {peer: self._incoming(buffer) for peer, buffer in arriving.items()}
+        with self._operation(with_ranks(name, leaving, arriving)):
+            # The receive first: gloo announces it on the connection of the data. After a send, the announcement
+            # would follow the data, and the two directions would take turns.
+            works = [dist.irecv(target, peer) for peer, target in targets.items()]
+            works += [dist.isend(self._outgoing(buffer), peer) for peer, buffer in leaving.items()]
+            for work in works:
+                assert work is not None
+                work.wait()
+        if self._stage_on_host:
+            for peer, target in targets.items():
+                arriving[peer].copy_(target)
 
     def exchange_async(
         self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], name: str = "exchange"
@@ -383,9 +396,9 @@ class Fabric:
     def _exchanges(self) -> Exchanges:
         return Exchanges(self.transport)
 
-    def _post_receive(self, peer: int, buffer: Tensor) -> int:
+    def _post_receive(self, peer: int, buffer: Tensor, after: Sequence[int] = ()) -> int:
         self.traffic[self._purpose].received += buffer.nbytes
-        return self._post("receive", buffer.nbytes, peer)
+        return self._post("receive", buffer.nbytes, peer, after)
 
     def _post_send(self, peer: int, buffer: Tensor, after: Sequence[int] = ()) -> int:
         self.traffic[self._purpose].sent += buffer.nbytes

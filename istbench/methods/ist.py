@@ -98,6 +98,8 @@ class IndependentSubnetTraining(Method):
         self._full, self._workload, self._fabric = model, workload, fabric
         self._steps = self._round = 0  # steps of the current round
         compare_groups(self._groups(model, workload, fabric.world_size), fabric)
+        if fabric.far:
+            fabric.prepare_exchange_async()
         self._cut(initial_rows(model, workload, self.seed))
 
     def _cut(self, rows: Rows) -> None:

@@ -100,8 +100,8 @@ class PlannedNode:
         turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
         return PlannedTransfers(self, post_turns(turns, self._post_receive, self._post_send))
 
-    def _post_receive(self, peer: int, buffer: Buffer) -> int:
-        return self.post("receive", buffer.nbytes, [peer])
+    def _post_receive(self, peer: int, buffer: Buffer, after: Sequence[int] = ()) -> int:
+        return self.post("receive", buffer.nbytes, [peer], after=after)
 
     def _post_send(self, peer: int, buffer: Buffer, after: Sequence[int] = ()) -> int:
         return self.post("send", buffer.nbytes, [peer], after=after)

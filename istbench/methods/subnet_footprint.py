@@ -1,6 +1,6 @@
 """The memory and the messages of a round of `ist`, before anything runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -104,10 +104,8 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
     def rounds(node: PlannedNode) -> Iterator[None]:
         while True:
             node.steps(max(1, options.local_steps))
-            for turn, size in enumerate(reversed(met), 1):  # the lead is before its owners on the ring
-                _swap(node, turn, size)
-            for turn, size in enumerate(returned, 1):
-                _swap(node, turn, size + spread)
+            post_exchange(node, [*reversed(met)])  # the lead is before its owners on the ring
+            post_exchange(node, [size + spread for size in returned])
             for size in shared:
                 node.all_reduce(size)
             yield
@@ -130,11 +128,22 @@ def shared_buffers(options: Any, layout: Layout, shared: list[int]) -> int:
     return 0 if averaged_in_place(options, layout) else 2 * sum(shared)
 
 
-def _swap(node: PlannedNode, turn: int, size: float) -> None:
-    """Receive from the node that many places before on the ring, and send to the one after."""
-    source, to = (node.rank - turn) % node.world_size, (node.rank + turn) % node.world_size
-    if round(size):
-        node.wait([node.post("receive", round(size), [source]), node.post("send", round(size), [to])])
+def post_exchange(node: PlannedNode, sizes: Sequence[float]) -> None:
+    """Post an exchange: in turn d, receive from the node d places before on the ring, and send to the one d after.
+
+    See `Fabric.exchange_among_all`.
+    """
+    before: list[int] = []
+    numbers: list[int] = []
+    for turn, size in enumerate(map(round, sizes), 1):
+        source, to = (node.rank - turn) % node.world_size, (node.rank + turn) % node.world_size
+        if size:
+            before = [
+                node.post("receive", size, [source], after=before),
+                node.post("send", size, [to], after=before),
+            ]
+            numbers += before
+    node.wait(numbers)
 
 
 def _home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[str, int]:

@@ -145,7 +145,7 @@ class SubnetShare:
         led = meeting.led(rank)
         outgoing = {peer: gather_blocks(holdings, meeting.outgoing(rank, peer), like) for peer in peers}
         arriving = {peer: like.new_empty(values_met(led, peer)) for peer in peers}
-        self.fabric.exchange(outgoing, arriving, "averaging units")
+        self.fabric.exchange_among_all(outgoing, arriving, "averaging units")
         take_means(holdings, led, arriving)
 
     def move(self, old: Partition, new: Partition) -> None:
@@ -158,7 +158,7 @@ class SubnetShare:
         arrived = {peer: like.new_empty(count_values(holdings, incoming[peer])) for peer in peers if peer != rank}
         arrived[rank] = outgoing.pop(rank)
         arriving = {peer: buffer for peer, buffer in arrived.items() if peer != rank}
-        self.fabric.exchange(outgoing, arriving, "exchanging subnets")
+        self.fabric.exchange_among_all(outgoing, arriving, "exchanging subnets")
         for peer, buffer in arrived.items():
             write_blocks(holdings, incoming[peer], buffer)
 

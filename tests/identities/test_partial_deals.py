@@ -9,6 +9,7 @@ from image_networks import TinyImages
 from reference_ist import reference_ist
 
 from istbench.cluster.profile import load_profile
+from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.optimizer import started
@@ -85,6 +86,7 @@ def node_all(fabric):
     """What each of these saw on this node, by name."""
     return {
         "local_sgd": {name: like_local_sgd(fabric, own) for name, own in {"sgd": MOMENTUM, "adam": ADAM}.items()},
+        "far": far_and_near(fabric),
         "warm-up": warm_up(fabric),
         "reference": against_reference(fabric),
         "late": late(fabric),
@@ -134,6 +136,27 @@ def like_local_sgd(fabric, options):
 
 def test_a_unit_on_every_node_is_local_sgd_bit_for_bit(seen):
     assert [own["local_sgd"] for own in seen] == [{"sgd": True, "adam": True}] * NODES
+
+
+def far_and_near(fabric):
+    """Between near nodes and distant ones: the largest difference of weights, bytes, and operations of a trace."""
+    workload, weights, sent, posted = open_workload("toy", NORMALISED), [], [], []
+    for fabric.far in (False, True):
+        models, own, events = trained(fabric, workload, "ist", {**MOMENTUM, "coverage": 2}, parameters_of)
+        weights.append([torch.frombuffer(bytearray(model or b"0000"), dtype=torch.float32) for model in models])
+        sent.append(own)
+        posted.append(sorted(event for event in events if event[0] == POST))
+    fabric.far = False
+    difference = max(float((near - far).abs().max()) for near, far in zip(*weights, strict=True))
+    return difference, sent, posted[0] == posted[1] != []
+
+
+def test_distant_nodes_exchange_the_same_subnets_at_once(seen):
+    for own in seen:
+        difference, (near, far), same_trace = own["far"]
+        assert difference < 1e-6
+        assert near <= far <= 2 * near  # all-reduces of small tensors go whole to all nodes
+        assert same_trace
 
 
 def warm_up(fabric):

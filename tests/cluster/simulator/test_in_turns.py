@@ -13,6 +13,7 @@ from istbench.cluster.trace import POST
 from istbench.cluster.trace_builder import merge
 from istbench.fabric.all_reduce import finish, mean_in_turns
 from istbench.methods.planned_node import PlannedNode, StepCost
+from istbench.methods.subnet_footprint import post_exchange
 
 LINK = {"bandwidth_out": 1e9, "bandwidth_in": 1e9, "overhead_s": 0.0, "in_turns": True}
 FAR = LINK | {"latency_s": 0.01}
@@ -86,6 +87,24 @@ def test_a_trace_from_near_replays_at_a_distance_as_one_with_the_exchanges_of_a_
     assert found.finish_s == pytest.approx(wanted.finish_s, rel=1e-3)
     assert found.bytes_sent == exactly(wanted.bytes_sent)
     assert found.messages == wanted.messages
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_an_exchange_among_all_goes_at_once_at_a_distance(nodes):
+    """Near, each turn takes a latency; at a distance all take one."""
+    size, latency = 1_000_000, 0.02
+    near, far = apart(latency_s=latency, in_turns=False), apart(latency_s=latency)
+    events = []
+    for rank in range(nodes):
+        node = PlannedNode(rank, nodes, COST, 0.0)
+        post_exchange(node, [size] * (nodes - 1))
+        node.builder.mark("step")
+        events.append(node.builder.to_arrays())
+    trace = merge(events, gflops=100.0)
+    bytes_s = 8 * size * (nodes - 1) / LINK["bandwidth_out"]
+    assert replay(trace, near, compute_scale=1.0).seconds == exactly(bytes_s + (nodes - 1) * latency)
+    assert replay(trace, far, compute_scale=1.0).seconds == exactly(bytes_s + latency)
+    assert posts(seen_on(trace, far)) == posts(trace)
 
 
 @pytest.mark.parametrize(
