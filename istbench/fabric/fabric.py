@@ -102,7 +102,10 @@ class Fabric:
     # Collectives. Every rank must call them in the same order.
 
     def all_reduce_sum(self, tensor: Tensor, name: str = "all-reduce") -> None:
-        """Replace `tensor` on every node by the sum over nodes."""
+        """Replace `tensor` on every node by the sum over nodes, by gloo or NCCL at any distance.
+
+        Methods take `all_reduce_mean`: replays at a distance have all all-reduces in turns.
+        """
         op = self._post_collective("all_reduce", tensor.nbytes)
         with self._operation(name), self.recorder.waiting(op):
             dist.all_reduce(tensor)

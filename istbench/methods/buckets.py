@@ -170,17 +170,21 @@ def planned_averages(
     while True:
         node.steps(options.accumulate - 1, updates=False)
         collections.deque(node.forward(), maxlen=0)
-        ops, factors = [], []
+        of_buckets, factors = [], []
         for bucket in _planned_buckets(node, parameters, options.capacities):
             sent = BucketMessages.of(options, bucket)
-            if sent.plain:
-                ops.append(node.post("all_reduce", sent.plain))
+            of_buckets.append([node.post("all_reduce", sent.plain)] if sent.plain else [])
             if sent.left:
-                factors.append((node.post("all_reduce", sent.left), sent.right))
-        for left, right in factors:
+                factors.append((of_buckets[-1], node.post("all_reduce", sent.left), sent.right))
+        for own, left, right in factors:
             node.wait([left])
-            ops.append(node.post("all_reduce", right))
-        node.wait(ops)
+            own.append(node.post("all_reduce", right))
+        if factors:  # PowerSGD awaits one after another, and computes between
+            for op in itertools.chain(*of_buckets):
+                node.wait([op])
+                node.builder.compute(0.0)
+        else:
+            node.wait(itertools.chain(*of_buckets))
         yield
 
 
