@@ -9,7 +9,7 @@ import click
 
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, printable
-from istbench.base.files import writing_whole
+from istbench.base.files import write_errors, writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
@@ -161,11 +161,8 @@ def profile_of(
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        with writing_whole(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; give another --profile") from None
+    with write_errors(path, "give another --profile"), writing_whole(path) as file:
+        file.write(text.encode())
     say(f"wrote {path}; `istbench replay --cluster {path}`")
 
 

@@ -195,21 +195,21 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
 
     # Without accounting in Slurm, it warns at every look at the jobs.
     logging.getLogger("submitit").setLevel(logging.ERROR)
-    try:
+    with write_errors(out / "slurm"):
         # A new directory of this user alone: submitit reads pickles, and those that lie in a results folder are
         # another person's.
         (out / "slurm").mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix="jobs-", dir=out / "slurm")
-        executor = submitit.AutoExecutor(
-            folder=f"{folder}/%j", cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
-        )
-    except RuntimeError:
-        Path(folder).rmdir()
-        raise UserError(
-            "this machine has no `srun`; use --slurm on a machine of the Slurm cluster, or --slurm executor=local"
-        ) from None
-    except OSError as error:
-        raise UserError(f"cannot write {out / 'slurm'}: {error.strerror}; choose another --out") from None
+        try:
+            executor = submitit.AutoExecutor(
+                folder=f"{folder}/%j", cluster=options.executor, slurm_max_num_timeout=_MOST_TIMEOUTS
+            )
+        except RuntimeError:
+            Path(folder).rmdir()
+            raise UserError(
+                "this machine has no `srun`; use --slurm on a machine of the Slurm cluster, or "
+                "--slurm executor=local"
+            ) from None
     wanted = {
         "slurm_partition": options.partition,
         "slurm_account": options.account,
