@@ -180,6 +180,16 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, fault: str, chunk:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("value", ["10", "1.25", "-12.50e+10", ".125"])
+def test_a_fault_after_many_features_is_named_at_once(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "train.txt"
+    features = " ".join(f"{index}:{value}" for index in range(200))
+    path.write_text(f"1 200 4\n3 {features} x\n")
+    with pytest.raises(UserError, match="line 2: 'x' is not INDEX:VALUE"):
+        read(path)
+
+
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.txt"):
         with pytest.raises(UserError, match=re.escape(str(path))):

@@ -23,7 +23,8 @@ _LONGEST_HEADER = _LONGEST_WORD = 200
 _LONGEST_INDEX = 18  # digits; also those of a number above every index
 _EXPECTED = "expected a header `points features labels`, then one line `l1,l2 f:v f:v` per point, indices from 0"
 _BLANKS = b" \t\r"
-_NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+# A text matches in one way only: with more, a faulty line of many features would take exponential time.
+_NUMBER = rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WORD_ENDS = rb"(?![^ \t\r])"
 _POINT = re.compile(
     rb"([0-9]+(?:,[0-9]+)*" + _WORD_ENDS + rb")?"
