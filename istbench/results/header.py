@@ -13,7 +13,7 @@ from istbench.base.options.task_file import CodeName
 from istbench.base.options.texts import Message, Short, Text
 from istbench.results.metrics import Metric
 
-SCHEMA = 1
+SCHEMA = 2
 TIMING_RULE = 4
 
 Status = Literal["running", "done", "failed", "interrupted"]

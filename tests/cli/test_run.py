@@ -164,7 +164,7 @@ def test_a_run_directory_of_another_schema(tmp_path, istbench):
     run = [*TOY, "--method", "ddp", "--steps", 2, "--out", tmp_path, "--json"]
     _, out, _ = istbench(*run)
     header = Path(json.loads(out)["run_dir"]) / "run.json"
-    header.write_text(header.read_text().replace('"schema": 1', '"schema": 9'))
+    header.write_text(header.read_text().replace('"schema": 2', '"schema": 9'))
     status, _, said = istbench(*run)
     assert status == 2
     assert "schema 9" in one_line(said)

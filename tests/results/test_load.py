@@ -31,7 +31,7 @@ def test_unreadable_runs_become_problems_and_the_others_are_read(results):
     broken = write_plausible(results, "ist")
     broken.run_json.write_text("{")
     other = write_plausible(results, "p3")
-    other.update(schema=2)
+    other.update(schema=1)
     lacking = write_plausible(results, "local_sgd")
     head = json.loads(lacking.run_json.read_text())
     del head["targets"]
@@ -43,7 +43,7 @@ def test_unreadable_runs_become_problems_and_the_others_are_read(results):
     assert [run.header.cell for run in runs] == ["speech-ddp-n2-s0"]
     assert len(problems) == 5
     text = "\n".join(problems)
-    for expected in ("not JSON", "schema 2, this istbench reads 1", "targets is missing", "line 1", "no run in"):
+    for expected in ("not JSON", "schema 1, this istbench reads 2", "targets is missing", "line 1", "no run in"):
         assert expected in text
 
 
@@ -102,7 +102,7 @@ def test_one_of_two_copies_counts_where_the_original_is_gone(results):
     [
         ("[1, 2]", "run.json: it holds no JSON object; delete"),
         ("3", "run.json: it holds no JSON object; delete"),
-        ("{}", "run.json names no schema, this istbench reads 1"),
+        ("{}", "run.json names no schema, this istbench reads 2"),
     ],
 )
 def test_a_header_that_is_no_object_is_said_to_be_none(results, content, said):

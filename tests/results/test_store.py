@@ -73,17 +73,17 @@ def test_evaluations_have_the_same_digest_when_they_are_read(run):
     assert len({digests[0], *(reduce(digest_with, events, "") for events in others)}) == 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "\x00\x00", '{"schema": 1'])
+@pytest.mark.parametrize("text", ["", "{", "\x00\x00", '{"schema": 2'])
 def test_a_header_that_is_not_json_is_named(run, text):
     run.run_json.write_text(text)
     with pytest.raises(UserError, match=r"run\.json: not JSON .*delete .* to run the cell again"):
         run.header()
 
 
-@pytest.mark.parametrize("text", ['{"schema": 2}', '{"schema": [2]}'])
+@pytest.mark.parametrize("text", ['{"schema": 1}', '{"schema": [1]}'])
 def test_a_header_of_another_schema_is_refused(run, text):
     run.run_json.write_text(text)
-    with pytest.raises(UserError, match=r"schema (2|\[2\]), this istbench reads 1; use .* another --out"):
+    with pytest.raises(UserError, match=r"schema (1|\[1\]), this istbench reads 2; use .* another --out"):
         run.header()
 
 
