@@ -31,6 +31,7 @@ def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
         "LOCAL_WORLD_SIZE": str(question["slots"]),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # else rank 0 opens one, which listens on all interfaces
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "ISTBENCH_RUN_KEY": question["key"],  # `RUN_KEY`, without importing torch
         HOST: question["name"],
@@ -50,12 +51,18 @@ def _main() -> None:
         print(json.dumps({"count": len(here()), "broken": broken_copies(here())}))
         return
     import os
+    from dataclasses import replace
 
     from istbench.fabric import connect
     from istbench.launch.hosts.measured_bus import bus_bandwidth
+    from istbench.launch.processes.local import serve_store
     from istbench.launch.torchrun.workers import route_to
 
-    route_to(os.environ["MASTER_ADDR"]).enter(int(os.environ["RANK"]))
+    address, rank = os.environ["MASTER_ADDR"], int(os.environ["RANK"])
+    route = route_to(address)
+    route.enter(rank)
+    # The store lives as long as this variable.
+    _store = serve_store(replace(route, address=address), int(os.environ["MASTER_PORT"])) if rank == 0 else None
     with closing(connect(device=sys.argv[2], timeout_s=LIMIT_S / 2)) as fabric:
         found = bus_bandwidth(fabric, float(sys.argv[3]))
     print(json.dumps(msgspec.to_builtins(found)))

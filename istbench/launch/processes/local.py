@@ -247,8 +247,8 @@ def environment_at(address: str, port: int, key: str) -> dict[str, str]:
     }
 
 
-def serve_store(place: Place) -> "TCPStore":
-    """Serve the store of a job, at the address of `place` only.
+def serve_store(place: Place, port: int = 0) -> "TCPStore":
+    """Serve the store of a job, at the address of `place` only. The system chooses the port if it is 0.
 
     Raises:
         UserError: if this machine does not reach its own address. torch would try for minutes, deaf to signals.
@@ -257,12 +257,11 @@ def serve_store(place: Place) -> "TCPStore":
 
     with place.listening():
         _reach(place.address)
-        listener = socket.create_server((place.address, 0))
-        port = listener.getsockname()[1]
+        listener = socket.create_server((place.address, port))
         # The store closes this descriptor.
         return TCPStore(
             place.address,
-            port,
+            listener.getsockname()[1],
             is_master=True,
             timeout=timedelta(seconds=_SERVES_S),
             wait_for_workers=False,
