@@ -9,6 +9,7 @@ The time in which a node adds up what it received is left out, as that of gloo's
 """
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -119,8 +120,7 @@ def _in_turns(trace: Trace, host_nodes: int) -> Trace:
     places = frozenset[int].intersection(*(frozenset(own) for own in awaited))
     if not places:
         return trace
-    if host_nodes > 1:
-        trace = unfold(trace)
+    trace = unfold(trace, math.lcm(len(trace.nodes), host_nodes))  # each place on a host has its own peers
     nodes = tuple(
         _Exchanged(rank, trace.world_size, host_nodes, {own[place] for place in places}).of(events)
         for rank, events in enumerate(trace.nodes)

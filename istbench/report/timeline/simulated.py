@@ -60,7 +60,7 @@ def _transfers(trace: Trace, spans: Sequence[Span]) -> Iterator[Transfer]:
     kinds = [np.asarray(events["kind"][events["code"] == POST]) for events in trace.nodes]
     for span in spans:
         yield Transfer(
-            operation=KINDS[kinds[span.node][span.op]],
+            operation=KINDS[kinds[span.node % len(kinds)][span.op]],
             source=span.node,
             target=span.peer,
             bytes=span.bytes,

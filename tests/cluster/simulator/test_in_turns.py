@@ -141,6 +141,29 @@ def test_of_nodes_that_repeat_one_alone_is_replayed():
     assert folded.bytes_sent == exactly(whole.bytes_sent)
 
 
+STEP = [("compute", 0.1), ("post", "all_reduce", 20_000_000), ("wait", 0), ("mark", "step")]
+
+
+@pytest.mark.parametrize("size", [4000, 20_000_000])
+def test_of_equal_hosts_one_alone_is_replayed(size):
+    program = [("post", "all_reduce", size) if operation[0] == "post" else operation for operation in STEP]
+    events = same(1, program).nodes
+    whole, one = (merge(events * count, gflops=100.0, world_size=12) for count in (12, 1))
+    for profile in (apart(4), apart(3)):
+        wanted = replay(whole, profile, folded=False)
+        for recorded in (whole, one):
+            found = replay(recorded, profile)
+            assert found.finish_s == exactly(wanted.finish_s)
+            assert found.bytes_sent == exactly(wanted.bytes_sent)
+
+
+def test_of_a_thousand_nodes_a_host_is_expanded():
+    recorded = merge(same(1, STEP).nodes, gflops=100.0, world_size=1024)
+    assert len(seen_on(recorded, apart(8)).nodes) == 8
+    assert len(seen_on(merge(recorded.nodes * 4, gflops=100.0, world_size=1024), apart(8)).nodes) == 8
+    assert len(seen_on(recorded, apart(5)).nodes) == 1  # they do not fill hosts
+
+
 @pytest.mark.parametrize(
     "program",
     [
