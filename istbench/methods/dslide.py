@@ -201,7 +201,7 @@ class DistributedSLIDE(ActiveOutputs):
         bits = _bits(self.options.family, width)
         if self.options.functions:
             return tables_bytes(rows, self.options.tables, self.options.functions, bits)
-        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1) + 4 * rows
+        return tables_bytes(rows, MOST_TABLES, (rows - 1).bit_length(), 1)
 
 
 def _check_rows(rows: np.ndarray, starts: np.ndarray, common: np.ndarray, size: int) -> None:
