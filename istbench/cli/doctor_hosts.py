@@ -108,7 +108,7 @@ def _bandwidth_entry(rate: float | None) -> Entry:
 
 
 def _finding(state: str, what: str, detail: str) -> None:
-    click.echo(f"{state:<7}  {what:<16}  {detail}")
+    click.echo(printable(f"{state:<7}  {what:<16}  {detail}"))
 
 
 def _measured(link: HostLink) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from istbench.base.options.numbers import Count, Natural, Seconds
+from istbench.base.options.texts import Message
 from istbench.cluster.collective import Backend
 
 
@@ -25,4 +26,4 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The number of GPUs that torch has, and the line of `broken_copies` between them."""
 
     count: Natural
-    broken: str
+    broken: Message

@@ -7,6 +7,8 @@ import pytest
 import ssh_hosts
 from test_ssh_links import links
 
+from istbench.base.errors import UserError
+from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.group import HostGroup, Unfit
@@ -96,3 +98,5 @@ def test_a_host_whose_gpus_copy_zeros_is_named():
     assert check_gpus(hosts, group({"a": 0, "b": 0})) == {}
     with pytest.raises(Unfit, match=r"^b: cuda:0 to cuda:1 \.\.\.$"):
         check_gpus(hosts, group({"a": 2, "b": 2}))
+    with pytest.raises(UserError, match="^GPUs"):
+        check_gpus([Answers("a", {"count": 2, "broken": "x" * (LONGEST_MESSAGE + 1)})], group({"a": 2}))
