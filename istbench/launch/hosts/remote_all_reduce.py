@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from istbench.base.machine import HOST
+from istbench.base.machine import HOST, cores
 from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.remote_programs import answers_of
 
@@ -34,6 +34,7 @@ def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # else rank 0 opens one, which listens on all interfaces
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "ISTBENCH_RUN_KEY": question["key"],  # `RUN_KEY`, without importing torch
+        "OMP_NUM_THREADS": str(max(1, cores() // question["slots"])),
         HOST: question["name"],
     }
     slots = range(question["slots"])

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from free_port import free_port
 
+from istbench.launch.hosts import remote_all_reduce
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.remote_all_reduce import all_reduce
@@ -35,6 +36,13 @@ def question(nodes, slots):
 def test_all_processes_of_a_host_measure():
     found = msgspec.convert(all_reduce(Agent(io.StringIO(), {}), question(2, 2)), list[BusBandwidth])
     assert [(own.nodes, own.backend, own.right) for own in found] == [(2, "gloo", True)] * 2
+
+
+@pytest.mark.parametrize(("slots", "threads"), [(2, "3"), (8, "1")])
+def test_processes_of_a_host_share_its_cores(monkeypatch, slots, threads):
+    monkeypatch.setattr(remote_all_reduce, "cores", lambda: 7)
+    monkeypatch.setattr(remote_all_reduce, "answers_of", lambda *given: given[3])
+    assert [own["OMP_NUM_THREADS"] for own in all_reduce(None, question(slots, slots))] == [threads] * slots
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
