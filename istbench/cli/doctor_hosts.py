@@ -60,7 +60,12 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
             if links:
                 click.echo()
                 print_table(links_table(links, together), sys.stdout)
-            bus = measure_bus(connections, group, of_torch, MEASURES_S)
+            bus, status = None, 0
+            try:
+                bus = measure_bus(connections, group, of_torch, MEASURES_S)
+            except Unfit as unfit:  # as over links too slow for it, which the profile describes nevertheless
+                status = EXIT_FAILED
+                _finding("broken", "all-reduce", "; ".join(unfit.problems))
             if bus is not None:
                 state, line = bus_words(bus, links)
                 _finding(state, "all-reduce", line)
@@ -74,7 +79,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
                 name, _, detail = problem.partition(": ")
                 _finding("broken", name, detail)
             return EXIT_FAILED
-    return 0
+    return status
 
 
 def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Table:

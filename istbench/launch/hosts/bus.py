@@ -63,7 +63,7 @@ def measure_bus(
         _WAITS_S,
     )
     if found:
-        raise Unfit([f"{line} (in an all-reduce of all hosts)" for line in found])
+        raise Unfit(found)
     measured = [convert(answer, list[BusBandwidth], lambda _: "an all-reduce") for answer in answers]
     wrong = [
         host.name for host, own in zip(connections, measured, strict=True) if not all(one.right for one in own)
