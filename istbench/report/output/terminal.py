@@ -21,13 +21,14 @@ _WIDEST_KEY, _WIDEST = 32, 100
 def wrapped(text: str) -> str:
     """`text` in the width of the terminal, at most 100 characters, with escaped control characters.
 
-    The rest of a line is indented. Commands stay whole.
+    The rest of a line is indented. Lines that begin with `istbench ` stay whole: they are commands to copy. Output
+    that is no terminal has 100 characters too, as tables have there.
     """
     width = _width()
     lines = []
     for line in text.splitlines():
         shown = printable(line)
-        if len(shown) <= width or shown.startswith("istbench "):  # a command, to copy
+        if len(shown) <= width or shown.startswith("istbench "):
             lines.append(shown)
             continue
         own = " " * (len(shown) - len(shown.lstrip()))
