@@ -6,6 +6,7 @@ from istbench.base.options.options import option_text
 from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
 from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
+from istbench.results.metrics import level_text
 from istbench.results.stats import median
 from istbench.studies.tuning.judge import Contest, Judge, Judgement
 from istbench.studies.tuning.ranges import Range
@@ -54,11 +55,13 @@ def tuning_answer(judgement: Judgement, judge: Judge) -> str:
         (own for own in judgement.contests if _judged(own.best, judge) is not None),
         key=lambda own: (_judged(own.best, judge) or 0.0) * (1 if lower else -1),
     )
-    trials = len(judgement.contests[0].tried)
-    among = f"{trials} trials of each of {_methods(judgement)}" if trials > 1 else _methods(judgement)
     metric, budget = judgement.metric.name, judgement.header.budget
     if not ranked:
-        return f"No trial has {judge.words(metric, budget)}, among {among}."
+        lacks = f"has {metric} after {budget}"
+        if judge.by_seconds and judge.target is not None:
+            lacks = f"reached {metric} {level_text(judge.target)}"
+        failed = sum(tried.failed for own in judgement.contests for tried in own.tried)
+        return f"No trial of {_methods(judgement)} {lacks}{f', and {failed} failed' if failed else ''}."
     first, *others = ranked
     result = _judged_text(first.best, judge)
     if judge.by_seconds:
@@ -68,9 +71,18 @@ def tuning_answer(judgement: Judgement, judge: Judge) -> str:
     next_one = next((own for own in others if own.method != first.method), None)
     behind = f", {_place(next_one, judgement)} {_judged_text(next_one.best, judge)} at best" if next_one else ""
     return (
-        f"{_place(first, judgement)} with {_best_options(first).text} is the best of {among}, by one seed: "
-        f"{result}; its defaults {_judged_text(first.defaults, judge)}{behind}."
+        f"{_place(first, judgement)} with {_best_options(first).text} is the best of {_trials(judgement)}, "
+        f"by one seed: {result}; its defaults {_judged_text(first.defaults, judge)}{behind}."
     )
+
+
+def _trials(judgement: Judgement) -> str:
+    """The trials of all methods, in words."""
+    methods, trials = _methods(judgement), len(judgement.contests[0].tried)
+    if trials == 1:
+        return methods
+    several = len({own.method for own in judgement.contests}) > 1
+    return f"{trials} trials of each of {methods}" if several else f"{trials} trials"
 
 
 def _methods(judgement: Judgement) -> str:

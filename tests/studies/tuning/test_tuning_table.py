@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from istbench.cluster.profile import load_profile
 from istbench.report.targets import EvaluationError
 from istbench.studies.tuning.judge import Contest, Judge
 from istbench.studies.tuning.table import chance_line, tuning_answer
 from istbench.studies.tuning.trials import Trial, Tried
+
+BY_SECONDS = Judge(target=0.77, cluster=load_profile("m5.2xlarge"))
 
 
 def contest(method, defaults, *others):
@@ -33,26 +36,38 @@ def test_nothing_is_said_where_the_error_is_unknown():
     assert not list(chance_line(SimpleNamespace(contests=(contest("ist", 0.5, 0.505),), error=None)))
 
 
-def test_the_answer_names_the_best_trial_its_defaults_and_the_next_method():
-    contests = (contest("ist", 0.5, 0.6), contest("ddp", 0.5, 0.55), contest("p3", 0.5, 0.4))
-    judgement = SimpleNamespace(
+def judged(*contests):
+    return SimpleNamespace(
         contests=contests,
         metric=SimpleNamespace(name="accuracy", lower_is_better=False),
         header=SimpleNamespace(budget="3 epochs"),
     )
-    assert tuning_answer(judgement, Judge()) == (
+
+
+def test_the_answer_names_the_best_trial_its_defaults_and_the_next_method():
+    contests = (contest("ist", 0.5, 0.6), contest("ddp", 0.5, 0.55), contest("p3", 0.5, 0.4))
+    assert tuning_answer(judged(*contests), Judge()) == (
         "ist with lr=2 is the best of 2 trials of each of ist, ddp and p3, by one seed: "
         "accuracy 0.600 after 3 epochs; its defaults 0.500, ddp 0.550 at best."
     )
 
 
-def test_the_answer_says_that_no_trial_has_a_result():
-    lost = Contest(method="ist", nodes=2, tried=(Tried(trial=None, nodes=2, failed=True),) * 2, best=None)
-    judgement = SimpleNamespace(
-        contests=(lost,),
-        metric=SimpleNamespace(name="accuracy", lower_is_better=False),
-        header=SimpleNamespace(budget="3 epochs"),
+def test_the_answer_of_one_method_counts_its_trials():
+    assert tuning_answer(judged(contest("ist", 0.5, 0.6)), Judge()) == (
+        "ist with lr=2 is the best of 2 trials, by one seed: accuracy 0.600 after 3 epochs; its defaults 0.500."
     )
-    assert (
-        tuning_answer(judgement, Judge()) == "No trial has accuracy after 3 epochs, among 2 trials of each of ist."
-    )
+
+
+@pytest.mark.parametrize(
+    ("judge", "failed", "said"),
+    [
+        (Judge(), False, "No trial of ist and ddp has accuracy after 3 epochs."),
+        (Judge(), True, "No trial of ist and ddp has accuracy after 3 epochs, and 4 failed."),
+        (BY_SECONDS, False, "No trial of ist and ddp reached accuracy 0.77."),
+        (BY_SECONDS, True, "No trial of ist and ddp reached accuracy 0.77, and 4 failed."),
+    ],
+)
+def test_the_answer_says_that_no_trial_has_a_result(judge, failed, said):
+    lost = (Tried(trial=None, nodes=2, failed=failed),) * 2
+    contests = [Contest(method=name, nodes=2, tried=lost, best=None) for name in ("ist", "ddp")]
+    assert tuning_answer(judged(*contests), judge) == said
