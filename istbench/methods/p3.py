@@ -16,9 +16,12 @@ from typing import Any
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone
 from istbench.base.options.options import option
+from istbench.base.options.tunable import Tunable
 from istbench.methods.parameter_server import ParameterServer
 
 _WINDOW = 2
+_SLICES = Tunable(low=0.25, high=4, of_default=True, scale="log", costs=True)
+_WINDOWS = Tunable(low=1, high=8, scale="log", costs=True)
 
 
 class P3(ParameterServer):
@@ -30,9 +33,9 @@ class P3(ParameterServer):
     class Options(ParameterServer.Options):
         """Options of `p3`."""
 
-        slice_params: CountOrNone = option(50_000, "parameters in a slice; 0 leaves tensors whole")
+        slice_params: CountOrNone = option(50_000, "parameters in a slice; 0 leaves tensors whole", tune=_SLICES)
         priority: bool = option(True, "send the most urgent slices first")
-        window: Count = option(_WINDOW, "most slices in flight on a connection")
+        window: Count = option(_WINDOW, "most slices in flight on a connection", tune=_WINDOWS)
 
         def __post_init__(self) -> None:
             super().__post_init__()

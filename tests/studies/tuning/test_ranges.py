@@ -110,6 +110,13 @@ def test_a_range_twice_and_a_range_of_no_method_are_refused():
     check_known(["local_steps"], {"ist": {"lr", "local_steps"}, "ddp": {"lr"}})
 
 
+def test_the_slices_of_p3_are_tuned_by_seconds_alone():
+    options = load_method("p3").Options()
+    found = {own.name: own for own in ranges_of("p3", options, {}, by_seconds=True)}
+    assert [(found[name].low, found[name].high) for name in ("slice_params", "window")] == [(12_500, 200_000), (1, 8)]
+    assert [own.name for own in ranges_of("p3", options, {}, by_seconds=False)] == ["lr"]
+
+
 @pytest.mark.parametrize("name", [own.name for own in registered("methods")])
 def test_every_method_declares_a_learning_rate_and_ranges_with_values_of_its_options(name):
     options = load_method(name).Options()
