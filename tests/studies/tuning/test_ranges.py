@@ -113,7 +113,8 @@ def test_a_range_twice_and_a_range_of_no_method_are_refused():
 def test_the_slices_of_p3_are_tuned_by_seconds_alone():
     options = load_method("p3").Options()
     found = {own.name: own for own in ranges_of("p3", options, {}, by_seconds=True)}
-    assert [(found[name].low, found[name].high) for name in ("slice_params", "window")] == [(12_500, 200_000), (1, 8)]
+    slices, window = found["slice_params"], found["window"]
+    assert (slices.low, slices.high, window.low, window.high) == (12_500, 200_000, 1, 8)
     assert [own.name for own in ranges_of("p3", options, {}, by_seconds=False)] == ["lr"]
 
 
