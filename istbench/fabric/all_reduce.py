@@ -40,20 +40,16 @@ class Exchanging(Protocol):
     def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Waiting: ...
 
 
-def all_reduce_mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str = "all-reduce") -> None:
-    """Replace `tensor` on every node by the mean over nodes. Every rank must call this in the same order.
+def mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Iterator[None]:
+    """Replace `tensor` on every node by the mean over nodes, in steps: each starts exchanges that the next awaits.
 
-    The nodes add up in rank order, on hosts of several nodes first inside each host. So the mean has the same bits
-    on all nodes and in all runs. A node needs memory for the terms of the others, and for its mean.
+    Every rank must take them in the same order. The nodes add up in rank order, on hosts of several nodes first
+    inside each host. So the mean has the same bits on all nodes and in all runs. A node needs memory for the terms
+    of the others, and for its mean.
 
     Raises:
         FabricError: if a peer does not answer in time.
     """
-    finish(mean_in_turns(fabric, tensor, name))
-
-
-def mean_in_turns(fabric: Exchanging, tensor: Tensor, name: str) -> Iterator[None]:
-    """The steps of `all_reduce_mean_in_turns`: each begins an exchange, the next one waits for it."""
     if fabric.world_size == 1 or tensor.numel() == 0:
         return
     flat = tensor.contiguous().view(-1)

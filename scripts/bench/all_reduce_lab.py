@@ -9,7 +9,6 @@ links that carry nothing but payload. By exchanges, a small tensor goes whole to
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 
 import torch
 from spread import spread
@@ -17,7 +16,7 @@ from spread import spread
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster import in_turns
 from istbench.cluster.profile import TCP_PAYLOAD, bandwidth_text
-from istbench.fabric import Fabric, all_reduce
+from istbench.fabric import Fabric
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.on_nodes import on_nodes
@@ -30,17 +29,14 @@ def measure(
     in_turns.MOST_SLICES, in_turns.LEAST_MESSAGE = slices, message
     fabric.host_nodes = host_nodes
     values = torch.ones(size // 4)
-    ways: dict[str, Callable[[], None]] = {
-        "gloo": lambda: fabric.all_reduce_mean(values),
-        "turns": lambda: all_reduce.all_reduce_mean_in_turns(fabric, values),
-    }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {"gloo": [], "turns": []}
     for number in range(-1, turns):  # the first to warm up
-        for way in list(ways)[:: 1 if number % 2 else -1]:
+        for way in list(seconds)[:: 1 if number % 2 else -1]:
+            fabric.far = way == "turns"
             fabric.barrier()
             started = time.perf_counter()
             for _ in range(repeats):
-                ways[way]()
+                fabric.all_reduce_mean(values)
             took = fabric.maximum(time.perf_counter() - started)
             if number >= 0:
                 seconds[way].append(took / repeats)

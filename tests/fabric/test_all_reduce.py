@@ -13,7 +13,7 @@ from istbench.base.errors import RunFailed
 from istbench.cluster import in_turns
 from istbench.cluster.trace import COMPUTE, POST
 from istbench.fabric import Traffic
-from istbench.fabric.all_reduce import all_reduce_mean_in_turns
+from istbench.fabric.all_reduce import finish, mean_in_turns
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.plan.step import LiveBytes
@@ -41,16 +41,17 @@ def mean_in_rank_order(nodes, size):
 def node_averages(fabric):
     """By size: whether the mean is that in rank order, twice, and the bytes sent and received here for one."""
     in_turns.LEAST_MESSAGE = LEAST_MESSAGE
+    fabric.far = True
     n, found = fabric.world_size, []
     for number, size in enumerate(SIZES):
         wanted = mean_in_rank_order(n, size)
         time.sleep(0.02 * ((fabric.rank + number) % n))  # messages come in other orders
         fabric.traffic["training"] = Traffic()
         values = [term(fabric.rank, size) for _ in range(2)]
-        all_reduce_mean_in_turns(fabric, values[0], "averaging")
+        fabric.all_reduce_mean(values[0], "averaging")
         counted = fabric.traffic["training"]
         found.append([counted.sent, counted.received])
-        all_reduce_mean_in_turns(fabric, values[1], "averaging")
+        fabric.all_reduce_mean(values[1], "averaging")
         found[-1] += [torch.equal(value, wanted) for value in values]
     return found
 
@@ -79,6 +80,7 @@ def mean_by_hosts(nodes, host_nodes, size):
 def node_on_hosts(fabric, host_nodes):
     """By size: whether the mean is that by hosts or in rank order, and the bytes to nodes of other hosts."""
     in_turns.LEAST_MESSAGE = LEAST_MESSAGE
+    fabric.far = True
     fabric.host_nodes = host_nodes
     n, found, sent = fabric.world_size, [], Counter()
     start = fabric.exchange_async
@@ -93,7 +95,7 @@ def node_on_hosts(fabric, host_nodes):
     for size in (1000, 100_003, 300_001):
         sent.clear()
         value = term(fabric.rank, size)
-        all_reduce_mean_in_turns(fabric, value, "averaging")
+        fabric.all_reduce_mean(value, "averaging")
         wanted = mean_in_rank_order(n, size), mean_by_hosts(n, host_nodes, size)
         found.append([[torch.equal(value, mean) for mean in wanted], sent["far"], sent["all"]])
     return found
@@ -116,13 +118,14 @@ def test_on_hosts_of_several_nodes_each_link_carries_the_bytes_of_a_host_once(no
 def node_strided(fabric):
     """Whether means come back to a tensor with gaps, to others of its storage not, and in other dtypes."""
     in_turns.LEAST_MESSAGE = LEAST_MESSAGE
+    fabric.far = True
     n, same = fabric.world_size, []
     for size in (7, 50_001):
         storage = torch.stack([term(fabric.rank, size), torch.full((size,), 3.0)], 1)
-        all_reduce_mean_in_turns(fabric, storage[:, 0])
+        fabric.all_reduce_mean(storage[:, 0])
         same += [torch.equal(storage[:, 0], mean_in_rank_order(n, size)), bool((storage[:, 1] == 3.0).all())]
         square = torch.full((size, 3), float(fabric.rank), dtype=torch.bfloat16).t()
-        all_reduce_mean_in_turns(fabric, square)
+        fabric.all_reduce_mean(square)
         same.append(torch.equal(square, torch.full_like(square, (n - 1) / 2)))
     return same
 
@@ -163,9 +166,14 @@ def node_recorded(fabric):
     _ = fabric.transport
     kinds = []
     for size in (10, 60_000):
-        events = recorded(fabric, all_reduce_mean_in_turns, torch.ones(size))
+        events = recorded(fabric, exchanges_of_mean, torch.ones(size))
         kinds.append([[int(event["kind"]), int(event["bytes"])] for event in events if event["code"] == POST])
     return kinds
+
+
+def exchanges_of_mean(fabric, tensor):
+    """The exchanges, which the fabric leaves out of a trace."""
+    finish(mean_in_turns(fabric, tensor, "averaging"))
 
 
 def recorded(fabric, function, *given):
@@ -241,12 +249,12 @@ def test_its_buffers_are_those_of_a_plan(nodes, monkeypatch):
 def node_late(fabric, size):
     """Rank 1 joins the first all-reduce only."""
     fabric.barrier()
-    _ = fabric.transport
+    fabric.far = True
     fabric.transport._timeout_s = fabric._timeout_s = 2.0
     for number in range(2):
         if fabric.rank == 1 and number:
             time.sleep(30)
-        all_reduce_mean_in_turns(fabric, torch.ones(size), "averaging models")
+        fabric.all_reduce_mean(torch.ones(size), "averaging models")
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
@@ -256,10 +264,11 @@ def test_a_time_out_names_the_operation_and_the_missing_rank(size):
 
 
 def node_gone(fabric, size):
+    fabric.far = True
     for number in range(2):
         if fabric.rank == 2 and number:
             os.kill(os.getpid(), signal.SIGKILL)
-        all_reduce_mean_in_turns(fabric, torch.ones(size), "averaging models")
+        fabric.all_reduce_mean(torch.ones(size), "averaging models")
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
