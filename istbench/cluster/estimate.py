@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
-from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.trace import POST, SEND, round_ends
-from istbench.cluster.trace_builder import merge
+from istbench.cluster.trace import POST, SEND, Trace, round_ends
 
 GIB = 2**30
 PLANNED_ROUNDS = 3
@@ -174,20 +172,17 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Ba
     return total
 
 
-def round_seconds(
-    nodes: Sequence[NDArray[Any]], profile: ClusterProfile, window: int | None, world_size: int
-) -> float | None:
-    """Seconds of the last round in the events of `nodes`; None if the simulation would take minutes.
+def round_seconds(trace: Trace, profile: ClusterProfile) -> float | None:
+    """Seconds of the last round of `trace` on `profile`; None if the simulation would take minutes.
 
-    world_size: as `merge` takes it.
+    trace: as `in_turns.seen_on` gives it for `profile`.
 
     Raises:
         UserError: if the rounds do not replay.
     """
     from istbench.cluster.simulator import replay
 
-    trace = seen_on(merge(nodes, world_size=world_size, window=window), profile)
-    if _messages(trace.nodes, world_size, profile.collectives) > _MOST_MESSAGES:
+    if _messages(trace.nodes, trace.world_size, profile.collectives) > _MOST_MESSAGES:
         return None
     found = replay(trace, profile, compute_scale=1.0)
     ends = found.finish_s[:, round_ends(found.mark_kind)].max(axis=0)

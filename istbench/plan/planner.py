@@ -253,12 +253,12 @@ class _Planner:
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
-        there = seen_on(merge(events, world_size=nodes), self._request.cluster)
+        there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._request.cluster)
         sent = max(bytes_sent(_first_round(own), nodes, rank, backend) for rank, own in enumerate(there.nodes))
         if not simulated:
             return sent, None
         with self._simulating():
-            return sent, round_seconds(events, self._request.cluster, footprint.window, nodes)
+            return sent, round_seconds(there, self._request.cluster)
 
     def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:

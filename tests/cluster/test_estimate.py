@@ -76,6 +76,6 @@ def planned_node(random, under_way):
 @given(random=st.randoms(use_true_random=False), nodes=st.integers(2, 8))
 def test_one_of_equal_nodes_stands_for_all(under_way, random, nodes):
     events = planned_node(random, under_way)
-    few = round_seconds([events], cluster(), None, nodes)
+    few = round_seconds(merge([events], world_size=nodes), cluster())
     ends = replay(merge([events] * nodes), cluster(), compute_scale=1.0, folded=False).finish_s.max(axis=0)
     assert few == pytest.approx(ends[-1] - ends[-2], rel=1e-9)
