@@ -131,13 +131,18 @@ def _in_turns(trace: Trace, host_nodes: int) -> Trace:
 
 def _at_once(trace: Trace) -> Trace:
     """`trace` with the messages of `Fabric.exchange_among_all` at once, as between distant nodes."""
-    if not any(np.any(events["code"] == AFTER) for events in trace.nodes):
+    turns = [_turns_of(events) for events in trace.nodes]
+    if not any(own.any() for own in turns):
         return trace
-    return dataclasses.replace(
-        trace,
-        nodes=tuple(events[events["code"] != AFTER] for events in trace.nodes),
-        meta=msgspec.structs.replace(trace.meta, transport=True),
-    )
+    nodes = tuple(events[~own] for events, own in zip(trace.nodes, turns, strict=True))
+    return dataclasses.replace(trace, nodes=nodes, meta=msgspec.structs.replace(trace.meta, transport=True))
+
+
+def _turns_of(events: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of `events` let a message wait for messages of the turn before."""
+    posts = events[events["code"] == POST]
+    messages = posts["op"][np.isin(posts["kind"], (SEND, RECEIVE))]
+    return np.asarray((events["code"] == AFTER) & np.isin(events["op"], messages))
 
 
 def _awaited(events: NDArray[Any]) -> dict[int, int]:
