@@ -13,7 +13,7 @@ from late_messages import make_late
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from istbench.base.errors import RunFailed
-from istbench.cluster.trace import MARK, POST, WAIT
+from istbench.cluster.trace import AFTER, MARK, POST, WAIT
 from istbench.fabric import Traffic
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
@@ -166,15 +166,16 @@ def recorded_exchange(fabric):
     for mark in ("round", "step"):
         fabric.recorder.mark(mark)
     events = fabric.recorder.events()
-    return [[int(event["code"]), int(event["peer"])] for event in events if event["code"] in (POST, WAIT)]
+    return [[int(event["code"]), int(event["peer"])] for event in events if event["code"] in (POST, AFTER, WAIT)]
 
 
 def test_an_exchange_takes_turns_in_which_no_two_messages_share_a_link(seen):
     for rank, events in enumerate(seen["recorded_exchange"]):
         before, after = (rank - 1) % 3, (rank + 1) % 3
-        waits = [[WAIT, -1], [WAIT, -1]]
-        turns = [[[POST, before], [POST, after], *waits], [[POST, after], [POST, before], *waits]]
-        assert events == turns[0] + turns[1]
+        turn_before = [[AFTER, -1]] * 2
+        first = [[POST, before], [POST, after]]
+        second = [*turn_before, [POST, after], *turn_before, [POST, before]]
+        assert events == first + second + [[WAIT, -1]] * 4
 
 
 def exchange_beside_computing(fabric):
