@@ -100,6 +100,10 @@ class PlannedNode:
         turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
         return PlannedTransfers(self, post_turns(turns, self._post_receive, self._post_send))
 
+    def exchange_among_all(self, turns: Sequence[Turn]) -> None:
+        """Exchange buffers (meta device), and wait for them; see `Fabric.exchange_among_all`."""
+        self.wait(post_turns(turns, self._post_receive, self._post_send, both=True))
+
     def _post_receive(self, peer: int, buffer: Buffer, after: Sequence[int] = ()) -> int:
         return self.post("receive", buffer.nbytes, [peer], after=after)
 

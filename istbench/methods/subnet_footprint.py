@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from istbench.cluster.trace_builder import not_empty
 from istbench.methods.flat import by_dtype, is_frozen
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.shared_tensors import averaged_in_place
@@ -129,21 +130,13 @@ def shared_buffers(options: Any, layout: Layout, shared: list[int]) -> int:
 
 
 def post_exchange(node: PlannedNode, sizes: Sequence[float]) -> None:
-    """Post an exchange: in turn d, receive from the node d places before on the ring, and send to the one d after.
-
-    See `Fabric.exchange_among_all`.
-    """
-    before: list[int] = []
-    numbers: list[int] = []
+    """An exchange: in turn d, receive from the node d places before on the ring, and send to the one d after."""
+    turns = []
     for turn, size in enumerate(map(round, sizes), 1):
         source, to = (node.rank - turn) % node.world_size, (node.rank + turn) % node.world_size
-        if size:
-            before = [
-                node.post("receive", size, [source], after=before),
-                node.post("send", size, [to], after=before),
-            ]
-            numbers += before
-    node.wait(numbers)
+        buffer = torch.empty(size, dtype=torch.uint8, device="meta")
+        turns.append((not_empty({to: buffer}), not_empty({source: buffer})))
+    node.exchange_among_all(turns)
 
 
 def _home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[str, int]:

@@ -3,9 +3,9 @@
 Each ordered pair of nodes has one connection, first in first out, with one message on the wire at a time. A
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
 byte arrives after the latency, which is another between nodes of one host, and later if the message goes in
-segments that wait for each other. A connection sends at most `tcp_window` bytes in a round trip, and pauses until
-its end. One that was idle for a while begins slowly, as TCP's do. Sends wait in a priority queue before their
-connection. The connection holds `window` sends and never reorders them.
+segments that wait for each other. A connection has at most `tcp_window` bytes under way, and pauses until a third
+of them is acknowledged. One that was idle for a while begins slowly, as TCP's do. Sends wait in a priority queue
+before their connection. The connection holds `window` sends and never reorders them.
 """
 
 import numpy as np

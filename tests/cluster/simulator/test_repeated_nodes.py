@@ -55,6 +55,17 @@ def turned_trace(random, period, nodes, operations=8, rounds=2):
     return merge([builder.to_arrays() for builder in builders], gflops=100.0)
 
 
+def check_figures(one, all_nodes):
+    """Both replays have the same figures."""
+    assert one.finish_s == pytest.approx(all_nodes.finish_s, rel=1e-3, abs=1e-12)
+    assert one.seconds == pytest.approx(all_nodes.seconds, rel=1e-3)
+    for name in ("compute_s", "communication_s", "idle_s"):
+        difference = getattr(one, name) - getattr(all_nodes, name)
+        assert np.all(np.abs(difference) <= 1e-3 * all_nodes.seconds)
+    assert one.bytes_sent == exactly(all_nodes.bytes_sent)
+    assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), period=st.integers(1, 4), times=st.integers(2, 5))
 def test_one_of_each_kind_gives_the_figures_of_all(seed, period, times):
@@ -73,14 +84,8 @@ def test_one_of_each_kind_gives_the_figures_of_all(seed, period, times):
         replay(work, profile, rounds=5, window=1 + seed % 3, streams=1 + seed % 2, folded=folded)
         for folded in (True, False)
     )
-    assert one.finish_s == pytest.approx(all_nodes.finish_s, rel=1e-3, abs=1e-12)
-    assert one.seconds == pytest.approx(all_nodes.seconds, rel=1e-3)
-    for name in ("compute_s", "communication_s", "idle_s"):
-        difference = getattr(one, name) - getattr(all_nodes, name)
-        assert np.all(np.abs(difference) <= 1e-3 * all_nodes.seconds)
-    assert one.bytes_sent == exactly(all_nodes.bytes_sent)
+    check_figures(one, all_nodes)
     assert one.bytes_received == exactly(all_nodes.bytes_received)
-    assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
 
 
 @settings(max_examples=20, deadline=None)
@@ -102,15 +107,9 @@ def test_one_host_gives_the_figures_of_all_equal_hosts(seed, period, size, hosts
         replay(own, profile, rounds=5, window=1 + seed % 3, streams=1 + seed % 2, folded=folded)
         for own, folded in ((fold(work), True), (work, False))
     )
-    assert one.finish_s == pytest.approx(all_nodes.finish_s, rel=1e-3, abs=1e-12)
-    assert one.seconds == pytest.approx(all_nodes.seconds, rel=1e-3)
-    for name in ("compute_s", "communication_s", "idle_s"):
-        difference = getattr(one, name) - getattr(all_nodes, name)
-        assert np.all(np.abs(difference) <= 1e-3 * all_nodes.seconds)
-    assert one.bytes_sent == exactly(all_nodes.bytes_sent)
+    check_figures(one, all_nodes)
     assert one.utilisation_out == pytest.approx(all_nodes.utilisation_out, rel=1e-3)
     assert one.link_use == pytest.approx(all_nodes.link_use, rel=1e-3)
-    assert (one.events, one.messages) == (all_nodes.events, all_nodes.messages)
 
 
 def test_saved_bursts_of_a_link_that_nodes_share_are_simulated_for_all():
