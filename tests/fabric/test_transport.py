@@ -173,6 +173,24 @@ def test_waiting_for_a_peer_that_is_gone_names_it():
             nodes[0].wait(lambda: False, lambda: {1})
 
 
+def test_a_peer_that_has_the_last_message_may_leave_before_the_sender_notes_that_it_left():
+    heard = []
+    here, there = socket.socketpair()
+    link = PeerConnection(1, here, lambda *_: None, lambda _peer, error: heard.append(str(error)))
+
+    def left():
+        time.sleep(0.2)  # the sending thread has no core
+        heard.append("left")
+
+    link.put([TransportMessage(0, 0, 7, memoryview(b"x"), left)])
+    there.recv(17, socket.MSG_WAITALL)
+    there.close()
+    while len(heard) < 2:
+        time.sleep(0.01)
+    link.close()
+    assert heard[:2] == ["left", "the peer closed the connection"]
+
+
 def test_a_payload_of_another_size_is_refused():
     with transports(2) as (here, there):
         inbox = Inbox(2)

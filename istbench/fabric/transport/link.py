@@ -59,6 +59,7 @@ class PeerConnection:
         self._deliver = deliver
         self._lost = lost
         self._queue: UrgentFirst[TransportMessage] = UrgentFirst()
+        self._sending = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, args=(step,), name=f"{task} {peer}", daemon=True)
             for task, step in (("send to", self._send_one), ("receive from", self._receive_one))
@@ -122,13 +123,14 @@ class PeerConnection:
             return False
         payload = message.payload
         header = _HEADER.pack(message.channel, message.key, len(payload))
-        sent = self._socket.sendmsg((header, payload))
-        if sent < len(header):
-            self._socket.sendall(header[sent:])
-        if sent < len(header) + len(payload):
-            self._socket.sendall(payload[max(0, sent - len(header)) :])
-        if message.left is not None:
-            message.left()
+        with self._sending:
+            sent = self._socket.sendmsg((header, payload))
+            if sent < len(header):
+                self._socket.sendall(header[sent:])
+            if sent < len(header) + len(payload):
+                self._socket.sendall(payload[max(0, sent - len(header)) :])
+            if message.left is not None:
+                message.left()
         return True
 
     def _receive_one(self) -> bool:
@@ -142,5 +144,8 @@ class PeerConnection:
         while len(buffer):
             got = self._socket.recv_into(buffer, len(buffer), socket.MSG_WAITALL)
             if got == 0:
+                # The peer may have left because it has this node's last message, whose `left` is still to come.
+                if self._sending.acquire(timeout=_SHUTDOWN_S):
+                    self._sending.release()
                 raise ConnectionError("the peer closed the connection")
             buffer = buffer[got:]
