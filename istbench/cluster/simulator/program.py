@@ -81,11 +81,12 @@ def compile_trace(
     speeds: Sequence[float] = (),
     *,
     work_scale: float | None = None,
+    far: bool = False,
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
     backend: carries the collectives. speeds: of computing, by node of the trace; by default 1. work_scale: of the
-    seconds of work; by default `compute_scale`.
+    seconds of work; by default `compute_scale`. far: the nodes are distant (`cluster.in_turns`).
 
     Raises:
         UserError: for an event or an operation that the simulation does not know.
@@ -110,7 +111,7 @@ def compile_trace(
     op.partner = _partners(posts, node, n, world)
     op.pair = node * world + (op.peer - node) % world
     op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
-    message = _schedule(op, world, backend, trace.meta.transport)
+    message = _schedule(op, world, backend, trace.meta.transport, far)
     event = records(len(events), _EVENT).view(np.recarray)
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)
     event.seconds = events["seconds"] * compute_scale
@@ -175,31 +176,34 @@ def stops(trace: Trace, rounds: int) -> Ints:
     return np.array(counts, np.int64)
 
 
-def _schedule(op: Records, world: int, backend: Backend, transport: bool) -> Records:
+def _schedule(op: Records, world: int, backend: Backend, transport: bool, far: bool) -> Records:
     """The messages of all collectives in `op`, each of `world` nodes. Writes the place of its own messages to
     each `op`.
     """
     collective = op.collective >= 0
     chunks = np.zeros(len(op), np.int64)
-    schedules: dict[tuple[int, int], Schedule] = {}
+    schedules: dict[tuple[int, int, bool], Schedule] = {}
     for kind in np.unique(op.kind[collective]).tolist():
         own = op.kind == kind
-        op.at_once[own] = COLLECTIVES[kind].sends_at_once(backend)
         op.segment[own] = COLLECTIVES[kind].gloo_segment if backend == "gloo" else 0
         op.streams[own] = not (transport and COLLECTIVES[kind].in_turns and backend == "gloo")
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
-        cut = [known.chunks(int(size), world, backend) for size in sizes.tolist()]
-        chunks[own] = np.array(cut)[which]
-        schedules |= {(kind, count): known.between(world, backend, count) for count in sorted(set(cut))}
+        cut = [known.chunks(size, world, backend) for size in sizes.tolist()]
+        at_once = [known.sends_at_once(size, world, backend, far=far) for size in sizes.tolist()]
+        chunks[own], op.at_once[own] = np.array(cut)[which], np.array(at_once)[which]
+        schedules |= {
+            (kind, count, free): known.between(world, backend, count, at_once=free)
+            for count, free in sorted(set(zip(cut, at_once, strict=True)))
+        }
     rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once
     flat = [message for row in rows.values() for message in row]
     message = records(len(flat), _MESSAGE)
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
     ends = dict(zip(rows, itertools.accumulate(map(len, rows.values())), strict=True))
-    for (kind, count), schedule in schedules.items():
-        own = (op.kind == kind) & (chunks == count)
+    for (kind, count, free), schedule in schedules.items():
+        own = (op.kind == kind) & (chunks == count) & (op.at_once == free)
         place = (op.node[own] - np.maximum(op.peer[own], 0)) % world
         lengths = np.array([len(row) for row in schedule])
         op.first_message[own] = (np.array([ends[id(row)] for row in schedule]) - lengths)[place % len(schedule)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
-from istbench.cluster.in_turns import seen_on
+from istbench.cluster.in_turns import seen_on, turns_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import fold, unfold
 from istbench.cluster.scale import scale as scale_of
@@ -84,10 +84,11 @@ def replay(
         trace = unfold(trace)
     speeds = profile.speeds_of(len(trace.nodes)) if profile.speeds else ()
     work = scale if scaled is None else scaled.work
+    far = turns_on(profile, trace.world_size)
     program = trace.derived(
         "program",
-        (scale, profile.collectives, speeds, work),
-        lambda: compile_trace(trace, scale, profile.collectives, speeds, work_scale=work),
+        (scale, profile.collectives, speeds, work, far),
+        lambda: compile_trace(trace, scale, profile.collectives, speeds, work_scale=work, far=far),
     )
     ends = stops(trace, rounds)
     repetitions = -(-rounds // trace.rounds)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from traces import blocking, cluster, exactly, random_trace, same
 
+from istbench.cluster.collective import MOST_AT_ONCE
 from istbench.cluster.in_turns import FAR_S, seen_on, takes_turns
 from istbench.cluster.profile import TCP_WINDOW, Host
 from istbench.cluster.repeated_nodes import unfold
@@ -211,3 +212,16 @@ def test_in_turns_in_a_lab_with_late_packets():
     ):  # fmt: skip
         found = replay(same(nodes, blocking("all_reduce", size)), apart(latency_s=latency, **link)).seconds
         assert found == pytest.approx(measured, rel=off)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+def test_small_parts_go_at_once_at_a_distance_and_large_ones_in_turns(kind, nodes):
+    """Of a reduce-scatter, a node sends all but its own part of the tensor; of an all-gather, its part to each."""
+    latency = 0.02
+    for message, far_latencies in ((MOST_AT_ONCE, 1), (MOST_AT_ONCE + 4, nodes - 1)):
+        size = message * (nodes if kind == "reduce_scatter" else 1)
+        for far, latencies in ((True, far_latencies), (False, nodes - 1)):
+            cluster = apart(latency_s=latency, in_turns=far)
+            found = replay(same(nodes, blocking(kind, size)), cluster, compute_scale=1.0).seconds
+            assert found == exactly(8 * message * (nodes - 1) / LINK["bandwidth_out"] + latencies * latency)
