@@ -59,6 +59,11 @@ class Texts:
             self._store.set(f"{key}/{self._rank}", word)
         return [] if self._rank else self._from(range(self._world_size), lambda rank: f"{key}/{rank}")
 
+    def new_key(self) -> str:
+        """A key for `post` that no other call returns; the same on every node."""
+        self._said += 1
+        return str(self._said)
+
     def post(self, key: str, word: str) -> None:
         """Write `word` under `key`, for every rank. Any thread may call this."""
         self._store.set(f"posted/{key}", word)
@@ -68,6 +73,15 @@ class Texts:
         if not self._store.check([f"posted/{key}"]):
             return None
         return bytes(self._store.get(f"posted/{key}")).decode()
+
+    def wait_posted(self, key: str, rank: int) -> str:
+        """Wait for the word that `rank` posts under `key`. Any thread may call this.
+
+        Raises:
+            FabricError: if the rank or the store falls silent.
+        """
+        with self._told():
+            return self._word(f"posted/{key}", rank)
 
     def who_is_missing(self, operations: int, timed_out: bool) -> str:
         """Name the ranks that did not join this rank's failed operation; empty if none is missing.

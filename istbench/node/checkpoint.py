@@ -66,6 +66,23 @@ class Flat:
         plain = _without_tensors(state, (), is_shared, own, shared)
         return cls(text=json.dumps(plain, allow_nan=False), own=own, shared=shared)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensors in (self.own, self.shared) for tensor in tensors.values())
+
+    def copied(self) -> "Flat":
+        """The same, with copies of the tensors in host memory."""
+        own, shared = (
+            {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            for tensors in (self.own, self.shared)
+        )
+        return Flat(text=self.text, own=own, shared=shared)
+
+    def unshared(self) -> "Flat":
+        """The same, without shared tensors: they are this rank's own."""
+        return Flat.of(self.state())
+
     def state(self) -> dict[str, Any]:
         """Put the state together again.
 

@@ -2,9 +2,12 @@
 
 Ranks on the host of rank 0 write and read their own files. Other ranks send their state to rank 0 and receive it
 from there, so that any other host may be lost. Tensors that are the same on all ranks are written once.
+
+On one host, training goes on from a copy of the state to the next step while a thread of each rank writes it.
 """
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,13 @@ import msgspec
 import torch
 from torch import Tensor
 
+from istbench.base.machine import memory_bytes
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
 from istbench.node.checkpoint_steps import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
+
+_MOST_OF_FREE = 0.25  # for the copies of all ranks
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,64 +36,121 @@ class DistributedCheckpoint:
     """The checkpoint in `directory`. Every rank must call its methods alike.
 
     Attributes:
-        last: the newest step that this object wrote, or read.
+        last: the newest step that is known to be published.
     """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
         self.directory, self._fabric = directory, fabric
         elsewhere = fabric.numbers(float(os.environ.get("GROUP_RANK", "0") != "0"))
         self._elsewhere = [rank for rank, value in enumerate(elsewhere) if value]
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._step: int | None = None
         self.last: int | None = None
 
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
     ) -> None:
-        """Write the `state` of every rank, and publish it as the step of `totals`.
+        """Write the `state` of every rank, and publish it as the step of `totals`; see `start` and `finish`."""
+        self.start(totals, state, is_shared)
+        self.finish()
+
+    def start(
+        self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
+    ) -> None:
+        """Copy the `state` of every rank. A thread writes the copy, and publishes it as the step of `totals`.
+
+        Without memory for the copies, or with ranks on other hosts, this rank writes before it returns.
 
         is_shared: whether all ranks should have the same tensor at these keys of `state`; if they do, it is written
             once.
 
         Raises:
-            UserError: the files cannot be written.
+            UserError: the files cannot be written; also those of the step before.
         """
-        fabric, sent = self._fabric, torch.empty(0, dtype=torch.uint8)
-        flat, files = self._shared(totals.step, state, is_shared)
-        if fabric.rank in self._elsewhere:
-            sent = checkpoint.packed(flat)
-        else:
+        self.finish()
+        fabric = self._fabric
+        flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
+        fits = flat.nbytes * fabric.world_size <= _MOST_OF_FREE * _free_bytes()
+        beside = not self._elsewhere and all(fabric.numbers(float(fits)))
+        key, totals = fabric.texts.new_key(), msgspec.structs.replace(totals)
+        self._step = totals.step
+        if not beside:
+            self._write(key, totals, flat)
+            return
+        given = (key, totals, flat.copied())
+        self._thread = threading.Thread(target=self._run, args=given, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def writes(self) -> bool:
+        """Whether the thread of this rank still writes.
+
+        Raises:
+            UserError: as `start`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self._thread is not None and self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait until the started step is published.
+
+        Raises:
+            UserError: as `start`.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self.writes()
+        if self._step != self.last:
+            self._fabric.barrier("writing a checkpoint")
+            self.last = self._step
+
+    def _run(self, key: str, totals: Totals, flat: Flat) -> None:
+        try:
+            self._write(key, totals, flat)
+        except Exception as error:  # the next call on the thread of training raises it
+            self._failure = error
+
+    def _write(self, key: str, totals: Totals, flat: Flat) -> None:
+        """Write `flat`, the state of this rank. On rank 0, publish the step when all ranks have written theirs."""
+        fabric = self._fabric
+        flat, files = self._shared(key, totals.step, flat)
+        if fabric.rank not in self._elsewhere:
             files |= checkpoint.write_rank(self.directory, totals.step, fabric.rank, flat)
         if self._elsewhere:
-            sizes = [int(size) for size in fabric.numbers(sent.numel())]
-            with fabric.accounting("assemble"):
-                for rank, part in fabric.gather_to_zero(sent.to(fabric.device), sizes, "writing a checkpoint"):
-                    if rank in self._elsewhere:
-                        files |= checkpoint.write_rank(self.directory, totals.step, rank, checkpoint.unpacked(part))
-        fabric.barrier("writing a checkpoint")
-        for word in fabric.texts.gather(msgspec.json.encode(files).decode()):
-            files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
+            files |= self._sent_parts(totals.step, flat)
+        fabric.texts.post(f"{key}/{fabric.rank}", msgspec.json.encode(files).decode())
         if fabric.rank == 0:
+            for rank in range(fabric.world_size):
+                word = fabric.texts.wait_posted(f"{key}/{rank}", rank)
+                files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
             checkpoint.publish(self.directory, totals, files, before=self.last)
-        self.last = totals.step
 
-    def _shared(
-        self, step: int, state: dict[str, Any], is_shared: Callable[[Keys], bool]
-    ) -> tuple[Flat, dict[str, ManifestEntry]]:
-        """Take `state` apart; on rank 0, write the file of its shared tensors.
+    def _sent_parts(self, step: int, flat: Flat) -> dict[str, ManifestEntry]:
+        """Send the state of ranks on other hosts to rank 0, which writes them."""
+        fabric, files, sent = self._fabric, dict[str, ManifestEntry](), torch.empty(0, dtype=torch.uint8)
+        if fabric.rank in self._elsewhere:
+            sent = checkpoint.packed(flat)
+        sizes = [int(size) for size in fabric.numbers(sent.numel())]
+        with fabric.accounting("assemble"):
+            for rank, part in fabric.gather_to_zero(sent.to(fabric.device), sizes, "writing a checkpoint"):
+                if rank in self._elsewhere:
+                    files |= checkpoint.write_rank(self.directory, step, rank, checkpoint.unpacked(part))
+        return files
+
+    def _shared(self, key: str, step: int, flat: Flat) -> tuple[Flat, dict[str, ManifestEntry]]:
+        """On rank 0, write the file of the shared tensors of `flat`.
 
         A rank whose tensors differ from rank 0's in any bit writes all of them itself: different processors may
         round differently.
         """
-        fabric, files = self._fabric, dict[str, ManifestEntry]()
-        flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
-        digest = ""
-        if flat.shared and fabric.rank == 0:
-            files[SHARED] = checkpoint.write_shared(self.directory, step, flat.shared)
-            digest = files[SHARED].sha256
-        elif flat.shared:
-            digest = checkpoint.shared_digest(flat.shared)
-        if fabric.texts.broadcast(digest) != digest:
-            flat = Flat.of(state)
-        return flat, files
+        texts = self._fabric.texts
+        if self._fabric.rank == 0:
+            files = {SHARED: checkpoint.write_shared(self.directory, step, flat.shared)} if flat.shared else {}
+            texts.post(f"{key}/shared", files[SHARED].sha256 if files else "")
+            return flat, files
+        digest = checkpoint.shared_digest(flat.shared) if flat.shared else ""
+        return (flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()), {}
 
     def read(self) -> tuple[Totals, dict[str, Any], str] | None:
         """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
@@ -125,7 +188,7 @@ class DistributedCheckpoint:
             part = self._sent(step, rank)
             if rank == fabric.rank:
                 state = checkpoint.unpacked(part).state()
-        self.last = step.totals.step
+        self.last = self._step = step.totals.step
         return step.totals, state, damage
 
     def _tried(self, step: Step) -> tuple[dict[str, Any], str]:
@@ -158,6 +221,14 @@ class DistributedCheckpoint:
                 part = torch.empty(size, dtype=torch.uint8, device=fabric.device)
                 fabric.exchange({}, {0: part}, "reading a checkpoint")
         return part
+
+
+def _free_bytes() -> int:
+    """Bytes of free memory of this machine; none where the system does not tell."""
+    try:
+        return min(memory_bytes(), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError):
+        return 0
 
 
 def _candidate(step: Step | Broken) -> str:

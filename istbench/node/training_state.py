@@ -17,6 +17,8 @@ from istbench.node import checkpoint
 from istbench.node.checkpoint_steps import Totals
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 
+_WRITES = 2.0
+
 
 class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A segment of training that a stop interrupts. The resumed run ends it at the same step with the same loss.
@@ -112,9 +114,12 @@ class TrainingState:
         return Restored(progress=RunTotals(totals, self._fabric), segment=segment, damage=damage)
 
     def save_if_due(self, totals: Totals) -> None:
-        """Save if any rank finds that `checkpoint_every_s` has passed since the last checkpoint."""
+        """Start to save if any rank finds that `checkpoint_every_s` has passed since the last checkpoint.
+
+        Not while a rank still writes that one.
+        """
         due = time.perf_counter() - self._saved_at >= self._config.checkpoint_every_s
-        if self._fabric.maximum(float(due)) > 0:
+        if self._fabric.maximum(_WRITES if self._checkpoint.writes() else float(due)) == 1:
             self._save(totals, None)
 
     def save_stopped(self, progress: RunTotals, segment: OpenSegment | None) -> None:
@@ -122,7 +127,12 @@ class TrainingState:
         if progress.totals.step not in (0, self._checkpoint.last):
             progress.count()
             self._save(progress.totals, segment)
+            self.finish()
         self._fabric.barrier("stopping")  # no rank ends before rank 0 has published the checkpoint
+
+    def finish(self) -> None:
+        """Wait until the started checkpoint is published."""
+        self._checkpoint.finish()
 
     def _save(self, totals: Totals, segment: OpenSegment | None) -> None:
         current.begin("writing the checkpoint of step", totals.step)
@@ -134,7 +144,7 @@ class TrainingState:
         }
         if segment is not None:
             state["segment"] = msgspec.structs.asdict(segment)
-        self._checkpoint.write(totals, state, self._is_shared)
+        self._checkpoint.start(totals, state, self._is_shared)
         self._saved_at = time.perf_counter()
 
     def _is_shared(self, keys: checkpoint.Keys) -> bool:

@@ -163,6 +163,7 @@ class RankTraining:
         with closing(self._trainer):
             self._train_segments()
         self._trainer.stalls.finish()
+        self._state.finish()
         if self._trainer.stopped:
             self._state.save_stopped(self._progress, self._trainer.open_segment)
         else:

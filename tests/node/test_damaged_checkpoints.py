@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import shutil
+from threading import Event
 
 import pytest
 import torch
@@ -262,3 +263,44 @@ def test_a_manifest_is_checked_by_tools_that_everyone_has(whole):
         content = (whole / "40" / name).read_bytes()
         assert step.files[name].sha256 == hashlib.sha256(content).hexdigest()
         assert step.files[name].bytes == len(content)
+
+
+class Slow(DistributedCheckpoint):
+    """Writes only when it may."""
+
+    def __init__(self, directory, fabric):
+        super().__init__(directory, fabric)
+        self.may = Event()
+
+    def _write(self, *given):
+        self.may.wait()
+        super()._write(*given)
+
+
+def test_training_goes_on_while_a_thread_writes_the_state_of_before(tmp_path):
+    def act(fabric):
+        slow, state = Slow(tmp_path / "checkpoint", fabric), state_of(20, fabric.rank)
+        slow.start(totals_of(20), state, is_shared)
+        state["method"]["model"]["weight"].zero_()
+        assert slow.writes()
+        assert not (slow.directory / "latest.json").exists()
+        slow.may.set()
+        slow.finish()
+        assert not slow.writes()
+        assert slow.last == 20
+
+    on_ranks(RANKS, act)
+    assert step_read(tmp_path / "checkpoint") == (20, "")
+
+
+def test_what_the_thread_could_not_write_is_said_by_the_next_call(tmp_path):
+    (tmp_path / "checkpoint").write_text("a file in the way")
+
+    def act(fabric):
+        blocked = DistributedCheckpoint(tmp_path / "checkpoint", fabric)
+        blocked.start(totals_of(20), state_of(20, fabric.rank), is_shared)
+        while True:
+            blocked.writes()
+
+    with pytest.raises(UserError, match=r"cannot write the checkpoint .*checkpoint: Not a directory; fix this"):
+        on_ranks(1, act)
