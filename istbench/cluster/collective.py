@@ -13,19 +13,8 @@ from typing import Literal, TypeAlias
 Backend: TypeAlias = Literal["gloo", "nccl"]
 """The library that carries the collectives of a cluster."""
 
-MOST_AT_ONCE = 2**19
-"""Bytes of a message at most, of which a distant node sends one to every other node at once.
-
-Turns take a latency each, but larger messages at once share the links unevenly: results/bench.md.
-"""
-
 _NCCL_CHUNK = 2**20  # bytes that a node holds before it passes them on: 512 KiB in each of two channels
 _CHUNKS_PER_HOP = 32  # at most; filling the ring then takes 3 % of the time, and the simulation stays short
-
-
-def goes_at_once(message_bytes: float, far: bool) -> bool:
-    """Whether nodes exchange such messages all at once; otherwise in turns, one to each node after the other."""
-    return far and message_bytes <= MOST_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +50,7 @@ class Collective:
         schedule: its messages between this many nodes. nccl: the same in NCCL, if they differ.
         nccl_in_chunks: the same in NCCL, if it cuts the tensor in this many chunks.
         chakra: its comm_type in Chakra's schema.
-        in_turns: without NCCL, the fabric exchanges the parts over its transport, by `goes_at_once` all at once.
+        in_turns: without NCCL, the fabric exchanges the parts over its transport, between distant nodes at once.
         gloo_segment: bytes of a segment if gloo cuts each message, and keeps two segments under way: a further one
             waits until word of an earlier one has come, one latency on average. 0 for whole messages.
         rooted: it has a root. sizes_differ: nodes may post tensors of different sizes. gloo_sends_at_once: a node
@@ -80,22 +69,20 @@ class Collective:
     gloo_sends_at_once: bool = False
     gloo_segment: int = 0
 
-    def between(self, nodes: int, backend: Backend = "gloo", chunks: int = 1, *, at_once: bool = False) -> Schedule:
-        """Its messages between `nodes` nodes; `chunks` as `chunks` returns it, at_once: as `sends_at_once` does."""
-        if at_once and self.in_turns:
+    def between(self, nodes: int, backend: Backend = "gloo", chunks: int = 1, *, far: bool = False) -> Schedule:
+        """Its messages between `nodes` nodes; `chunks` as `chunks` returns it. far: as in `sends_at_once`."""
+        if far and self.in_turns and backend == "gloo":
             return [[replace(message, after=0) for message in row] for row in self.schedule(nodes)]
         if backend == "nccl" and self.nccl_in_chunks is not None:
             return self.nccl_in_chunks(nodes, chunks)
         return self.nccl(nodes) if backend == "nccl" and self.nccl is not None else self.schedule(nodes)
 
-    def sends_at_once(self, size: int, nodes: int, backend: Backend, *, far: bool) -> bool:
+    def sends_at_once(self, backend: Backend, *, far: bool = False) -> bool:
         """Whether a message of a node does not wait until the node's message before it has left.
 
-        size: bytes of the tensor. far: the nodes are distant.
+        far: between distant nodes, where each turn would take a latency.
         """
-        if backend != "gloo" or not self.in_turns:
-            return self.gloo_sends_at_once and backend == "gloo"
-        return goes_at_once(size / self.schedule(nodes)[0][0].parts, far) if nodes > 1 else False
+        return backend == "gloo" and (self.gloo_sends_at_once or (far and self.in_turns))
 
     def chunks(self, size: int, nodes: int, backend: Backend) -> int:
         """The number of chunks of a tensor of `size` bytes."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from istbench.base.activity import current
-from istbench.cluster.collective import Backend, goes_at_once
+from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
 from istbench.cluster.in_turns import nodes_of_hosts, takes_turns
 from istbench.cluster.trace_builder import not_empty, post_turns
@@ -482,9 +482,12 @@ class Fabric:
         name: str,
         finish: Callable[[], object] = lambda: None,
     ) -> Pending:
-        """A handle for a collective: what goes to each rank, and the buffers of what comes from it."""
+        """A handle for a collective: what goes to each rank, and the buffers of what comes from it.
+
+        Distant nodes send all messages at once, as each turn would take a latency.
+        """
         pairs = self._turns()
-        together = [pairs] if goes_at_once(leaving[self.rank].nbytes, self.far) else [[pair] for pair in pairs]
+        together = [pairs] if self.far else [[pair] for pair in pairs]
         turns = [
             (
                 not_empty({to: leaving[to] for to, _ in of}),

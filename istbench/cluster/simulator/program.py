@@ -182,28 +182,25 @@ def _schedule(op: Records, world: int, backend: Backend, transport: bool, far: b
     """
     collective = op.collective >= 0
     chunks = np.zeros(len(op), np.int64)
-    schedules: dict[tuple[int, int, bool], Schedule] = {}
+    schedules: dict[tuple[int, int], Schedule] = {}
     for kind in np.unique(op.kind[collective]).tolist():
         own = op.kind == kind
+        op.at_once[own] = COLLECTIVES[kind].sends_at_once(backend, far=far)
         op.segment[own] = COLLECTIVES[kind].gloo_segment if backend == "gloo" else 0
         op.streams[own] = not (transport and COLLECTIVES[kind].in_turns and backend == "gloo")
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
         cut = [known.chunks(size, world, backend) for size in sizes.tolist()]
-        at_once = [known.sends_at_once(size, world, backend, far=far) for size in sizes.tolist()]
-        chunks[own], op.at_once[own] = np.array(cut)[which], np.array(at_once)[which]
-        schedules |= {
-            (kind, count, free): known.between(world, backend, count, at_once=free)
-            for count, free in sorted(set(zip(cut, at_once, strict=True)))
-        }
+        chunks[own] = np.array(cut)[which]
+        schedules |= {(kind, count): known.between(world, backend, count, far=far) for count in sorted(set(cut))}
     rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once
     flat = [message for row in rows.values() for message in row]
     message = records(len(flat), _MESSAGE)
     for name in message.dtype.names or ():
         message[name] = [getattr(own, name) for own in flat]
     ends = dict(zip(rows, itertools.accumulate(map(len, rows.values())), strict=True))
-    for (kind, count, free), schedule in schedules.items():
-        own = (op.kind == kind) & (chunks == count) & (op.at_once == free)
+    for (kind, count), schedule in schedules.items():
+        own = (op.kind == kind) & (chunks == count)
         place = (op.node[own] - np.maximum(op.peer[own], 0)) % world
         lengths = np.array([len(row) for row in schedule])
         op.first_message[own] = (np.array([ends[id(row)] for row in schedule]) - lengths)[place % len(schedule)]
