@@ -86,7 +86,7 @@ def command(
     """
     numbers = _numbers(**given)
     from istbench.cli.replaying import replaying
-    from istbench.plan.estimate import LEFT_OUT, checked_lines, curves, estimate
+    from istbench.plan.estimate import checked_lines, estimate
     from istbench.plan.script_time import chosen_methods
 
     with replaying():
@@ -98,9 +98,9 @@ def command(
         if save.is_dir():
             raise UserError(f"--save {save} is a directory; name a file")
         save_script(found.record, save)
-    from istbench.report.tables.estimate import estimate_sentence, estimate_table
+    from istbench.cli.estimate_report import estimate_page, estimate_sentence, estimate_table
 
-    answer, table = estimate_sentence(found), estimate_table(found, checked, LEFT_OUT)
+    answer, table = estimate_sentence(found), estimate_table(found, checked)
     if as_json:
         click.echo(json.dumps(_as_json(found, checked), allow_nan=False))
     else:
@@ -110,11 +110,10 @@ def command(
         report = Report(answers=(answer,), tables=(table,), plots=(), problems=())
         print_report(report, sys.stdout, explain=explain)
     if html is not None:
-        from istbench.report.estimate_page import estimate_page
         from istbench.report.output.html.write import write_page
 
         with replaying():
-            page = estimate_page(answer, numbers.placed, table, curves(found), found.left_out)
+            page = estimate_page(found, answer, table)
         write_page(page, html)
 
 

@@ -1,17 +1,103 @@
 """The steps of a recorded script by several methods, on several numbers of nodes and clusters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from istbench.base.errors import UserError
-from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.plan.script_plan import assumptions
-from istbench.plan.script_time import ChosenMethod, chosen_methods, script_time
+from istbench.plan.script_time import ChosenMethod, ScriptTime, chosen_methods, script_time
 from istbench.plan.script_trace import methods_for, script_trace
+from istbench.report.phrases import (
+    Caution,
+    Lead,
+    checks_line,
+    count_nodes,
+    counted_winners,
+    joined,
+    scaling_lines,
+    sustained_line,
+)
 from istbench.report.report import Report
-from istbench.report.tables.script import steps_sentence, steps_table
-from istbench.report.tables.script_map import FastestMap
+from istbench.report.tables.comparison_footer import node_line
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+
+_MEGA = 1e6
+_NAMED = 5
+_DIGITS = 3
+_Row = tuple[str, Sequence[Sequence[ScriptTime]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastestMap:
+    """The steps of `record` by all methods: for each row, those at each bandwidth, rising.
+
+    cluster: its name without links. by: the rows, `nodes` or `latency`. assumed: phrases about the figures.
+    """
+
+    record: ScriptRecord
+    cluster: str
+    by: str
+    rows: Mapping[str, Sequence[Sequence[ScriptTime]]]
+    assumed: Sequence[str]
+
+    @property
+    def answer(self) -> str:
+        """The answer: the fastest methods with the number of their cells, among whom, and that it is a replay."""
+        cells = [times for row in self.rows.values() for times in row if times]
+        methods = dict.fromkeys(time.method for times in cells for time in times)
+        return (
+            f"The most samples per second{_of_methods(methods)}: "
+            f"{counted_winners([_fastest(times)[0].method for times in cells], len(cells))}. Replayed on "
+            f"{self.cluster}, from one recorded step, never run by these methods."
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """All cells as JSON values."""
+        return [
+            {
+                "cluster": times[0].time.profile.name,
+                "bandwidth": _bandwidth(times),
+                "latency_s": times[0].time.profile.latency_s,
+                "nodes": times[0].nodes,
+                **_value(times),
+            }
+            for row in self.rows.values()
+            for times in row
+            if times
+        ]
+
+    def table(self) -> Table:
+        """A row for each value of the other axis, and a column for each bandwidth."""
+        first = next(iter(self.rows.values()))
+        everything = [time for row in self.rows.values() for times in row for time in times]
+        profile = everything[0].time.profile
+        columns: list[ColumnOf[_Row]] = [
+            ColumnOf(key=self.by, title=self.by, entry=lambda row: row[0]),
+            *(
+                ColumnOf(key=f"at {name}", title=name, align="left", entry=partial(_entry, place))
+                for place, name in enumerate(bandwidth_text(_bandwidth(times), _DIGITS) for times in first)
+            ),
+        ]
+        nodes = "" if self.by == "nodes" else f", {everything[0].nodes} nodes"
+        return table_of(
+            columns,
+            list(self.rows.items()),
+            title=f"{self.record.script} on {self.cluster}{nodes}: the most samples per second, replayed",
+            footer=(
+                *(Caution(_sentence(line)) for line in self.assumed),
+                Lead("An entry: the fastest method, its samples/s over those of one node, the lead over the next."),
+                Lead(f"A node of the first column: {node_line(profile)}."),
+                *sustained_line(profile),
+                *scaling_lines([time.time for time in everything], profile),
+                *checks_line(time.time for time in everything),
+            ),
+        )
 
 
 def script_report(
@@ -34,8 +120,8 @@ def script_report(
     on_each = list(zip(profiles, times, strict=True))
     said = (*assumptions(record), *assumed)
     return Report(
-        answers=tuple(steps_sentence(record, profile, own) for profile, own in on_each),
-        tables=tuple(steps_table(record, profile, own, said) for profile, own in on_each),
+        answers=tuple(_steps_sentence(record, profile, own) for profile, own in on_each),
+        tables=tuple(_steps_table(record, profile, own, said) for profile, own in on_each),
         plots=(),
         problems=problems,
     )
@@ -92,3 +178,118 @@ def _traces(
     if not traces:
         raise UserError(f"nothing to replay of {record.script}: {next(iter(problems))}")
     return traces, tuple(problems)
+
+
+def _fastest(times: Sequence[ScriptTime]) -> list[ScriptTime]:
+    return sorted(times, key=lambda time: time.step_s)
+
+
+def _bandwidth(times: Sequence[ScriptTime]) -> float:
+    """Bits/s of the link of a host."""
+    profile = times[0].time.profile
+    return profile.bandwidth_out / profile.payload
+
+
+def _value(times: Sequence[ScriptTime]) -> dict[str, Any]:
+    first, *others = _fastest(times)
+    return {
+        "winner": first.method,
+        "local_steps": first.local_steps,
+        "step_s": first.step_s,
+        "samples_over_one_node": _over_one(first),
+        "over_next": others[0].step_s / first.step_s if others else None,
+    }
+
+
+def _entry(place: int, row: _Row) -> Entry:
+    times = row[1][place]
+    if not times:
+        return NOTHING
+    value = _value(times)
+    lead = "" if value["over_next"] is None else f", by {value['over_next'] - 1:.1%}"
+    return Entry(text=f"{value['winner']} {number(value['samples_over_one_node'])}×{lead}", value=value)
+
+
+def _of_methods(methods: Collection[str]) -> str:
+    """` of ddp, zero and fsdp`, or ` of 12 methods`; empty for a single one."""
+    if len(methods) < 2:
+        return ""
+    return f" of {joined(methods)}" if len(methods) <= _NAMED else f" of {len(methods)} methods"
+
+
+def _steps_sentence(record: ScriptRecord, profile: ClusterProfile, times: Sequence[ScriptTime]) -> str:
+    """The answer of `_steps_table`: the method and nodes with the most samples per second, or one machine."""
+    if not times:
+        return f"No method can train {record.script} on these nodes."
+    first = max(times, key=lambda time: time.nodes / time.step_s)
+    methods, nodes = dict.fromkeys(time.method for time in times), sorted({time.nodes for time in times})
+    faster = _over_one(first)
+    on = f" on {joined(map(str, nodes))} nodes" if len(nodes) > 1 else ""
+    alone = "One machine is enough: one node is faster than all. Of the others, " if faster <= 1 else ""
+    return (
+        f"{alone}{first.method} on {count_nodes(first.nodes)} trains the most samples per "
+        f"second{_of_methods(methods)}{on}, {number(faster)} times those of one node. Replayed on {profile.name} "
+        "from one recorded step, never run by these methods."
+    )
+
+
+def _steps_table(
+    record: ScriptRecord, profile: ClusterProfile, times: Sequence[ScriptTime], assumed: Iterable[str]
+) -> Table:
+    """The steps of `record` by each method and number of nodes on `profile`, the fastest first."""
+    times = sorted(times, key=lambda time: (time.nodes, time.step_s))
+    columns: tuple[ColumnOf[ScriptTime], ...] = (
+        ColumnOf(key="method", title="method", entry=lambda time: time.method, align="left"),
+        ColumnOf(key="nodes", title="nodes", entry=lambda time: time.nodes),
+        ColumnOf(key="local_steps", title="local steps", entry=lambda time: time.local_steps),
+        ColumnOf(key="step_s", title="s per step", entry=lambda time: rounded(time.step_s)),
+        ColumnOf(key="step_range_s", title="range", entry=_range, optional=True),
+        ColumnOf(
+            key="samples_over_one_node",
+            title="samples/s over one node",
+            entry=lambda time: rounded(_over_one(time)),
+        ),
+        ColumnOf(key="computing", title="computing", entry=lambda time: _percent(time.time.compute)),
+        ColumnOf(key="communication", title="communication", entry=lambda time: _percent(time.time.communication)),
+        ColumnOf(key="sent_mb_per_step", title="MB sent per node", entry=lambda time: rounded(time.sent / _MEGA)),
+    )
+    alone = times[0].alone_s if times else None
+    doubt = record.machine.doubt
+    return table_of(
+        columns,
+        times,
+        title=f"{record.script} on {profile.name}: seconds of a step, replayed, never run by these methods",
+        footer=(
+            *(Caution(_sentence(line)) for line in assumed),
+            Lead(f"A node: {node_line(profile)}."),
+            *([f"One node alone: {number(alone)} s per step."] if alone else []),
+            *sustained_line(profile),
+            *scaling_lines([time.time for time in times], profile),
+            *checks_line(time.time for time in times),
+            *([Caution(f"Careful: {doubt}.")] if doubt else []),
+        ),
+        keys=2,
+        empty="No method can train it on these nodes.",
+        context={"script": record.script, "cluster": profile.name},
+    )
+
+
+def _range(time: ScriptTime) -> Entry:
+    low, high = time.time.low, time.time.high
+    if low is None or high is None:
+        return NOTHING
+    ends = {"low": low * time.step_s, "high": high * time.step_s}
+    return Entry(text=f"{number(ends['low'])}–{number(ends['high'])}", value=ends)
+
+
+def _over_one(time: ScriptTime) -> float:
+    """Samples per second over those of one node."""
+    return time.nodes * time.alone_s / time.step_s
+
+
+def _percent(share: float) -> Entry:
+    return Entry(text=f"{share:.0%}", value=share)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

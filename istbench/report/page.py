@@ -45,9 +45,9 @@ _MOST_SETTINGS, _MOST_SEED_LINES = 400, 400
 class AtTarget:
     """The answer and the table for one target; the target is None for runs that have none."""
 
-    target: Target | None
-    answer: Answer | None
     table: Table
+    target: Target | None = None
+    answer: Answer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ class OnClock:
     clock: str
     by_target: tuple[AtTarget, ...]
     notes: tuple[str, ...]
-    others: tuple[Table, ...]
-    curves: Plot | None
-    by_nodes: Plot | None
-    shares: Bars | None
-    rounds: tuple[Bars, ...]
+    others: tuple[Table, ...] = ()
+    curves: Plot | None = None
+    by_nodes: Plot | None = None
+    shares: Bars | None = None
+    rounds: tuple[Bars, ...] = ()
     cluster: str = ""
     asked: float | None = None
 
@@ -109,11 +109,11 @@ class Study:
     name: str
     styles: dict[str, MethodStyle]
     clocks: tuple[OnClock, ...]
-    elsewhere: tuple[tuple[Along, Plot], ...]
-    by_bandwidth: tuple[tuple[str, Plot], ...]
-    maps: tuple[WinnerMap, ...]
-    crossings: tuple[Table, ...]
-    cells: tuple[RunDetails, ...]
+    elsewhere: tuple[tuple[Along, Plot], ...] = ()
+    by_bandwidth: tuple[tuple[str, Plot], ...] = ()
+    maps: tuple[WinnerMap, ...] = ()
+    crossings: tuple[Table, ...] = ()
+    cells: tuple[RunDetails, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +290,7 @@ def _on_clock(
     made = {plot.stem: plot for plot in report.plots}
     return OnClock(
         clock=f"{group.clock_words} on {group.machine}",
-        by_target=tuple(by_target) or (AtTarget(target=None, answer=None, table=main),),
+        by_target=tuple(by_target) or (AtTarget(table=main),),
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
         curves=_without_seeds(_either(made.get(f"{group.stem}-over-time"), metric_over, group), len(group.runs)),

@@ -3,7 +3,7 @@
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.report.phrases import count_nodes, latency_line, network_line, sustained_line
 from istbench.report.tables.numbers import number
-from istbench.report.tables.table import Column, Entry, Scalar, Table, plain
+from istbench.report.tables.table import Scalar, Table, items_table
 
 _MEGA = 1e6
 
@@ -30,13 +30,11 @@ def plan_table(plan: CellPlan) -> Table:
     if plan.width:
         rows.append((f"largest {plan.width} that fits", *_answer(plan, plan.largest_width)))
     rows.append(("fewest nodes that fit", *_answer(plan, plan.fewest_nodes)))
-    return Table(
+    return items_table(
+        rows,
         title=f"{plan.workload} by {plan.method}, {count_nodes(plan.nodes)} of {plan.cluster.name}, "
         f"{_batch(plan)}: planned, not run",
-        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
-        rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
         footer=(*_turns(plan), *_network(plan), f"Assumed: {'; '.join(plan.assumed)}."),
-        keys=0,
     )
 
 

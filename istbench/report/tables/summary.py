@@ -17,7 +17,7 @@ from istbench.report.phrases import (
 )
 from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.stalls import stall_lines
-from istbench.report.tables.table import Column, Entry, Scalar, Table, plain
+from istbench.report.tables.table import Scalar, Table, items_table
 from istbench.results.load import Run
 from istbench.results.metrics import level_text
 from istbench.results.slow_node import straggler
@@ -78,10 +78,9 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         rows += [_to_target(run, level, "train") for level in run.targets]
     if replayed is not None:
         rows += _on_cluster(replayed)
-    return Table(
+    return items_table(
+        rows,
         title=f"{header.workload_label} by {header.method_label}, {count_nodes(header.nodes)}, seed {header.seed}",
-        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
-        rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
         footer=(
             data_line(header.data_source),
             Lead(f"Budget: {header.budget}. Cell: {header.cell}."),
@@ -91,7 +90,6 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             *_rough_line(run),
             *_replay_line(replayed),
         ),
-        keys=0,
         context={
             "cell": header.cell,
             "data": header.data,

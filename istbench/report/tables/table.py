@@ -78,6 +78,16 @@ def plain(value: str | int) -> Entry:
     return Entry(text=str(value), value=value)
 
 
+def items_table(rows: Iterable[tuple[str, str, Scalar]], **fields: Any) -> Table:
+    """The table with an item in each row: its name, its text and its value. `fields` are as in `table_of`."""
+    return Table(
+        columns=(Column(key="item", title="", align="left"), Column(key="value", title="", align="left")),
+        rows=tuple((plain(name), Entry(text=text, value=value)) for name, text, value in rows),
+        keys=0,
+        **fields,
+    )
+
+
 def table_of(columns: Iterable[ColumnOf[Row]], rows: Sequence[Row], **fields: Any) -> Table:
     """The table with a row for each of `rows`; the other fields of `Table` are `fields`."""
     filled = [(column, [_entry_of(column.entry(row)) for row in rows]) for column in columns]

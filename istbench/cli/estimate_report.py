@@ -1,10 +1,12 @@
-"""The answer and the table of an estimate from numbers."""
+"""The answer, the table and the page of an estimate from numbers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
-from istbench.cluster.profile import ClusterProfile
+from istbench.plan.estimate import LEFT_OUT, Estimate, EstimateRow, curves
+from istbench.report.page import AtTarget, OnClock, Page, Study
+from istbench.report.palette import method_styles
 from istbench.report.phrases import Lead
+from istbench.report.plots.plot import BANDWIDTH_LABEL, Panel, Plot, Series
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 
@@ -13,55 +15,36 @@ _MEGA, _GIGA = 1e6, 1e9
 _NEVER = Entry(text="none", value=None)
 
 
-class Row(Protocol):
-    """A row: `istbench.plan.estimate.EstimateRow`."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def local_steps(self) -> int: ...
-    @property
-    def alone_s(self) -> float: ...
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def low_s(self) -> float: ...
-    @property
-    def high_s(self) -> float: ...
-    @property
-    def sent(self) -> float: ...
-    @property
-    def computing(self) -> float: ...
-    @property
-    def over_gpu(self) -> float: ...
-    @property
-    def bandwidth_for(self) -> Mapping[float, float | None]: ...
-    @property
-    def steps_for(self) -> Mapping[float, int]: ...
-
-
-class Found(Protocol):
-    """What follows from numbers: `istbench.plan.estimate.Estimate`."""
-
-    @property
-    def numbers(self) -> Any: ...
-    @property
-    def cluster(self) -> ClusterProfile: ...
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def left_out(self) -> Sequence[str]: ...
-    @property
-    def host_samples(self) -> float | None: ...
-    @property
-    def held_by(self) -> Mapping[str, float]: ...
-    @property
-    def helps(self) -> Sequence[tuple[str, float]]: ...
-    @property
-    def ddp_s(self) -> float: ...
+def estimate_page(found: Estimate, answer: str, table: Table) -> Page:
+    """The page of `found`: its `answer`, its `table`, and the seconds of a step against bandwidth."""
+    by_label = curves(found)
+    styles = method_styles(by_label)
+    series = []
+    for (_, label), points in by_label.items():
+        x, y = tuple(bits / _MEGA for bits, _ in points), tuple(seconds for _, seconds in points)
+        series.append(Series(label=label, style=styles[label], x=x, y=y, low=y, high=y))
+    plot = Plot(
+        stem="step-by-bandwidth",
+        title="Seconds of a step",
+        subtitle=table.title,
+        kind="lines",
+        x_label=f"{BANDWIDTH_LABEL}, Mbit/s",
+        y_label="seconds of a step",
+        panels=(Panel(title="estimated", series=tuple(series)),),
+        x_scale="log",
+        y_scale="log",
+    )
+    clock = OnClock(clock="estimated seconds", by_target=(AtTarget(table=table),), notes=table.footer)
+    study = Study(
+        name="Seconds of a step, estimated",
+        styles=styles,
+        clocks=(clock,),
+        by_bandwidth=((found.numbers.placed, plot),),
+    )
+    return Page(title="An estimate from numbers", studies=(study,), problems=found.left_out, estimate=answer)
 
 
-def estimate_sentence(found: Found) -> str:
+def estimate_sentence(found: Estimate) -> str:
     """The answer: `ddp` over one node and one host, what holds it back, what helps most, and the fastest row."""
     numbers = found.numbers
     alone = numbers.step_s
@@ -84,11 +67,11 @@ def estimate_sentence(found: Found) -> str:
     return text
 
 
-def estimate_table(found: Found, checked: Sequence[str], left_out: str) -> Table:
+def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
     """The rows of `found`, the fastest first. checked: where the numbers lie outside of what was checked."""
     numbers, rows = found.numbers, sorted(found.rows, key=lambda row: row.step_s)
     levels = list(rows[0].bandwidth_for) if rows else []
-    columns: list[ColumnOf[Row]] = [
+    columns: list[ColumnOf[EstimateRow]] = [
         ColumnOf(key="method", title="method", entry=lambda row: plain(row.label), align="left"),
         ColumnOf(key="local_steps", title="local steps", entry=lambda row: plain(row.local_steps)),
         ColumnOf(key="step_s", title="s per step", entry=lambda row: rounded(row.step_s)),
@@ -114,7 +97,7 @@ def estimate_table(found: Found, checked: Sequence[str], left_out: str) -> Table
                 "step computes. Steps: local steps of a round that reach 90% here. Of accuracy this says nothing."
             ),
             *(Lead(line) for line in said),
-            f"Left out: {left_out}.",
+            f"Left out: {LEFT_OUT}.",
             *(f"Left out: {line}." for line in found.left_out),
         ),
         keys=1,
@@ -122,14 +105,14 @@ def estimate_table(found: Found, checked: Sequence[str], left_out: str) -> Table
     )
 
 
-def _host_column(found: Found) -> list[ColumnOf[Row]]:
+def _host_column(found: Estimate) -> list[ColumnOf[EstimateRow]]:
     samples = found.host_samples
     if samples is None or found.numbers.hosts == 1:
         return []
     return [ColumnOf(key="over_host", title="over one host", entry=lambda row: rounded(row.over_gpu / samples))]
 
 
-def _samples_column(samples: int | None) -> list[ColumnOf[Row]]:
+def _samples_column(samples: int | None) -> list[ColumnOf[EstimateRow]]:
     if samples is None:
         return []
     return [
@@ -142,8 +125,8 @@ def _samples_column(samples: int | None) -> list[ColumnOf[Row]]:
     ]
 
 
-def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[Row]:
-    def entry(row: Row) -> Entry:
+def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
+    def entry(row: EstimateRow) -> Entry:
         bandwidth = row.bandwidth_for.get(level)
         return _NEVER if bandwidth is None else rounded(bandwidth / _GIGA)
 
@@ -151,12 +134,12 @@ def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[Row]:
     return ColumnOf(key=f"gbit_for_{level:g}", title=title, entry=entry)
 
 
-def _steps(row: Row) -> Entry:
+def _steps(row: EstimateRow) -> Entry:
     count = row.steps_for.get(_SHOWN_STEPS)
     return NOTHING if count is None else plain(count)
 
 
-def _range(row: Row) -> Entry:
+def _range(row: EstimateRow) -> Entry:
     return Entry(text=f"{number(row.low_s)}–{number(row.high_s)}", value={"low": row.low_s, "high": row.high_s})
 
 
