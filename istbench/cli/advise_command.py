@@ -13,19 +13,21 @@ import msgspec
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
-from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
-from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
+    BANDWIDTH,
+    TIME,
     PageType,
     out_option,
     own_options,
     place_options,
     plugin_option,
     run_options,
+    set_option,
     split_list,
     take_backend,
+    workload_set_option,
 )
 from istbench.cluster.profile import THIS, ClusterProfile, select_clusters
 from istbench.node.registry import check_name, registered
@@ -44,8 +46,12 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 @click.command("advise")
 @click.argument("workload", metavar="WORKLOAD|FILE.py")
 @click.option("--nodes", type=click.IntRange(2, MOST_NODES), required=True, help="Nodes to train on.")
-@click.option("--bandwidth", metavar="BANDWIDTH", help="Bandwidth of the link of a node, each way, such as 1gbit.")
-@click.option("--latency", metavar="TIME", help="Latency from one node to another, one way, such as 5ms.")
+@click.option(
+    "--bandwidth",
+    type=BANDWIDTH,
+    help="Bandwidth of the link of a node, each way, such as 1gbit.",
+)
+@click.option("--latency", type=TIME, help="Latency from one node to another, one way, such as 5ms.")
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
@@ -62,8 +68,8 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 )
 @click.option("--methods", metavar="NAME,...", help="Methods to choose from, beside ddp. Default: all.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Most seeds of a method.")
-@click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
-@click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
+@set_option
+@workload_set_option()
 @run_options("batch_size", "data", "device", "amp", "channels_last", "compile", "threads", "timeout_s", "anyway")
 @plugin_option
 @out_option
@@ -80,8 +86,8 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 def command(
     workload: str,
     nodes: int,
-    bandwidth: str | None,
-    latency: str | None,
+    bandwidth: float | None,
+    latency: float | None,
     cluster: str | None,
     minutes: float,
     methods: str | None,
@@ -125,8 +131,8 @@ def command(
 
 def _question(
     workload: str,
-    bandwidth: str | None,
-    latency: str | None,
+    bandwidth: float | None,
+    latency: float | None,
     cluster: str | None,
     methods: str | None,
     seeds: int,
@@ -134,22 +140,17 @@ def _question(
     given: dict[str, Any],
 ) -> "Question":
     """The question as typed. Everything that is wrong without data is refused here."""
-    bits = None if bandwidth is None else parse_bandwidth(bandwidth, "--bandwidth")
-    seconds = None if latency is None else parse_time(latency, "--latency")
     cluster = None if cluster == THIS else cluster
-    if bits is None and cluster is None:
+    if bandwidth is None and cluster is None:
         raise UserError("advise needs the network: give --bandwidth 1gbit, or --cluster NAME|FILE.toml")
     profile = None
     if cluster is not None:
-        links = [] if bits is None else [bits], [] if seconds is None else [seconds]
+        links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
         ((profile,),) = select_clusters([cluster], *links).values()
     listed = split_list(methods, "--methods", "see `istbench list methods`") if methods is not None else []
     chosen = dict.fromkeys([BASELINE, *(listed or [entry.name for entry in registered("methods")])])
-    shared = parse_pairs(given.pop("method_options"), "--set")
-    workload_options = parse_pairs(given.pop("workload_options"), "--workload-set")
-    base = RunRequest(
-        workload=workload, method=BASELINE, workload_options=workload_options, plugins=plugins, **given
-    )
+    shared = given.pop("method_options")
+    base = RunRequest(workload=workload, method=BASELINE, plugins=plugins, **given)
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)
@@ -160,8 +161,8 @@ def _question(
         methods=tuple(chosen),
         given={method: own_options(method, list(chosen), shared, base.plugins) for method in chosen},
         cluster=profile,
-        bandwidth=bits,
-        latency_s=seconds,
+        bandwidth=bandwidth,
+        latency_s=latency,
         seeds=seeds,
     )
     check_given(question)

@@ -8,7 +8,7 @@ import click
 from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import parse_pairs, plugin_option
+from istbench.cli.options import plugin_option, set_option
 from istbench.node.registry import load_workload, plugin_names, registered
 
 if TYPE_CHECKING:
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 @click.command("check")
 @click.argument("name")
 @click.option("--nodes", type=click.IntRange(2, 16), default=3, show_default=True, help="Worker processes.")
-@click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
+@set_option
 @plugin_option
-def command(name: str, nodes: int, method_options: tuple[str, ...], plugins: tuple[str, ...]) -> int:
+def command(name: str, nodes: int, method_options: dict[str, str], plugins: tuple[str, ...]) -> int:
     """Run the conformance tests on method or workload NAME with real processes. Takes less than a minute.
 
     NAME may be a task file, such as my_task.py. istbench tries its functions, and trains two steps by every method
     on one and two nodes. --nodes is then the number of nodes for the groups of ist.
     """
-    options = parse_pairs(method_options, "--set")
     if is_task_file(name):
-        _refuse_options(name, options)
+        _refuse_options(name, method_options)
         _refuse_plugin(Path(name))
         from istbench.studies.conformance import check_task
 
@@ -41,12 +40,12 @@ def command(name: str, nodes: int, method_options: tuple[str, ...], plugins: tup
     if name not in methods | workloads:
         raise unknown_name("method or workload", name, methods | workloads)
     if name not in methods:
-        _refuse_options(name, options)
+        _refuse_options(name, method_options)
     from istbench.studies.conformance import check_method, check_workload
 
     results = []
     if name in methods:
-        results += check_method(name, nodes=nodes, plugins=plugins, options=options)
+        results += check_method(name, nodes=nodes, plugins=plugins, options=method_options)
     if name in workloads:
         results += check_workload(name, plugins=plugins)
     return _show(results)

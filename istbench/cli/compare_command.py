@@ -8,14 +8,17 @@ from typing import Any
 import click
 import msgspec
 
+from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
-from istbench.base.options.run import COMPUTING, OF_MACHINE, RUN_OPTIONS, RunRequest
+from istbench.base.options.numbers import Nodes
+from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
 from istbench.base.options.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
+    SectionedCommand,
     all_option,
     baseline_option,
     cell_options,
@@ -26,13 +29,11 @@ from istbench.cli.options import (
     own_options,
     place_options,
     plugin_option,
-    request_fields,
     sink_option,
     split_list,
     take_backend,
     typed_options,
 )
-from istbench.cli.sections import SectionedCommand
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.node.registry import check_name
@@ -46,7 +47,7 @@ from istbench.node.registry import check_name
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_CELLS), default=1, show_default=True, help="Number of seeds: 0, 1, ..."
 )
-@cell_options
+@cell_options()
 @out_option
 @plugin_option
 @sink_option
@@ -187,15 +188,14 @@ def _suites(
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
     check_cells(len(nodes) * seeds * len(methods), "the command")
-    fields = request_fields(given)
-    shared = fields.pop("method_options")
+    shared = given.pop("method_options")
     requested = Suite(
         workload=workload,
         methods=tuple((method, own_options(method, methods, shared, plugins)) for method in methods),
         nodes=nodes,
         seeds=tuple(range(seeds)),
-        workload_options=fields.pop("workload_options"),
-        run=fields,
+        workload_options=given.pop("workload_options"),
+        run=given,
     )
     return [(requested, {})]
 
@@ -264,5 +264,4 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:
     listed = split_list(text, flag, "such as 2,4,8")
-    (option,) = (option for option in RUN_OPTIONS if option.name == "nodes")
-    return tuple(option.decode(number, flag, text=True) for number in listed)
+    return tuple(convert(listed, list[Nodes], lambda _: flag, text=True))

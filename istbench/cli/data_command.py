@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from istbench.base.errors import UserError, unknown_name
-from istbench.base.options.options import parse_pairs
-from istbench.cli.options import PathType, plugin_option
+from istbench.cli.options import PathType, plugin_option, workload_set_option
 from istbench.node.registry import build_workload, check_name
 
 
@@ -19,21 +18,20 @@ from istbench.node.registry import build_workload, check_name
     type=PathType(),
     help="Directory with your own data: istbench checks and prepares it now, not in the first run.",
 )
-@click.option("--workload-set", "options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
+@workload_set_option()
 @plugin_option
 def command(
-    workload: str, source: str | None, data: Path | None, options: tuple[str, ...], plugins: tuple[str, ...]
+    workload: str, source: str | None, data: Path | None, workload_options: dict[str, str], plugins: tuple[str, ...]
 ) -> None:
     """Prepare the data of a workload before the first run."""
     if source is not None and data is not None:
         raise UserError("--source and --data both name a source; give one of them")
     check_name("workloads", workload, plugins)
-    given = parse_pairs(options, "--workload-set")
     from istbench.cli.progress import Display
     from istbench.workloads.cache import cache_directory
     from istbench.workloads.contract import checked_source
 
-    built = build_workload(workload, given, plugins)
+    built = build_workload(workload, workload_options, plugins)
     sources = built.sources
     if not sources and data is None:
         raise UserError(f"workload {workload!r} has no data to download: it makes its own, or reads --data DIR")

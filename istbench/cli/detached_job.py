@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from istbench.base.options.run import RunRequest
-from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.launch.hosts.detached_job import work
 
@@ -15,7 +14,7 @@ def request_of(words: Sequence[str], nodes: int) -> RunRequest:
     with command.make_context("run", list(words[1:])) as context:
         fields = RunRequest.__struct_fields__
         given = {name: value for name, value in context.params.items() if name in fields}
-        return build_request({**given, "nodes": nodes})
+        return RunRequest(**{**given, "nodes": nodes})
 
 
 if __name__ == "__main__":

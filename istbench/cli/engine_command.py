@@ -9,11 +9,11 @@ import msgspec
 from click.core import ParameterSource
 
 from istbench import __version__
-from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Nodes
 from istbench.cli import cli
+from istbench.cli.options import kind_of
 from istbench.cluster.profile import load_profile, names
 from istbench.launch.engines import kubeflow, parallelcluster, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
@@ -32,14 +32,20 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 @click.command("engine", no_args_is_help=True)
 @click.argument("engine", metavar="|".join(_ENGINES))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--nodes", required=True, metavar="N", help="Number of machines; each is a node.")
+@click.option("--nodes", type=kind_of(Nodes), required=True, help="Number of machines; each is a node.")
 @click.option(
     "--machine",
     default=DEFAULT_CLUSTER,
     show_default=True,
     help=f"Type of the machines: {', '.join(_MACHINES)}.",
 )
-@click.option("--hours", default="2", show_default=True, help="The run ends after so many hours.")
+@click.option(
+    "--hours",
+    type=kind_of(_Hours, "hours"),
+    default="2",
+    show_default=True,
+    help="The run ends after so many hours.",
+)
 @click.option(
     "--results",
     metavar="PLACE",
@@ -55,9 +61,7 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
     "or a requirement of pip, such as git+https://...",
 )
 @click.option("--name", default="istbench", show_default=True, help="Name of the job.")
-def command(
-    engine: str, words: tuple[str, ...], nodes: str, machine: str, hours: str, name: str, **given: Any
-) -> None:
+def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name: str, **given: Any) -> None:
     """Print the file with which an engine runs a command of istbench on machines that it starts.
 
     \b
@@ -71,12 +75,10 @@ def command(
         raise unknown_name("engine", engine, _ENGINES)
     if machine not in _MACHINES:
         raise unknown_name("machine", machine, _MACHINES)
-    count = convert(nodes, Nodes, lambda _: "--nodes", text=True)
-    limit = convert(hours, _Hours, lambda _: "--hours", text=True)
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", name):
         raise UserError(f"--name {shown(name)} is not 1 to 30 lower-case letters, digits and hyphens")
-    _check(words, count)
-    job = EngineJob(name=name, nodes=count, machine=load_profile(machine), words=words, hours=limit, **given)
+    _check(words, nodes)
+    job = EngineJob(name=name, nodes=nodes, machine=load_profile(machine), words=words, **given)
     click.echo(_ENGINES[engine](job), nl=False)
 
 

@@ -11,8 +11,8 @@ import click
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown
 from istbench.base.options.numbers import Count, Nodes, Part
-from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import PageType, PathType, explain_option
+from istbench.base.units import parse_time
+from istbench.cli.options import BANDWIDTH, TIME, PageType, PathType, Typed, explain_option, kind_of
 from istbench.cluster.profile import load_profile
 
 if TYPE_CHECKING:
@@ -31,23 +31,55 @@ _DTYPES: "dict[str, DType]" = {
 }  # fmt: skip
 
 
+def _parameters(text: str, flag: str) -> int:
+    """A number of parameters such as `125M`.
+
+    Raises:
+        UserError: if it is none.
+    """
+    found = _COUNT.fullmatch(text.strip().replace(",", ""))
+    value = round(float(found[1]) * _SCALES[found[2].lower()]) if found and len(text) < 40 else 0
+    if not 0 < value <= _MOST_PARAMETERS:
+        raise UserError(f"{flag} {shown(text)} is not a number such as 125M, 7B or 30846720; at most 100T")
+    return value
+
+
+def _step(text: str, flag: str) -> float:
+    seconds = parse_time(text, flag)
+    if seconds <= 0:
+        raise UserError(f"{flag} {shown(text)}: a step takes more than 0 seconds")
+    return seconds
+
+
 @click.command("estimate")
-@click.option("--parameters", required=True, metavar="N", help="Parameters of the model, such as 125M or 7B.")
 @click.option(
-    "--step", required=True, metavar="TIME", help="A step of one GPU without communication, such as 220ms."
+    "--parameters", type=Typed(_parameters, "n"), required=True, help="Parameters of the model, such as 125M or 7B."
 )
 @click.option(
-    "--nodes", required=True, metavar="N", help="Nodes, a GPU each; with --gpus-per-host, the number of hosts."
+    "--step",
+    type=Typed(_step, "time"),
+    required=True,
+    help="A step of one GPU without communication, such as 220ms.",
 )
-@click.option("--gpus-per-host", metavar="N", help="GPUs of a host, which share its link.")
-@click.option("--bandwidth", metavar="BANDWIDTH", help="Link of a host, such as 25gbit. Needed without --cluster.")
-@click.option("--latency", metavar="TIME", help="From one host to another, one way, such as 5ms. Default: 60us.")
-@click.option("--samples", metavar="N", help="Samples of a GPU in a step, for samples a second.")
+@click.option(
+    "--nodes",
+    type=kind_of(Nodes),
+    required=True,
+    help="Nodes, a GPU each; with --gpus-per-host, the number of hosts.",
+)
+@click.option("--gpus-per-host", type=kind_of(Nodes), help="GPUs of a host, which share its link.")
+@click.option("--bandwidth", type=BANDWIDTH, help="Link of a host, such as 25gbit. Needed without --cluster.")
+@click.option("--latency", type=TIME, help="From one host to another, one way, such as 5ms. Default: 60us.")
+@click.option("--samples", type=kind_of(Count), help="Samples of a GPU in a step, for samples a second.")
 @click.option(
     "--dtype", type=click.Choice(list(_DTYPES)), default="fp32", show_default=True, help="Numbers of a gradient."
 )
 @click.option(
-    "--backward", default="0.67", show_default=True, metavar="SHARE", help="Share of the step in the backward pass."
+    "--backward",
+    type=kind_of(Part, "share"),
+    default="0.67",
+    show_default=True,
+    help="Share of the step in the backward pass.",
 )
 @click.option(
     "--layers",
@@ -119,65 +151,42 @@ def command(
 
 def _numbers(
     *,
-    parameters: str,
-    step: str,
-    nodes: str,
-    gpus_per_host: str | None,
-    bandwidth: str | None,
-    latency: str | None,
-    samples: str | None,
+    step: float,
+    nodes: int,
+    gpus_per_host: int | None,
+    latency: float | None,
     dtype: str,
-    backward: str,
     layers: Path | None,
     cluster: str | None,
+    **given: Any,
 ) -> "Numbers":
-    """The typed numbers, decoded.
+    """The typed numbers together.
 
     Raises:
-        UserError: naming the option.
+        UserError: naming the option that is missing, or contradicts the others.
     """
     from istbench.plan.numbers import Numbers, read_layers
 
     profile = None if cluster is None else load_profile(cluster)
-    if profile is None and bandwidth is None:
+    if profile is None and given["bandwidth"] is None:
         raise UserError("estimate needs --bandwidth, the link of a host such as 25gbit, or a --cluster")
-    seconds = parse_time(step, "--step")
-    if seconds <= 0:
-        raise UserError(f"--step {shown(step)}: a step takes more than 0 seconds")
-    count = convert(nodes, Nodes, lambda _: "--nodes", text=True)
-    gpus = 1 if gpus_per_host is None else convert(gpus_per_host, Nodes, lambda _: "--gpus-per-host", text=True)
+    gpus = gpus_per_host or 1
     if gpus > _MOST_GPUS:
         raise UserError(
             f"--gpus-per-host {gpus}: no host has more than {_MOST_GPUS} GPUs; --nodes counts the hosts"
         )
     hosts = 1 if profile is None or profile.host is None or gpus_per_host is not None else profile.host.nodes
-    total = convert(count * gpus, Nodes, lambda _: "--nodes times --gpus-per-host")
+    total = convert(nodes * gpus, Nodes, lambda _: "--nodes times --gpus-per-host")
     return Numbers(
-        parameters=_count(parameters),
-        step_s=seconds,
+        step_s=step,
         nodes=total,
         gpus_per_host=min(hosts, total) if gpus_per_host is None else gpus,
-        bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth, "--bandwidth"),
-        latency_s=None if latency is None else parse_time(latency, "--latency"),
-        samples=None if samples is None else convert(samples, Count, lambda _: "--samples", text=True),
+        latency_s=latency,
         dtype=_DTYPES[dtype],
-        backward=convert(backward, Part, lambda _: "--backward", text=True),
         layers=() if layers is None else read_layers(layers),
         cluster=profile,
+        **given,
     )
-
-
-def _count(text: str) -> int:
-    """A number of parameters such as `125M`.
-
-    Raises:
-        UserError: if it is none.
-    """
-    found = _COUNT.fullmatch(text.strip().replace(",", ""))
-    value = round(float(found[1]) * _SCALES[found[2].lower()]) if found and len(text) < 40 else 0
-    if not 0 < value <= _MOST_PARAMETERS:
-        raise UserError(f"--parameters {shown(text)} is not a number such as 125M, 7B or 30846720; at most 100T")
-    return value
 
 
 def _as_json(found: "Estimate", checked: list[str]) -> dict[str, Any]:

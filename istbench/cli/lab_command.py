@@ -1,40 +1,36 @@
 """`istbench lab`: the same commands on a shaped network inside this machine."""
 
 import os
+from typing import Any
 
 import click
 
 from istbench.base.errors import UserError
-from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli import compare_command, run_command, validate_command
-from istbench.cli.options import hosts_options, lab_nodes_option, latency_option, racks_options, typed_options
+from istbench.cli.options import BANDWIDTH, link_options, typed_options
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.backends.here import Here
-from istbench.launch.lab.network import ShapedNetwork, check
+from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
 
 
 @click.group("lab")
-@lab_nodes_option
+@click.option(
+    "--nodes",
+    type=click.IntRange(2, MOST_NODES),
+    default=2,
+    show_default=True,
+    help="Nodes of the lab, each in a network namespace.",
+)
 @click.option(
     "--bandwidth",
+    type=BANDWIDTH,
     default="1gbit",
     show_default=True,
     help="Bandwidth of every host's link in each direction, such as 300mbit.",
 )
-@latency_option
-@hosts_options
-@racks_options
+@link_options
 @click.pass_context
-def command(
-    context: click.Context,
-    nodes: int,
-    bandwidth: str,
-    latency: str,
-    host_nodes: int,
-    inside: str | None,
-    racks: int,
-    uplink: str | None,
-) -> None:
+def command(context: click.Context, latency: float, **given: Any) -> None:
     """Run a command on a shaped network inside this machine (Linux, root).
 
     \b
@@ -53,15 +49,7 @@ def command(
     if context.invoked_subcommand == "validate":
         _check_nothing_named(context)
         return
-    place = ShapedNetwork(
-        nodes=nodes,
-        bandwidth=parse_bandwidth(bandwidth, "--bandwidth"),
-        latency_s=parse_time(latency, "--latency"),
-        host_nodes=host_nodes,
-        inside=None if inside is None else parse_bandwidth(inside, "--inside"),
-        racks=racks,
-        uplink=None if uplink is None else parse_bandwidth(uplink, "--uplink"),
-    )
+    place = ShapedNetwork(latency_s=latency, **given)
     check()
     context.obj = Here(lab=place)
     _say(place)

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import click
 
 from istbench.base.errors import UserError
-from istbench.base.options.options import option_text, parse_pairs
-from istbench.cli.options import plugin_option
+from istbench.base.options.options import option_text
+from istbench.cli.options import plugin_option, workload_set_option
 from istbench.cluster.profile import load_profile, summaries
 from istbench.node.registry import (
     PluginKind,
@@ -30,26 +30,20 @@ _Listed = PluginKind | Literal["clusters", "groups"]
 @click.option(
     "--options", "with_options", is_flag=True, help="Also list their options (for clusters: their figures)."
 )
-@click.option(
-    "--workload-set",
-    "workload_options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Workload option, with groups.",
-)
+@workload_set_option("Workload option, with groups.")
 @plugin_option
 def command(
     kind: _Listed,
     workload: str | None,
     with_options: bool,
-    workload_options: tuple[str, ...],
+    workload_options: dict[str, str],
     plugins: tuple[str, ...],
 ) -> None:
     """List methods, workloads, sinks or clusters, or the groups of hidden units of a WORKLOAD for `ist`."""
     if kind == "groups":
         if workload is None:
             raise UserError("name a workload: istbench list groups WORKLOAD")
-        _print_groups(workload, parse_pairs(workload_options, "--workload-set"), plugins)
+        _print_groups(workload, workload_options, plugins)
         return
     if workload is not None or workload_options:
         given = "--workload-set" if workload is None else workload

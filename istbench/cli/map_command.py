@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
@@ -16,21 +15,22 @@ from istbench.base.options.numbers import Level
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
     ResultsType,
+    Typed,
+    cluster_or_this_option,
     explain_option,
+    kind_of,
+    list_of,
     node_counts,
     plugin_option,
     refuse_typed,
     script_methods_option,
-    split_list,
-    typed_options,
 )
-from istbench.cli.record_clusters import SCRIPT_NODES, cluster_or_this_option, clusters_of
-from istbench.cli.replaying import named_code, redealing, replaying
+from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
 _OF_RUNS = ("target", "plugins", "workload", "metric", "pictures")
-_LATENCIES = "0.1ms,1ms,10ms,100ms"
+_LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 
 
 _OBJECTS = 4_000
@@ -44,6 +44,7 @@ read: 4 % of the seconds of a map of 2,000 runs."""
 @click.option(
     "--bandwidth",
     "bandwidths",
+    type=list_of(parse_bandwidth, "100mbit,1gbit are two"),
     default=_BANDWIDTHS,
     show_default=True,
     metavar="BANDWIDTH,...",
@@ -58,6 +59,8 @@ read: 4 % of the seconds of a map of 2,000 runs."""
 )
 @click.option(
     "--nodes",
+    type=Typed(node_counts),
+    default=(),
     metavar="N,...",
     help="Numbers of nodes, also such that were never run, which are extrapolated. Default: all that were run. "
     "Beside --by latency or an option, one number.",
@@ -65,12 +68,13 @@ read: 4 % of the seconds of a map of 2,000 runs."""
 @click.option(
     "--latency",
     "latencies",
+    type=list_of(parse_time, "1ms,10ms are two"),
     metavar="TIME,...",
-    help=f"Latencies of --by latency, one way. Default: {_LATENCIES}.",
+    help="Latencies of --by latency, one way. Default: 0.1ms,1ms,10ms,100ms.",
 )
 @click.option(
     "--target",
-    metavar="LEVEL",
+    type=kind_of(Level, "level"),
     help="Level of the metric, such as 0.77. Default: the hardest target of the workload that a method reached.",
 )
 @script_methods_option
@@ -85,11 +89,11 @@ def command(
     context: click.Context,
     results: Path,
     cluster: str | None,
-    bandwidths: str,
+    bandwidths: list[float],
     by: str,
-    nodes: str | None,
-    latencies: str | None,
-    target: str | None,
+    nodes: Sequence[int],
+    latencies: list[float] | None,
+    target: float | None,
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
     workload: str | None,
@@ -109,25 +113,18 @@ def command(
 
     Of a file of `istbench record`, a cell has the method with the most samples per second (see docs/record.md).
     """
-    typed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two")
-    listed = [parse_bandwidth(text, "--bandwidth") for text in typed]
-    apart: list[float] = []
-    if by == "latency":
-        times = split_list(latencies or _LATENCIES, "--latency", "1ms,10ms are two")
-        apart = [parse_time(text, "--latency") for text in times]
-    elif "latencies" in typed_options(context):
+    if by != "latency" and latencies is not None:
         raise UserError("--latency is for --by latency; add it, or leave --latency out")
-    counts = node_counts(nodes)
+    apart = (latencies or _LATENCIES) if by == "latency" else []
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        _map_script(results, cluster, (listed, apart), by, counts, methods, explain, as_json)
+        _map_script(results, cluster, (bandwidths, apart), by, nodes, methods, explain, as_json)
         return
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    families = select_clusters([cluster or DEFAULT_CLUSTER], listed, apart)
-    workload, plugins = named_code(workload, plugins, needed=bool(counts))
-    if by != "nodes" and len(counts) > 1:
-        raise UserError(f"--nodes {nodes}: a map by {by} has one number of nodes; name one")
-    level = None if target is None else convert(target.strip(), Level, lambda _: "--target", text=True)
+    families = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, apart)
+    workload, plugins = named_code(workload, plugins, needed=bool(nodes))
+    if by != "nodes" and len(nodes) > 1:
+        raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
     from istbench.cli.show import report_folder
     from istbench.report.map import build_maps
 
@@ -143,11 +140,11 @@ def command(
             families,
             by=by,
             cluster=load_profile(cluster or DEFAULT_CLUSTER).name,
-            target=level,
+            target=target,
             workload=workload,
             metric=metric,
-            nodes=counts,
-            redeal=redealing(plugins) if counts else None,
+            nodes=nodes,
+            redeal=redealing(plugins) if nodes else None,
             tell=tell,
         )
     if as_json:

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the types of their values: a command gets them decoded."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +11,12 @@ from istbench.base.decode import convert, literal_choices, type_at, utf8_path
 from istbench.base.errors import UserError, unknown_name
 from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
-from istbench.base.options.numbers import Levels
+from istbench.base.options.numbers import Levels, Nodes
 from istbench.base.options.options import parse_pairs
-from istbench.base.options.run import RUN_OPTIONS, RunOption, RunRequest
+from istbench.base.options.run import RUN_OPTIONS, RunOption
+from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.streams import Streams
-from istbench.cluster.profile import ClusterProfile, load_profile
+from istbench.cluster.profile import THIS, load_profile
 from istbench.launch.backends.backend import Backend, BackendOption
 from istbench.launch.backends.choose import backend_options, choose
 from istbench.launch.lab.network import MOST_NODES
@@ -23,6 +24,50 @@ from istbench.node.registry import check_name, load_method
 from istbench.report.output import Format
 
 _Command = Callable[..., Any]
+_Decorator = Callable[[_Command], _Command]
+
+
+def applied(options: Iterable[_Decorator]) -> _Decorator:
+    """One decorator for all `options`. Help lists them in this order."""
+    listed = list(options)
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(listed):
+            command = option(command)
+        return command
+
+    return add
+
+
+class Typed(click.ParamType):
+    """A typed text that `parse` decodes, from the text and the flag for its errors. Other defaults stay."""
+
+    def __init__(self, parse: Callable[[str, str], Any], name: str = "text") -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value.
+
+        Raises:
+            UserError: naming the flag.
+        """
+        assert param is not None
+        return self._parse(value, param.opts[0]) if isinstance(value, str) else value
+
+
+BANDWIDTH, TIME = Typed(parse_bandwidth, "bandwidth"), Typed(parse_time, "time")
+"""Bits/s, and seconds."""
+
+
+def kind_of(kind: Any, name: str = "n") -> Typed:
+    """A number within the bounds of `kind`; help calls it `name`."""
+    return Typed(lambda text, flag: convert(text.strip(), kind, lambda _: flag, text=True), name)
+
+
+def list_of(parse: Callable[[str, str], Any], way_out: str) -> Typed:
+    """The parts of a text between commas, each decoded by `parse`."""
+    return Typed(lambda text, flag: [parse(part, flag) for part in split_list(text, flag, way_out)])
 
 
 class PathType(click.ParamType):
@@ -70,10 +115,6 @@ class PageType(PathType):
         return path
 
 
-def _as_texts(_context: click.Context, _option: click.Parameter, paths: tuple[Path, ...]) -> tuple[str, ...]:
-    return tuple(map(str, paths))
-
-
 def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
     """`out`. If standard output cannot be written, the message names this directory."""
     streams = context.find_object(Streams)
@@ -82,7 +123,7 @@ def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -
     return out
 
 
-def results_option(default: str) -> Callable[[_Command], _Command]:
+def results_option(default: str) -> _Decorator:
     """`--out DIR`, the results directory, with a default of the command."""
     return click.option(
         "--out",
@@ -95,174 +136,167 @@ def results_option(default: str) -> Callable[[_Command], _Command]:
     )
 
 
-def out_option(command: _Command) -> _Command:
-    """`--out DIR`, the results directory."""
-    return results_option("results")(command)
+out_option = results_option("results")
+
+plugin_option = click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    type=Typed(lambda text, flag: str(utf8_path(text, flag))),
+    metavar="FILE.py",
+    help="Python file that defines a method or workload. May be repeated.",
+)
 
 
-def plugin_option(command: _Command) -> _Command:
-    """`--plugin FILE.py`, which may be repeated."""
+def _known_sink(text: str, _flag: str) -> str:
+    check_name("sinks", text.partition("=")[0].strip())
+    return text
+
+
+sink_option = click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="NAME[=WHERE]",
+    type=Typed(_known_sink),
+    help="Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of "
+    "its name in the results directory. May be repeated.",
+)
+
+cluster_option = click.option(
+    "--cluster",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    type=Typed(lambda name, _: load_profile(name)),
+    metavar="NAME|FILE.toml",
+    help="Cluster on which runs are also replayed; see `istbench list clusters`.",
+)
+"""The profile of a cluster. istbench refuses a wrong one before anything runs."""
+
+CLUSTER_HELP = (
+    f"Default: {DEFAULT_CLUSTER}; for a recorded script `{THIS}`, machines like the one that recorded it."
+)
+cluster_or_this_option = click.option(
+    "--cluster",
+    metavar="NAME|FILE.toml",
+    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
+)
+"""The name of a cluster, for a command that also takes a recorded script; None if it is not typed."""
+
+
+def _pairs(_context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    return parse_pairs(texts, option.opts[0])
+
+
+set_option = click.option(
+    "--set", "method_options", multiple=True, metavar="NAME=VALUE", callback=_pairs, help="Method option."
+)
+
+
+def workload_set_option(help_text: str = "Workload option.") -> _Decorator:
+    """`--workload-set NAME=VALUE`, which may be repeated."""
     return click.option(
-        "--plugin",
-        "plugins",
+        "--workload-set",
+        "workload_options",
         multiple=True,
-        type=PathType(),
-        metavar="FILE.py",
-        callback=_as_texts,
-        help="Python file that defines a method or workload. May be repeated.",
-    )(command)
-
-
-def _known_sinks(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
-        check_name("sinks", text.partition("=")[0].strip())
-    return texts
-
-
-def sink_option(command: _Command) -> _Command:
-    """`--sink NAME[=WHERE]`, which may be repeated."""
-    return click.option(
-        "--sink",
-        "sinks",
-        multiple=True,
-        metavar="NAME[=WHERE]",
-        callback=_known_sinks,
-        help="Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of "
-        "its name in the results directory. May be repeated.",
-    )(command)
-
-
-def cluster_option(command: _Command) -> _Command:
-    """`--cluster NAME|FILE.toml`, a `ClusterProfile`. istbench refuses a wrong one before anything runs."""
-
-    def load(_context: click.Context, _option: click.Parameter, name: str) -> ClusterProfile:
-        return load_profile(name)
-
-    return click.option(
-        "--cluster",
-        default=DEFAULT_CLUSTER,
-        show_default=True,
-        callback=load,
-        metavar="NAME|FILE.toml",
-        help="Cluster on which runs are also replayed; see `istbench list clusters`.",
-    )(command)
-
-
-def lab_nodes_option(command: _Command) -> _Command:
-    """`--nodes N`, of a lab."""
-    return click.option(
-        "--nodes",
-        type=click.IntRange(2, MOST_NODES),
-        default=2,
-        show_default=True,
-        help="Nodes of the lab, each in a network namespace.",
-    )(command)
-
-
-def latency_option(command: _Command) -> _Command:
-    """`--latency TIME`, of a lab's links."""
-    return click.option(
-        "--latency", default="0ms", show_default=True, help="Latency of a link, one way, such as 5ms."
-    )(command)
-
-
-def hosts_options(command: _Command) -> _Command:
-    """`--host-nodes N` and `--inside BANDWIDTH`, of a lab."""
-    inside = click.option(
-        "--inside",
-        metavar="BANDWIDTH",
-        help="Bandwidth of a node to the others of its host. Default: ten times --bandwidth.",
+        metavar="NAME=VALUE",
+        callback=_pairs,
+        help=help_text,
     )
-    return click.option(
-        "--host-nodes",
-        type=click.IntRange(1, MOST_NODES),
-        default=1,
-        show_default=True,
-        help="Nodes of each host. They share its link, and are near one another.",
-    )(inside(command))
 
 
-def racks_options(command: _Command) -> _Command:
-    """`--racks N` and `--uplink BANDWIDTH`, of a lab."""
-    uplink = click.option(
-        "--uplink", metavar="BANDWIDTH", help="Bandwidth from each rack to the others, each way, such as 100mbit."
-    )
-    return click.option(
-        "--racks",
-        type=click.IntRange(1, MOST_NODES),
-        default=1,
-        show_default=True,
-        help="Switches, each with as many of the hosts; with --uplink.",
-    )(uplink(command))
+link_options = applied(
+    [
+        click.option(
+            "--latency",
+            type=TIME,
+            default="0ms",
+            show_default=True,
+            help="Latency of a link, one way, such as 5ms.",
+        ),
+        click.option(
+            "--host-nodes",
+            type=click.IntRange(1, MOST_NODES),
+            default=1,
+            show_default=True,
+            help="Nodes of each host. They share its link, and are near one another.",
+        ),
+        click.option(
+            "--inside",
+            type=BANDWIDTH,
+            help="Bandwidth of a node to the others of its host. Default: ten times --bandwidth.",
+        ),
+        click.option(
+            "--racks",
+            type=click.IntRange(1, MOST_NODES),
+            default=1,
+            show_default=True,
+            help="Switches, each with as many of the hosts; with --uplink.",
+        ),
+        click.option(
+            "--uplink",
+            type=BANDWIDTH,
+            help="Bandwidth from each rack to the others, each way, such as 100mbit.",
+        ),
+    ]
+)
+"""The hosts, the racks and the links of a lab, beside `--bandwidth`."""
+
+baseline_option = click.option(
+    "--baseline",
+    default=BASELINE,
+    show_default=True,
+    metavar="METHOD|'METHOD NAME=VALUE ...'",
+    help="Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
+)
+
+explain_option = click.option(
+    "--explain",
+    is_flag=True,
+    help="Print all lines below the tables. By default only data, clock and warnings.",
+)
+
+all_option = click.option(
+    "--all",
+    "all_tables",
+    is_flag=True,
+    help="Print all tables. By default only the answer and one table of seconds to the target.",
+)
 
 
-def _as_levels(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...]:
-    if text is None:
-        return ()
-    return convert(split_list(text, "--levels", "0.7,0.75 are two"), Levels, lambda _: "--levels", text=True)
+def _levels(text: str, flag: str) -> tuple[float, ...]:
+    return convert(split_list(text, flag, "0.7,0.75 are two"), Levels, lambda _: flag, text=True)
 
 
-def baseline_option(command: _Command) -> _Command:
-    """`--baseline METHOD [NAME=VALUE ...]`, the row that speed-ups compare with."""
-    return click.option(
-        "--baseline",
-        default=BASELINE,
-        show_default=True,
-        metavar="METHOD|'METHOD NAME=VALUE ...'",
-        help="Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
-    )(command)
-
-
-def explain_option(command: _Command) -> _Command:
-    """`--explain`, for tables at a terminal."""
-    return click.option(
-        "--explain",
-        is_flag=True,
-        help="Print all lines below the tables. By default only data, clock and warnings.",
-    )(command)
-
-
-def all_option(command: _Command) -> _Command:
-    """`--all`, for the tables of a report at a terminal."""
-    return click.option(
-        "--all",
-        "all_tables",
-        is_flag=True,
-        help="Print all tables. By default only the answer and one table of seconds to the target.",
-    )(command)
-
-
-_REPORT_OPTIONS: list[Callable[[_Command], _Command]] = [
-    click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(literal_choices(Format)),
-        default="table",
-        show_default=True,
-        help="Format of the tables.",
-    ),
-    click.option("--workload", help="Only this workload."),
-    click.option(
-        "--metric", help="Another metric of the evaluations, such as top10. Default: the metric of the workload."
-    ),
-    click.option(
-        "--levels",
-        callback=_as_levels,
-        metavar="LEVEL,...",
-        help="Levels of the metric, such as 0.7,0.75, or 2.1,1.9 of a loss. Default: the targets of the workload.",
-    ),
-    baseline_option,
-    click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
-    all_option,
-    explain_option,
-]
-
-
-def report_options(command: _Command) -> _Command:
-    """The options of a report."""
-    for option in reversed(_REPORT_OPTIONS):
-        command = option(command)
-    return command
+report_options = applied(
+    [
+        click.option(
+            "--format",
+            "output_format",
+            type=click.Choice(literal_choices(Format)),
+            default="table",
+            show_default=True,
+            help="Format of the tables.",
+        ),
+        click.option("--workload", help="Only this workload."),
+        click.option(
+            "--metric",
+            help="Another metric of the evaluations, such as top10. Default: the metric of the workload.",
+        ),
+        click.option(
+            "--levels",
+            type=Typed(_levels),
+            default=(),
+            metavar="LEVEL,...",
+            help="Levels of the metric, such as 0.7,0.75, or 2.1,1.9 of a loss. Default: the targets of the "
+            "workload.",
+        ),
+        baseline_option,
+        click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
+        all_option,
+        explain_option,
+    ]
+)
 
 
 def split_list(text: str, flag: str, way_out: str) -> list[str]:
@@ -277,42 +311,23 @@ def split_list(text: str, flag: str, way_out: str) -> list[str]:
     return listed
 
 
-def node_counts(text: str | None) -> list[int]:
-    """The numbers of nodes in the text of `--nodes`, rising; none without a text.
+def node_counts(text: str, flag: str = "--nodes") -> list[int]:
+    """The numbers of nodes in `text`, rising.
 
     Raises:
         UserError: if it has none, or one that no run can have.
     """
-    if text is None:
-        return []
-    (option,) = (option for option in RUN_OPTIONS if option.name == "nodes")
-    listed = split_list(text, "--nodes", "16,64 are two")
-    return sorted({int(option.decode(number, "--nodes", text=True)) for number in listed})
+    counts: list[int] = convert(split_list(text, flag, "16,64 are two"), list[Nodes], lambda _: flag, text=True)
+    return sorted(set(counts))
 
 
-class _RunOptionType(click.ParamType):
-    """An option of a run. It decodes the typed text into its type, within its bounds."""
-
-    def __init__(self, option: RunOption) -> None:
-        self.name = option.metavar or "value"
-        self._option = option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Decode typed text; a default has its type already.
-
-        Raises:
-            UserError: naming the flag.
-        """
-        return self._option.decode(value.strip(), self._option.flag, text=True) if isinstance(value, str) else value
-
-
-def _run_option(option: RunOption) -> Callable[[_Command], _Command]:
+def _run_option(option: RunOption) -> _Decorator:
     if type_at(option.kind, ()) is bool:
         return click.option(option.flag, option.name, is_flag=True, default=option.default, help=option.help)
     return click.option(
         option.flag,
         option.name,
-        type=_RunOptionType(option),
+        type=Typed(lambda text, flag: option.decode(text.strip(), flag, text=True)),
         default=option.default,
         show_default=option.show_default,
         metavar=option.metavar or _metavar(option),
@@ -325,42 +340,25 @@ def _metavar(option: RunOption) -> str:
     return {int: "INTEGER", float: "FLOAT"}.get(kind) or "|".join(map(str, literal_choices(kind)))
 
 
-def run_options(*names: str) -> Callable[[_Command], _Command]:
+def run_options(*names: str) -> _Decorator:
     """The options of those `names` in the table of a run's options."""
-
-    def add(command: _Command) -> _Command:
-        for option in reversed(RUN_OPTIONS):
-            if option.name in names:
-                command = _run_option(option)(command)
-        return command
-
-    return add
+    return applied(_run_option(option) for option in RUN_OPTIONS if option.name in names)
 
 
-def cell_options(command: _Command, *, without: Sequence[str] = ()) -> _Command:
+def cell_options(*, without: Sequence[str] = ()) -> _Decorator:
     """The options that define a cell, beside its workload, method, nodes and seed, and those `without`."""
-    pairs = [
-        click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option."),
-        click.option(
-            "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option."
-        ),
-    ]
-    for option in pairs:
-        command = option(command)
     names = [option.name for option in RUN_OPTIONS if option.in_suites and option.name not in without]
-    return run_options(*names)(command)
+    return applied([run_options(*names), workload_set_option(), set_option])
 
 
-def script_methods_option(command: _Command) -> _Command:
-    """`--method`, which may be repeated: the methods for a recorded script."""
-    return click.option(
-        "--method",
-        "methods",
-        multiple=True,
-        metavar="METHOD,...",
-        help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
-        "Default: all whose messages follow from sizes.",
-    )(command)
+script_methods_option = click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="METHOD,...",
+    help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
+    "Default: all whose messages follow from sizes.",
+)
 
 
 def refuse_typed(context: click.Context, names: Iterable[str], why: str) -> None:
@@ -382,28 +380,23 @@ def typed_options(context: click.Context) -> dict[str, str]:
     return {name: flag for name, flag in flags.items() if context.get_parameter_source(name) == typed}
 
 
-def places(*options: BackendOption) -> Callable[[_Command], _Command]:
+def places(*options: BackendOption) -> _Decorator:
     """The `options` with which a user chooses the place where cells run."""
-
-    def add(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = click.option(
-                option.flag,
-                option.name,
-                type=PathType() if option.kind is Path else option.kind,
-                is_flag=True if option.kind is bool else None,
-                multiple=option.multiple,
-                metavar=option.metavar,
-                help=option.help,
-            )(command)
-        return command
-
-    return add
+    return applied(
+        click.option(
+            option.flag,
+            option.name,
+            type=PathType() if option.kind is Path else option.kind,
+            is_flag=True if option.kind is bool else None,
+            multiple=option.multiple,
+            metavar=option.metavar,
+            help=option.help,
+        )
+        for option in options
+    )
 
 
-def place_options(command: _Command) -> _Command:
-    """The options with which a user chooses the place where cells run, for all backends."""
-    return places(*backend_options())(command)
+place_options = places(*backend_options())
 
 
 def take_backend(given: dict[str, Any]) -> Backend:
@@ -420,20 +413,6 @@ def take_backend(given: dict[str, Any]) -> Backend:
     if backend.nodes is not None and "nodes" not in typed_options(context):
         given["nodes"] = type(given["nodes"])(backend.nodes)
     return backend
-
-
-def request_fields(given: dict[str, Any]) -> dict[str, Any]:
-    """`cell_options` as fields of `RunRequest`, with the name=value texts parsed."""
-    return {
-        **given,
-        "method_options": parse_pairs(given["method_options"], "--set"),
-        "workload_options": parse_pairs(given["workload_options"], "--workload-set"),
-    }
-
-
-def build_request(given: dict[str, Any]) -> RunRequest:
-    """A `RunRequest` from the arguments of a command."""
-    return RunRequest(**request_fields(given))
 
 
 def own_options(
@@ -456,3 +435,39 @@ def own_options(
 def option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
     """The names of the options of `method`."""
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
+
+
+SECTIONS = {
+    "What to train": (
+        "method", "methods", "workload", "nodes", "seed", "seeds", "controls", "method_options", "workload_options",
+        "batch_size", "plugins", "trials", "ranges",
+    ),
+    "How long, and judged by what": (
+        "steps", "epochs", "max_seconds", "target", "eval_every", "held_out", "tuned",
+    ),
+    "Data and computing": (
+        "data", "device", "threads", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s", "anyway",
+    ),
+    "Other machines": (
+        "hosts", "hosts_python", "ssh_config", "install", "detach", "stop", "slurm",
+    ),
+}  # fmt: skip
+"""Options by name. All others belong to the results."""
+_REST = "Results"
+
+
+class SectionedCommand(click.Command):
+    """A command whose help has its options in `SECTIONS`."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a list for each section that has options of this command."""
+        found: dict[str, list[tuple[str, str]]] = {name: [] for name in (*SECTIONS, _REST)}
+        place = {option: name for name, options in SECTIONS.items() for option in options}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if record is not None:
+                found[place.get(option.name or "", _REST)].append(record)
+        for name, records in found.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)

@@ -11,9 +11,18 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
-from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import PathType, parse_pairs, plugin_option, run_options, typed_options
-from istbench.cli.record_clusters import cluster_or_this_option, clusters_of
+from istbench.cli.options import (
+    BANDWIDTH,
+    TIME,
+    PathType,
+    cluster_or_this_option,
+    plugin_option,
+    run_options,
+    set_option,
+    typed_options,
+    workload_set_option,
+)
+from istbench.cli.replaying import clusters_of, replaying
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.launch.backends.host_groups import options_on_hosts
 from istbench.node.registry import check_name
@@ -32,18 +41,18 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "batch_size", "data")
-@click.option("--set", "method_options", multiple=True, metavar="NAME=VALUE", help="Method option.")
-@click.option("--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Workload option.")
+@set_option
+@workload_set_option()
 @plugin_option
 @cluster_or_this_option
 @click.option(
     "--bandwidth",
-    metavar="BANDWIDTH",
+    type=BANDWIDTH,
     help="Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.",
 )
 @click.option(
     "--latency",
-    metavar="TIME",
+    type=TIME,
     help="Latency from one host to another, one way, such as 5ms. Default: the cluster's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
@@ -51,12 +60,12 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 def command(
     context: click.Context,
     script: Path | None,
-    method_options: tuple[str, ...],
-    workload_options: tuple[str, ...],
+    method_options: dict[str, str],
+    workload_options: dict[str, str],
     plugins: tuple[str, ...],
     cluster: str | None,
-    bandwidth: str | None,
-    latency: str | None,
+    bandwidth: float | None,
+    latency: float | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -66,10 +75,7 @@ def command(
     whether the cell fits, and the largest width and the fewest nodes that would. RECORD is a file of
     `istbench record`, in place of --workload.
     """
-    links: _Links = (
-        [] if bandwidth is None else [parse_bandwidth(bandwidth, "--bandwidth")],
-        [] if latency is None else [parse_time(latency, "--latency")],
-    )
+    links: _Links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
     if script is None:
         ((there,),) = select_clusters([cluster or DEFAULT_CLUSTER], *links).values()
         plan = _plan_cell(there, given, method_options, workload_options, plugins)
@@ -87,26 +93,24 @@ def command(
 def _plan_cell(
     cluster: ClusterProfile,
     given: dict[str, Any],
-    method_options: tuple[str, ...],
-    workload_options: tuple[str, ...],
+    method_options: dict[str, str],
+    workload_options: dict[str, str],
     plugins: tuple[str, ...],
 ) -> "CellPlan":
     if given["workload"] is None:
         raise UserError("plan needs a --workload, or a file of `istbench record`")
-    set_for_method: dict[str, Any] = parse_pairs(method_options, "--set")
+    set_for_method: dict[str, Any] = method_options
     if cluster.host is not None:
         set_for_method = options_on_hosts(set_for_method, [min(cluster.host.nodes, given["nodes"])])
-    set_for_workload = parse_pairs(workload_options, "--workload-set")
     given["workload"], plugins = named_with_file(given["workload"], plugins)
     check_name("methods", given["method"], plugins)
     check_name("workloads", given["workload"], plugins)
-    from istbench.cli.replaying import replaying
     from istbench.plan.planner import PlanRequest, make_plan
 
     request = PlanRequest(
         **given,
         method_options=set_for_method,
-        workload_options=set_for_workload,
+        workload_options=workload_options,
         plugins=plugins,
         cluster=cluster,
     )
@@ -119,7 +123,7 @@ def _plan_script(
     cluster: str | None,
     links: "_Links",
     given: dict[str, Any],
-    method_options: tuple[str, ...],
+    method_options: dict[str, str],
 ) -> "CellPlan":
     """The plan of the recorded script in file `script`.
 
@@ -130,9 +134,7 @@ def _plan_script(
     for name in _OF_WORKLOADS:
         if name in typed:
             raise UserError(f"{typed[name]} is for a workload, and {script} is a recorded script; leave it out")
-    options = parse_pairs(method_options, "--set")
     check_name("methods", given["method"])
-    from istbench.cli.replaying import replaying
     from istbench.cluster.script_record import load_script
 
     record = load_script(script)
@@ -142,5 +144,5 @@ def _plan_script(
     from istbench.plan.script_time import ChosenMethod
 
     with replaying():
-        chosen = ChosenMethod(name=given["method"], options=options)
+        chosen = ChosenMethod(name=given["method"], options=method_options)
         return plan_script(record, chosen, given["nodes"], there, assumed)

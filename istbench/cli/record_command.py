@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Seconds, Threads
-from istbench.cli.options import PathType
+from istbench.cli.options import PathType, kind_of
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
 from istbench.launch.processes.recorded_script import record_apart
 from istbench.report.phrases import Caution, count_threads
@@ -32,17 +31,23 @@ _MEGA = 1e6
     help="Optimizer steps to record; the script ends after them.",
 )
 @click.option(
-    "--max-seconds", default="600", show_default=True, help="End a script that has not taken its steps by then."
+    "--max-seconds",
+    type=kind_of(Seconds, "seconds"),
+    default="600",
+    show_default=True,
+    help="End a script that has not taken its steps by then.",
 )
-@click.option("--threads", help="Threads of torch, as a node of a lab has. Default: the script's own.")
+@click.option(
+    "--threads", type=kind_of(Threads), help="Threads of torch, as a node of a lab has. Default: the script's own."
+)
 @click.option("--out", type=PathType(), metavar="FILE", help="The record. Default: TRAIN.record.json here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(
     script: Path,
     arguments: tuple[str, ...],
     steps: int,
-    max_seconds: str,
-    threads: str | None,
+    max_seconds: float,
+    threads: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -56,12 +61,10 @@ def command(
     The record holds the seconds of a step, the moment when each gradient is ready, and sizes. A replay gives
     seconds by other methods on other clusters, but no accuracy. Options of istbench stand before TRAIN.py.
     """
-    limit = convert(max_seconds, Seconds, lambda _: "--max-seconds", text=True)
-    count = None if threads is None else convert(threads, Threads, lambda _: "--threads", text=True)
     file = out or Path(f"{script.stem}.record.json")
     if file.is_dir():
         raise UserError(f"--out {file} is a directory; name a file")
-    record = record_apart(script, arguments, steps=steps, max_seconds=limit, threads=count)
+    record = record_apart(script, arguments, steps=steps, max_seconds=max_seconds, threads=threads)
     save_script(record, file)
     if as_json:
         click.echo(json.dumps(_as_json(record, file), allow_nan=False))

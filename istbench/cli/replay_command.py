@@ -1,8 +1,8 @@
 """`istbench replay`: the time of recorded runs on other clusters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -10,21 +10,18 @@ from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
+    CLUSTER_HELP,
     ResultsType,
+    Typed,
+    list_of,
     node_counts,
     plugin_option,
     refuse_typed,
     report_options,
     script_methods_option,
-    split_list,
 )
-from istbench.cli.record_clusters import CLUSTER_HELP, SCRIPT_NODES, clusters_of
-from istbench.cli.replaying import named_code, redealing, replaying
+from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.cluster.profile import select_clusters
-
-if TYPE_CHECKING:
-    from istbench.report.output import Format
-
 
 _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "all_tables")
 
@@ -34,23 +31,31 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "
 @click.option(
     "--cluster",
     "clusters",
+    type=list_of(lambda name, _: name, "see `istbench list clusters`"),
+    default=(),
     metavar="NAME|FILE.toml,...",
     help=f"Clusters, separated by commas; see `istbench list clusters`. {CLUSTER_HELP}",
 )
 @click.option(
     "--bandwidth",
     "bandwidths",
+    type=list_of(parse_bandwidth, "100mbit,1gbit are two"),
+    default=(),
     metavar="BANDWIDTH,...",
     help="Bandwidths of the link of a host, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
 )
 @click.option(
     "--latency",
     "latencies",
+    type=list_of(parse_time, "1ms,30ms are two"),
+    default=(),
     metavar="TIME,...",
     help="Latencies from one host to another, one way, such as 1ms,30ms. Default: that of the cluster.",
 )
 @click.option(
     "--nodes",
+    type=Typed(node_counts),
+    default=(),
     metavar="N,...",
     help="Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
 )
@@ -61,20 +66,18 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "
 def command(
     context: click.Context,
     results: Path,
-    clusters: str | None,
-    bandwidths: str | None,
-    latencies: str | None,
-    nodes: str | None,
+    clusters: Sequence[str],
+    bandwidths: Sequence[float],
+    latencies: Sequence[float],
+    nodes: Sequence[int],
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
-    output_format: "Format",
     workload: str | None,
     metric: str | None,
     levels: tuple[float, ...],
     baseline: str,
     pictures: bool,
-    all_tables: bool,
-    explain: bool,
+    **shown: Any,
 ) -> None:
     """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
 
@@ -85,21 +88,14 @@ def command(
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
     is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
     """
-    names = split_list(clusters, "--cluster", "see `istbench list clusters`") if clusters is not None else []
-    listed = split_list(bandwidths, "--bandwidth", "100mbit,1gbit are two") if bandwidths is not None else []
-    apart = split_list(latencies, "--latency", "1ms,30ms are two") if latencies is not None else []
-    counts = node_counts(nodes)
-    links = (
-        [parse_bandwidth(text, "--bandwidth") for text in listed],
-        [parse_time(text, "--latency") for text in apart],
-    )
+    links = bandwidths, latencies
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        _replay_script(results, names, links, counts, methods, output_format, explain)
+        _replay_script(results, clusters, links, nodes, methods, shown)
         return
-    selected = select_clusters(names or [DEFAULT_CLUSTER], *links)
+    selected = select_clusters(clusters or [DEFAULT_CLUSTER], *links)
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    workload, plugins = named_code(workload, plugins, needed=bool(counts))
+    workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     from istbench.cli.show import page_beside, show_report
     from istbench.report.replayed import build_report_on_clusters
 
@@ -111,20 +107,12 @@ def command(
             workload=workload,
             metric=metric,
             levels=levels,
-            nodes=counts,
-            redeal=redealing(plugins) if counts else None,
+            nodes=nodes,
+            redeal=redealing(plugins) if nodes else None,
             tell=tell,
         )
     page = page_beside(results) if pictures else None
-    show_report(
-        report,
-        results,
-        output_format=output_format,
-        pictures=pictures,
-        page=page,
-        explain=explain,
-        all_tables=all_tables,
-    )
+    show_report(report, results, pictures=pictures, page=page, **shown)
 
 
 def _replay_script(
@@ -133,8 +121,7 @@ def _replay_script(
     links: tuple[Sequence[float], Sequence[float]],
     counts: Sequence[int],
     chosen: Sequence[str],
-    output_format: "Format",
-    explain: bool,
+    shown: Mapping[str, Any],
 ) -> None:
     """Print the steps of the recorded script in `file` by each method, on each number of nodes and cluster."""
     from istbench.cluster.script_record import load_script
@@ -147,4 +134,4 @@ def _replay_script(
 
     with replaying():
         report = script_report(record, profiles, counts or SCRIPT_NODES, chosen, assumed)
-    show_report(report, file.parent, output_format=output_format, pictures=False, explain=explain)
+    show_report(report, file.parent, pictures=False, **shown)

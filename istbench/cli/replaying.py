@@ -1,21 +1,26 @@
-"""Shared by commands that replay: lines on stderr in long replays, and runs on other numbers of nodes."""
+"""Shared by commands that replay: lines on stderr in long replays, other numbers of nodes, recorded scripts."""
 
 import atexit
 import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from istbench.base.errors import UserError
+from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
+from istbench.cluster.profile import THIS, ClusterProfile, select_clusters
 
 if TYPE_CHECKING:
+    from istbench.cluster.script_record import ScriptRecord
     from istbench.results.on_cluster import Redeal
 
+SCRIPT_NODES = (2, 4, 8)
+"""Numbers of nodes of a recorded script, unless the user names others."""
 _PATIENCE_S, _LINE_S = 1.5, 3.0
 
 
@@ -63,3 +68,20 @@ def redealing(plugins: Iterable[str]) -> "Redeal":
     from istbench.plan.redeal import redeal  # torch, which no other replay needs
 
     return partial(redeal, plugins=tuple(plugins))
+
+
+def clusters_of(
+    record: "ScriptRecord", names: Sequence[str], bandwidths: Sequence[float], latencies: Sequence[float]
+) -> tuple[dict[str, list[ClusterProfile]], tuple[str, ...]]:
+    """The clusters `names` for `record`, as `select_clusters` has them, and phrases about what nobody named.
+
+    Raises:
+        UserError: as `select_clusters` does.
+    """
+    from istbench.cluster.this_machine import machines_of  # numpy, which help and lists need not
+
+    chosen = names or [THIS]
+    selected = select_clusters(chosen, bandwidths, latencies, machines_of(record))
+    if THIS not in chosen or bandwidths:
+        return selected, ()
+    return selected, (f"the links are those of {DEFAULT_CLUSTER}: --bandwidth and --latency name yours",)

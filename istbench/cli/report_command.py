@@ -1,15 +1,12 @@
 """`istbench report`: tables and pictures of the runs in a results directory."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from istbench.cli.options import PageType, ResultsType, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
-
-if TYPE_CHECKING:
-    from istbench.report.output import Format
 
 
 @click.command("report")
@@ -25,16 +22,13 @@ if TYPE_CHECKING:
 )
 def command(
     results: Path,
-    output_format: "Format",
     workload: str | None,
     metric: str | None,
     levels: tuple[float, ...],
     baseline: str,
-    pictures: bool,
-    all_tables: bool,
-    explain: bool,
     cluster: ClusterProfile,
     page: Path | None,
+    **shown: Any,
 ) -> None:
     """Print tables and draw pictures of the runs in a results directory.
 
@@ -56,12 +50,4 @@ def command(
             bandwidths=() if page is None else PAGE_BANDWIDTHS,
             tell=tell,
         )
-    show_report(
-        report,
-        results,
-        output_format=output_format,
-        pictures=pictures,
-        page=page,
-        explain=explain,
-        all_tables=all_tables,
-    )
+    show_report(report, results, page=page, **shown)

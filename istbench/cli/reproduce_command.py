@@ -156,7 +156,7 @@ def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
 def _overrides(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) -> "Overrides":
     from istbench.studies.reproduce.cells import Overrides
 
-    counts = node_counts(given["nodes"] or None)
+    counts = node_counts(given["nodes"]) if given["nodes"] else []
     if len(counts) > 1:
         raise UserError(f"--nodes {given['nodes']}: a reproduction has one number of nodes; name one")
     typed = typed_options(click.get_current_context())

@@ -12,7 +12,7 @@ from istbench.base.errors import printable
 from istbench.base.options.run import LABELLED, RunRequest
 from istbench.cli import EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
-    build_request,
+    SectionedCommand,
     cell_options,
     cluster_option,
     explain_option,
@@ -23,7 +23,6 @@ from istbench.cli.options import (
     sink_option,
     take_backend,
 )
-from istbench.cli.sections import SectionedCommand
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome
@@ -38,7 +37,7 @@ from istbench.results.store import RunDirectory
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "seed", "save")
-@cell_options
+@cell_options()
 @out_option
 @plugin_option
 @sink_option
@@ -58,7 +57,7 @@ def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_j
     of its processes is a node.
     """
     backend = take_backend(given)
-    request = backend.fit(build_request(given))
+    request = backend.fit(RunRequest(**given))
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
     backend.begin([request], out)

@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,25 @@ from istbench.base.errors import RunFailed, UserError, is_divergence
 from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Epochs
-from istbench.base.options.options import parse_option
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import MOST_CELLS, Tuning, check_cells
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PathType,
+    SectionedCommand,
     cell_options,
     explain_option,
+    kind_of,
     node_counts,
     own_options,
     place_options,
     plugin_option,
-    request_fields,
     results_option,
     run_options,
     split_list,
     take_backend,
     typed_options,
 )
-from istbench.cli.sections import SectionedCommand
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.launch.backends.backend import Outcome
 from istbench.node.registry import check_name
@@ -60,7 +58,7 @@ _HELD_OUT = 0.1
     help="Range of a method option, in place of the method's own. May be repeated.",
 )
 @run_options("seed")
-@partial(cell_options, without=["tuned"])
+@cell_options(without=["tuned"])
 @click.option(
     "--cluster",
     metavar="NAME|FILE.toml",
@@ -81,7 +79,7 @@ _HELD_OUT = 0.1
 )
 @click.option(
     "--suite-epochs",
-    metavar="FLOAT",
+    type=kind_of(Epochs, "float"),
     help="Epochs of each row in the written suite. Default: the length of a trial.",
 )
 @results_option("results/tuning")
@@ -97,7 +95,7 @@ def command(
     cluster: str | None,
     write: Path | None,
     seeds: int,
-    suite_epochs: str | None,
+    suite_epochs: float | None,
     out: Path,
     explain: bool,
     again: bool,
@@ -131,11 +129,9 @@ def command(
             flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag} is of the written suite; add --write FILE.toml, or leave it out")
     profile = _profile(cluster, given["target"])
-    epochs = None if suite_epochs is None else parse_option(suite_epochs, Epochs, "--suite-epochs")
     plugins = given["plugins"]
-    fields = request_fields(given)
-    options = fields.pop("method_options")
-    shared = RunRequest(method=names[0], **{**fields, "held_out": fields["held_out"] or _HELD_OUT})
+    options = given.pop("method_options")
+    shared = RunRequest(method=names[0], **{**given, "held_out": given["held_out"] or _HELD_OUT})
     for name in names:
         check_name("methods", name, shared.plugins)
     check_name("workloads", shared.workload, shared.plugins)
@@ -188,7 +184,7 @@ def command(
 
         said = judge.words(judgement.metric.name, judgement.header.budget)
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
-        rows = rows_of(shared, epochs)
+        rows = rows_of(shared, suite_epochs)
         text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
         try:
             write_suite(write, text)

@@ -13,10 +13,9 @@ from msgspec import Meta
 from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
-from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
-from istbench.base.units import parse_bandwidth, parse_time
-from istbench.cli.options import hosts_options, latency_option, out_option, plugin_option, racks_options, split_list
+from istbench.base.units import parse_bandwidth
+from istbench.cli.options import link_options, out_option, plugin_option, split_list, workload_set_option
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload
@@ -36,17 +35,14 @@ _SMALL = {"speech": {"hidden": "512"}}
     help="Methods, separated by commas. Default: all that fit. A method trains the first workload that it fits.",
 )
 @click.option("--workload", default=_WORKLOADS, show_default=True, help="One or several workloads.")
-@click.option(
-    "--workload-set", "workload_options", multiple=True, metavar="NAME=VALUE", help="Option of the workloads that "
-    "have it. Default for speech: hidden=512, so that slow links do not take minutes.",
-)  # fmt: skip
+@workload_set_option(
+    "Option of the workloads that have it. Default for speech: hidden=512, so that slow links do not take minutes."
+)
 @click.option("--nodes", default="2", show_default=True, help="One or several numbers of nodes, such as 2,4.")
 @click.option(
     "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
 )
-@latency_option
-@hosts_options
-@racks_options
+@link_options
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
 )
@@ -76,10 +72,8 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     bandwidths = split_list(given["bandwidth"], "--bandwidth", "100mbit,1gbit are two")
     for text in bandwidths:
         parse_bandwidth(text, "--bandwidth")
-    latency_s = parse_time(given["latency"], "--latency")
-    uplink = None if given["uplink"] is None else parse_bandwidth(given["uplink"], "--uplink")
-    inside = None if given["inside"] is None else parse_bandwidth(given["inside"], "--inside")
-    if scaling and (max(given["racks"], given["host_nodes"]) > 1 or uplink is not None):
+    latency_s = given["latency"]
+    if scaling and (max(given["racks"], given["host_nodes"]) > 1 or given["uplink"] is not None):
         raise UserError(
             "--scaling checks computing, --host-nodes, --racks and --uplink the network; leave them out"
         )
@@ -93,7 +87,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.studies.validation.record import ValidationFiles
 
     folder = require_no_link(out / "validation", "choose another --out")
-    kind = {"racks": given["racks"], "uplink": uplink, "host_nodes": given["host_nodes"], "inside": inside}
+    kind = {name: given[name] for name in ("racks", "uplink", "host_nodes", "inside")}
     files = ValidationFiles(folder, scaling=scaling, latency_s=latency_s, **kind)
     files.check({(request.workload, request.nodes) for request in candidates})
     errors: list[ReplayError] = []
@@ -138,7 +132,7 @@ def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
         given["plugins"],
     )
     nodes = convert(split_list(given["nodes"], "--nodes", "2,4 are two"), _NODES, lambda _: "--nodes", text=True)
-    given_options = parse_pairs(given["workload_options"], "--workload-set")
+    given_options = given["workload_options"]
     named = split_list(given["methods"], "--methods", "see `istbench list methods`") if given["methods"] else None
     for workload in workloads:
         check_name("workloads", workload, plugins)

@@ -8,7 +8,7 @@ from fake_runs import header, ramp, write_plausible, write_run
 from said import one_line
 
 from istbench.base.options.run import RUN_OPTIONS
-from istbench.cli.sections import SECTIONS
+from istbench.cli.options import SECTIONS
 
 
 @pytest.fixture

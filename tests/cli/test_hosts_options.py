@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.cli.options import build_request
+from istbench.base.options.run import RunRequest
 from istbench.cli.run_command import command
 from istbench.launch.backends.choose import backend_options
 from istbench.launch.hosts.run import HostsRun
@@ -19,7 +19,7 @@ def words_of(*typed):
     for name in OF_THIS_HOST:
         del given[name]
     again = given.pop("again")
-    run = HostsRun(request=build_request(given), out=Path("out"), again=again)
+    run = HostsRun(request=RunRequest(**given), out=Path("out"), again=again)
     first, *words = run.words({}, None)
     assert first == "run"
     return words

@@ -9,7 +9,7 @@ from fake_runs import header
 
 from istbench.base.decode import decode_own
 from istbench.base.options.run import Lab, LabHosts, RunRequest, Uplink
-from istbench.cli.options import build_request, take_backend
+from istbench.cli.options import take_backend
 from istbench.cli.run_command import command
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.report.rerun_command import rerun_command
@@ -21,7 +21,7 @@ def requested(words):
     """The request that a command line makes."""
     with command.make_context("run", list(words)) as context:
         given = {name: value for name, value in context.params.items() if name not in _NOT_OF_CELL}
-        return take_backend(given).fit(build_request(given))
+        return take_backend(given).fit(RunRequest(**given))
 
 
 _NOT_OF_CELL = ("out", "cluster", "again", "as_json", "explain")

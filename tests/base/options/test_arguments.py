@@ -6,7 +6,6 @@ import pytest
 
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
-from istbench.cli.options import build_request
 from istbench.cli.run_command import command
 from istbench.launch.backends.choose import backend_options
 
@@ -38,7 +37,7 @@ def test_arguments_make_the_same_request(request_):
         *(option.name for option in backend_options()),
     ):
         del given[of_this_host]
-    assert build_request(given) == request_
+    assert RunRequest(**given) == request_
 
 
 def test_options_of_their_own_type_are_typed_as_texts():
