@@ -17,11 +17,10 @@ from istbench.report.groups import Group, Sweep, by_study
 from istbench.report.map import winner_map
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
-from istbench.report.plots.by_bandwidth import time_by_bandwidth
-from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import Along, metric_over
 from istbench.report.plots.plot import Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
+from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
 from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.report import Report
 from istbench.report.rerun_command import rerun_command
@@ -74,16 +73,18 @@ class OnClock:
     @property
     def has_asked(self) -> bool:
         """Whether the level to open is one of its targets."""
-        return any(at.target is not None and at.target.level == self.asked for at in self.by_target)
+        return self.asked is not None and self.asked in self._levels
 
     @property
     def opens_on(self) -> int:
         """The place in `by_target` of the level to open, or of the hardest one reached, or else of the easiest."""
         if self.has_asked:
-            return next(
-                place for place, at in enumerate(self.by_target) if at.target and at.target.level == self.asked
-            )
+            return self._levels.index(self.asked)
         return hardest_reached([at.answer for at in self.by_target])
+
+    @property
+    def _levels(self) -> list[float | None]:
+        return [None if at.target is None else at.target.level for at in self.by_target]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +204,9 @@ def _too_many(groups: Sequence[Group]) -> Iterable[str]:
         yield f"{about}: settings of {runs - _MOST_SETTINGS:,} of {runs:,} runs; each run.json has them"
 
 
-def _without_seeds(plot: Plot | None, runs: int) -> Plot | None:
+def _without_seeds(plot: Plot, runs: int) -> Plot:
     """`plot` without the lines of single seeds where it shows very many `runs`."""
-    if plot is None or runs <= _MOST_SEED_LINES:
+    if runs <= _MOST_SEED_LINES:
         return plot
     panels = [
         dataclasses.replace(panel, series=tuple(dataclasses.replace(series, each=()) for series in panel.series))
@@ -224,16 +225,15 @@ def _study(
 ) -> Study:
     first = groups[0]
     clocks = [
-        _on_clock(moved, report, rounds if moved is group else _no_rounds, asked)
+        _on_clock(moved, report, rounds if moved is group else None, asked)
         for group in groups
         for moved in (group, *([] if group.profile is not None or not group.contenders else [_on_wall(group)]))
     ]
     along: tuple[Along, ...] = ("steps", "traffic")
     curves = [
-        (name, plot)
+        (name, _without_seeds(metric_over(group, name), len(group.runs)))
         for group in _widest(groups)
         for name in along
-        if (plot := _without_seeds(metric_over(group, name), len(group.runs))) is not None
     ]
     return Study(
         name=f"{first.workload_label}: {first.source.seen}, {first.budget}, {first.batch_words}",
@@ -262,10 +262,6 @@ def _widest(groups: Sequence[Group]) -> list[Group]:
     return [max(with_runs, key=lambda group: len(group.runs))] if with_runs else []
 
 
-def _no_rounds(_group: Group) -> Sequence[Bars]:
-    return ()
-
-
 def _on_wall(group: Group) -> Group:
     """`group` on the clock that never stops."""
     contenders = [
@@ -275,7 +271,7 @@ def _on_wall(group: Group) -> Group:
 
 
 def _on_clock(
-    group: Group, report: Report, rounds: Callable[[Group], Sequence[Bars]], asked: float | None
+    group: Group, report: Report, rounds: Callable[[Group], Sequence[Bars]] | None, asked: float | None
 ) -> OnClock:
     main = comparison(group, report.baseline)
     by_target = [
@@ -287,28 +283,18 @@ def _on_clock(
         for target in group.targets
     ]
     context = group_context(group, report.baseline)
-    made = {plot.stem: plot for plot in report.plots}
     return OnClock(
         clock=f"{group.clock_words} on {group.machine}",
         by_target=tuple(by_target) or (AtTarget(table=main),),
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
-        curves=_without_seeds(_either(made.get(f"{group.stem}-over-time"), metric_over, group), len(group.runs)),
-        by_nodes=_either(made.get(f"{group.stem}-time-to-target"), time_by_nodes, group)
-        if group.targets and len(group.nodes) > 1
-        else None,
+        curves=_without_seeds(metric_over(group), len(group.runs)) if group.contenders else None,
+        by_nodes=time_by_nodes(group) if group.targets and len(group.nodes) > 1 else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
-        rounds=tuple(rounds(group)),
+        rounds=() if rounds is None else tuple(rounds(group)),
         cluster="" if group.profile is None else group.profile.name,
         asked=asked,
     )
-
-
-def _either(made: Plot | None, make: Callable[[Group], Plot], group: Group) -> Plot | None:
-    """The plot that the report has `made`, or else a new one; None without runs."""
-    if made is None and group.contenders:
-        return make(group)
-    return made
 
 
 def _cells(groups: Iterable[Group], file: Path) -> Iterable[RunDetails]:

@@ -10,7 +10,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.report.answer import answer_lines
 from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
 from istbench.report.overview import overview
-from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.plots.time_to_target import time_by_bandwidth
 from istbench.report.report import Report, cluster_tables, group_plots
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.crossings import crossings_table

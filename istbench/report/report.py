@@ -10,9 +10,9 @@ from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
 from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
 from istbench.report.overview import overview
-from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
+from istbench.report.plots.time_to_target import time_by_nodes
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.node_seconds import node_seconds_table

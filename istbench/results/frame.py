@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,7 +12,7 @@ from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -33,13 +33,7 @@ def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> p
     Raises:
         UserError: if there are no runs.
     """
-    import pandas as pd
-
-    runs, _ = load_runs(results)
-    rows = [row for run in runs for row in _rows(run)]
-    if cluster is not None:
-        _add_seconds(rows, "cluster_s", runs_on_clusters(runs, [cluster])[0][0])
-    return pd.DataFrame(rows)
+    return _frame(results, {} if cluster is None else {"cluster_s": cluster})
 
 
 def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfile] = ()) -> None:
@@ -48,28 +42,29 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
     Raises:
         UserError: if there are no runs.
     """
+    frame = _frame(results, {f"cluster_s {cluster.name}": cluster for cluster in clusters})
+    frame.to_csv(path, index=False, float_format="%.6g")
+
+
+def _frame(results: Path, clusters: Mapping[str, ClusterProfile]) -> pd.DataFrame:
+    """The frame with a column of replayed seconds for each of `clusters`, by its name."""
     import pandas as pd
 
     runs, _ = load_runs(results)
     rows = [row for run in runs for row in _rows(run)]
-    for cluster, replayed in zip(clusters, runs_on_clusters(runs, clusters)[0], strict=True):
-        _add_seconds(rows, f"cluster_s {cluster.name}", replayed)
-    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    for name, replayed in zip(clusters, runs_on_clusters(runs, list(clusters.values()))[0], strict=True):
+        seconds = {
+            (run.header.cell, evaluation.step): seconds
+            for run in replayed
+            if run.cluster is not None
+            for evaluation, seconds in zip(run.curve.evaluations, run.curve.seconds, strict=True)
+        }
+        for row in rows:
+            row[name] = seconds.get((row["cell"], row["step"]), math.nan)
+    return pd.DataFrame(rows)
 
 
-def _add_seconds(rows: list[dict[str, object]], name: str, replayed: Sequence[Run]) -> None:
-    """Add the seconds of the `replayed` runs to their rows, as `name`."""
-    seconds: dict[tuple[object, object], float] = {
-        (run.header.cell, evaluation.step): seconds
-        for run in replayed
-        if run.cluster is not None
-        for evaluation, seconds in zip(run.curve.evaluations, run.curve.seconds, strict=True)
-    }
-    for row in rows:
-        row[name] = seconds.get((row["cell"], row["step"]), math.nan)
-
-
-def _rows(run: Run) -> list[dict[str, object]]:
+def _rows(run: Run) -> list[dict[str, Any]]:
     own = run.curve.metric
     header = {name: getattr(run.header, name) for name in _HEADER}
     header |= {"metric": own.name, "lower_is_better": own.lower_is_better}

@@ -9,8 +9,8 @@ import pytest
 from fake_runs import averaging_trace, evaluation, header, ramp, write_run
 from read_tables import column, footer, group_of, printed, table_of
 
-from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over
+from istbench.report.plots.time_to_target import time_by_nodes
 from istbench.report.report import build_report
 from istbench.report.tables.summary import run_summary
 from istbench.report.targets import Target

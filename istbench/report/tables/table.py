@@ -55,19 +55,15 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnOf(Generic[Row]):
+class ColumnOf(Column, Generic[Row]):
     """A column with the function that makes its entry for a row, or its value, which is then its text too.
 
     An empty text and None make no entry.
-    optional: the column is left out if no row has a value in it. rank: as of `Column`.
+    optional: the column is left out if no row has a value in it.
     """
 
-    key: str
-    title: str
     entry: Callable[[Row], "EntryOrValue"]
-    align: Align = "right"
     optional: bool = False
-    rank: int = 0
 
 
 NOTHING = Entry(text="–", value=None)
@@ -96,9 +92,8 @@ def table_of(columns: Iterable[ColumnOf[Row]], rows: Sequence[Row], **fields: An
         for column, entries in filled
         if not column.optional or any(entry.value is not None for entry in entries)
     ]
-    kept = tuple(column for column, _ in shown)
     entries = tuple(tuple(own[place] for _, own in shown) for place in range(len(rows)))
-    return Table(columns=kept, rows=entries, **fields)
+    return Table(columns=tuple(column for column, _ in shown), rows=entries, **fields)
 
 
 def _entry_of(made: "EntryOrValue") -> Entry:

@@ -4,7 +4,7 @@ import pytest
 from fake_runs import header, ramp, write_run
 from read_tables import group_of
 
-from istbench.report.plots.by_nodes import time_by_nodes
+from istbench.report.plots.time_to_target import time_by_nodes
 from istbench.report.report import build_report
 
 

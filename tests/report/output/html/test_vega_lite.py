@@ -13,11 +13,10 @@ from read_tables import group_of
 from istbench.report.map import winner_map
 from istbench.report.output.html.vega_lite import bars_spec, map_spec, map_width, panel_specs, panel_text
 from istbench.report.palette import on_dark
-from istbench.report.plots.by_bandwidth import time_by_bandwidth
-from istbench.report.plots.by_nodes import time_by_nodes
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Bar, Bars
 from istbench.report.plots.shares import time_shares
+from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
 
 vl_convert = pytest.importorskip(
     "vl_convert", reason="vl-convert-python is not installed: pip install -e '.[test]'"

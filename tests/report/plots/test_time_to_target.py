@@ -5,7 +5,7 @@ from fake_clusters import sweep_of, write_pair
 from fake_runs import averaging_trace, evaluation, header, write_run
 
 from istbench.report.output.pictures import draw_plots
-from istbench.report.plots.by_bandwidth import time_by_bandwidth
+from istbench.report.plots.time_to_target import time_by_bandwidth
 
 
 def test_the_picture_has_a_panel_for_the_highest_two_targets_reached(results):

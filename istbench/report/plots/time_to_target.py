@@ -1,0 +1,152 @@
+"""Time to targets, by number of nodes or by bandwidth."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from istbench.cluster.profile import bandwidth_text
+from istbench.report.groups import Contender, Group, Sweep
+from istbench.report.palette import MethodStyle
+from istbench.report.phrases import count_nodes
+from istbench.report.plots.plot import (
+    BANDWIDTH_LABEL,
+    Panel,
+    Plot,
+    Series,
+    contender_styles,
+    plot_subtitle,
+    plot_title,
+)
+from istbench.report.targets import Target
+from istbench.results.stats import Estimate, estimate, interval_name
+
+_PANELS = 2
+# Of a tick, as a share of the axis.
+_NAME_WIDTH = 0.3
+_DIGITS = 3
+
+
+def time_by_nodes(group: Group) -> Plot:
+    """Train seconds to each target by number of nodes: a panel for each target, a line for each method.
+
+    x is the place of the number of nodes among those there are, counted from 0.
+    """
+    styles = contender_styles(group)
+    return Plot(
+        stem=f"{group.stem}-time-to-target",
+        title=plot_title(group),
+        subtitle=plot_subtitle(group, _spread(group.contenders)),
+        kind="points",
+        x_label="nodes",
+        y_label=f"{group.time_name} to target (s)",
+        panels=tuple(
+            Panel(
+                title=f"to {target.of(group.metric)}",
+                target=target.short,
+                series=tuple(_by_nodes(group, name, style, target.level) for name, style in styles.items()),
+            )
+            for target in group.targets
+        ),
+        y_scale="log",
+        ticks=tuple(str(nodes) for nodes in group.nodes),
+    )
+
+
+def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
+    """Seconds to the hardest targets that any method reached, by bandwidth in bits/s, a line a method.
+
+    panels: number of targets, at most.
+    """
+    group = sweep.groups[0]
+    styles = contender_styles(group)
+    labels = sweep.labels(nodes)
+    reached = [
+        target
+        for target in group.targets
+        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, target.level))
+    ]
+    shown = (reached or list(group.targets))[-panels:]
+    spread = _spread(contender for contender in group.contenders if contender.nodes == nodes)
+    places = _tick_places(sweep.bandwidths)
+    return Plot(
+        stem=f"{sweep.stem}-by-bandwidth-n{nodes}",
+        title=f"{plot_title(group)}, {count_nodes(nodes)}",
+        subtitle=f"{plot_subtitle(group, spread, sweep.cluster)}{_not_drawn(sweep, labels, nodes, shown)}",
+        kind="points",
+        x_label=BANDWIDTH_LABEL,
+        y_label=f"{group.time_name} to target (s)",
+        panels=tuple(
+            Panel(
+                title=f"to {target.of(group.metric)}",
+                target=target.short,
+                series=tuple(
+                    _series(
+                        group.name_of(label),
+                        styles[group.name_of(label)],
+                        list(zip(sweep.bandwidths, sweep.times(label, nodes, target.level), strict=True)),
+                        sweep.bandwidths if sweep.extrapolated(label, nodes) else (),
+                    )
+                    for label in labels
+                ),
+            )
+            for target in shown
+        ),
+        x_scale="log",
+        y_scale="log",
+        ticks=tuple(bandwidth_text(bits, _DIGITS) for bits in places),
+        tick_places=places,
+    )
+
+
+def _spread(rows: Iterable[Contender]) -> str:
+    """The meaning of the points and bars of `rows`."""
+    kinds = sorted({interval_name(row.seeds) for row in rows if row.seeds > 1})
+    return f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
+
+
+def _by_nodes(group: Group, name: str, style: MethodStyle, level: float) -> Series:
+    rows = {float(group.nodes.index(row.nodes)): row for row in group.contenders if row.name == name}
+    times = [(place, estimate(list(row.seconds(level).values()))) for place, row in sorted(rows.items())]
+    never_run = [place for place, row in rows.items() if row.extrapolated_from is not None]
+    return _series(name, style, times, never_run)
+
+
+def _series(
+    name: str, style: MethodStyle, times: Sequence[tuple[float, Estimate]], extrapolated: Sequence[float]
+) -> Series:
+    """The line of one row through its `times` at rising x. A logarithmic axis cannot show 0 s."""
+    there = [(x, at) for x, at in times if 0 < at.median < math.inf]
+    return Series(
+        label=name,
+        style=style,
+        x=tuple(x for x, _ in there),
+        y=tuple(at.median for _, at in there),
+        low=tuple(max(at.low, at.median * 1e-3) for _, at in there),
+        high=tuple(at.high for _, at in there),
+        missed=tuple(x for x, at in times if math.isinf(at.median)),
+        extrapolated=tuple(extrapolated),
+    )
+
+
+def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequence[Target]) -> str:
+    """A remark on methods that reached a target in 0 s, which a logarithmic axis cannot show."""
+    at_once = [
+        f"{', '.join(map(sweep.groups[0].name_of, found))} to {target.short}"
+        for target in targets
+        if (found := [label for label in labels if _takes_no_time(sweep, label, nodes, target.level)])
+    ]
+    return f"; in 0 s and not drawn: {', '.join(at_once)}" if at_once else ""
+
+
+def _takes_no_time(sweep: Sweep, label: str, nodes: int, level: float) -> bool:
+    return any(at.median == 0 for at in sweep.times(label, nodes, level))
+
+
+def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:
+    """Powers of ten among the bandwidths if there are two, else bandwidths, far enough apart for their names."""
+    low, high = math.log10(bandwidths[0]), math.log10(bandwidths[-1])
+    decades = [10.0**power for power in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)]
+    places: list[float] = []
+    for bits in decades if len(decades) > 1 else bandwidths:
+        if not places or math.log10(bits / places[-1]) >= _NAME_WIDTH * (high - low):
+            places.append(bits)
+    return tuple(places)
