@@ -15,12 +15,10 @@ from istbench.plan.script_trace import methods_for, script_trace
 from istbench.report.phrases import (
     Caution,
     Lead,
-    checks_line,
     count_nodes,
     counted_winners,
     joined,
-    scaling_lines,
-    sustained_line,
+    replay_lines,
 )
 from istbench.report.report import Report
 from istbench.report.tables.comparison_footer import node_line
@@ -93,9 +91,7 @@ class FastestMap:
                 *(Caution(_sentence(line)) for line in self.assumed),
                 Lead("An entry: the fastest method, its samples/s over those of one node, the lead over the next."),
                 Lead(f"A node of the first column: {node_line(profile)}."),
-                *sustained_line(profile),
-                *scaling_lines([time.time for time in everything], profile),
-                *checks_line(time.time for time in everything),
+                *replay_lines([time.time for time in everything], profile),
             ),
         )
 
@@ -263,9 +259,7 @@ def _steps_table(
             *(Caution(_sentence(line)) for line in assumed),
             Lead(f"A node: {node_line(profile)}."),
             *([f"One node alone: {number(alone)} s per step."] if alone else []),
-            *sustained_line(profile),
-            *scaling_lines([time.time for time in times], profile),
-            *checks_line(time.time for time in times),
+            *replay_lines([time.time for time in times], profile),
             *([Caution(f"Careful: {doubt}.")] if doubt else []),
         ),
         keys=2,

@@ -69,6 +69,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     largest: _Error
     where: str
 
+    @property
+    def is_off(self) -> bool:
+        """Whether a replay was further off than 5 %."""
+        return abs(self.largest) > _CLOSE
+
 
 class LatencyCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of several methods on links with a latency.
@@ -98,11 +103,6 @@ class ReplayCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     check: Check | None
-
-    @property
-    def is_off(self) -> bool:
-        """Whether a replay was further off than 5 %."""
-        return self.check is not None and abs(self.check.largest) > _CLOSE
 
 
 def checks_of(measurements: Iterable[Measurement]) -> dict[str, Check]:

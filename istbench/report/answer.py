@@ -10,7 +10,7 @@ from istbench.cluster.clock import dollars
 from istbench.report.baseline import pair
 from istbench.report.doubts import doubts
 from istbench.report.groups import Group
-from istbench.report.phrases import joined
+from istbench.report.phrases import checked_methods, joined
 from istbench.report.row_time import RowTime, row_time
 from istbench.report.tables.numbers import interval, metric_value, number, with_interval
 from istbench.report.targets import Target
@@ -256,15 +256,10 @@ def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
     known = [f"{row.known} for {row.name}" for row in shown if row.known]
     if known:
         yield f"The seconds are known to {joined(known)}."
-    checks = {
-        run.cluster.check.method: run.cluster.check.check
-        for row in shown
-        for run in row.contender.runs
-        if run.cluster is not None and run.cluster.check is not None
-    }
-    off = [f"{method} by up to {abs(check.largest):.1%}" for method, check in checks.items() if check is not None]
+    runs = [run for row in shown for run in row.contender.runs]
+    checked, unchecked = checked_methods(run.cluster for run in runs if run.cluster is not None)
+    off = [f"{check.method} by up to {abs(check.largest):.1%}" for check in checked]
     if off:
         yield f"{'Beside that, in' if known else 'In'} a lab replays were off: {'; '.join(off)}."
-    unknown = [method for method, check in checks.items() if check is None]
-    if unknown:
-        yield f"No lab has checked replays of {joined(unknown)}."
+    if unchecked:
+        yield f"No lab has checked replays of {joined(unchecked)}."

@@ -18,6 +18,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.options import option_text
 from istbench.base.options.run import COMPUTING, TELLING_APART, TELLING_METHODS_APART, Lab
+from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.targets import (
@@ -56,6 +57,11 @@ class Contender:
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     narrowed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> str:
+        """`ist on 4 nodes`."""
+        return f"{self.name} on {count_nodes(self.nodes)}"
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed; a miss is infinity."""
@@ -158,6 +164,11 @@ class Group:
     def runs(self) -> list[Run]:
         """The finished runs, in the order of the table."""
         return [run for contender in self.contenders for run in contender.runs]
+
+    @property
+    def times(self) -> list[ClusterTime]:
+        """The replayed times of the finished runs."""
+        return [run.cluster for run in self.runs if run.cluster is not None]
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
@@ -335,7 +346,7 @@ def differing_trials(rows: Iterable[Contender]) -> str:
     """
     by_trials = defaultdict[int, list[str]](list)
     for row in rows:
-        by_trials[row.trials or 0].append(f"{row.name} on {count_nodes(row.nodes)}")
+        by_trials[row.trials or 0].append(row.placed)
     if len(by_trials) < 2:
         return ""
     *fewer, (most, names) = sorted(by_trials.items())

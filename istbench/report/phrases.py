@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
-from istbench.cluster.replay_checks import packaged_checks
+from istbench.cluster.replay_checks import Check, packaged_checks
 from istbench.cluster.scale import on_gpus
 from istbench.report.targets import EvaluationError, Target
 from istbench.results.metrics import Metric, Source
@@ -137,19 +137,33 @@ def lower_bound_line(device: str, profile: ClusterProfile) -> Iterable[str]:
         )
 
 
-def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
+def replay_lines(times: Sequence[ClusterTime], profile: ClusterProfile, device: str = "") -> Iterable[str]:
+    """The lines of a footer about `times`, replayed on `profile` from records of `device`."""
+    yield from sustained_line(profile)
+    yield from scaling_lines(times, profile)
+    yield from lower_bound_line(device, profile)
+    yield from checks_line(times)
+    yield from unlike_lines(times)
+
+
+def checked_methods(times: Iterable[ClusterTime]) -> tuple[list[Check], list[str]]:
+    """The checks in a lab of the replays in `times`, one for each method, and the methods without a check."""
+    checks = {time.check.method: time.check.check for time in times if time.check is not None}
+    known = [check for check in checks.values() if check is not None]
+    return known, [method for method, check in checks.items() if check is None]
+
+
+def checks_line(times: Sequence[ClusterTime]) -> Iterable[str]:
     """A warning for a footer if replays of some methods were never checked in a lab, or were over 5 % off there.
 
     Another line tells the error at a long latency.
     """
-    times = list(times)
-    checks = {time.check.method: time.check for time in times if time is not None and time.check is not None}
+    known, unknown = checked_methods(times)
     said = [
-        f"replays of {method} were off by up to {abs(check.check.largest):.1%} in a lab ({check.check.where})"
-        for method, check in checks.items()
-        if check.check is not None and check.is_off
+        f"replays of {check.method} were off by up to {abs(check.largest):.1%} in a lab ({check.where})"
+        for check in known
+        if check.is_off
     ]
-    unknown = [method for method, check in checks.items() if check.check is None]
     if unknown:
         said.append(
             f"replays of {joined(unknown)} were never checked in a lab: `istbench lab validate --methods "
@@ -157,7 +171,7 @@ def checks_line(times: Iterable[ClusterTime | None]) -> Iterable[str]:
         )
     if said:
         yield Caution(f"Careful: {'; '.join(said)}.")
-    yield from latency_line(max((time.profile.latency_s for time in times if time is not None), default=0.0))
+    yield from latency_line(max((time.profile.latency_s for time in times), default=0.0))
 
 
 def latency_line(latency_s: float) -> Iterable[str]:
@@ -171,11 +185,9 @@ def latency_line(latency_s: float) -> Iterable[str]:
         )
 
 
-def off_words(times: Iterable[ClusterTime | None]) -> str:
+def off_words(times: Sequence[ClusterTime]) -> str:
     """A sentence: how far replays of these methods were off in a lab, and which were never checked."""
-    checks = {time.check.method: time.check.check for time in times if time is not None and time.check is not None}
-    known = [check for check in checks.values() if check is not None]
-    unknown = [method for method, check in checks.items() if check is None]
+    known, unknown = checked_methods(times)
     said = []
     if known:
         worst = max(known, key=lambda check: abs(check.largest))
@@ -186,9 +198,9 @@ def off_words(times: Iterable[ClusterTime | None]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def unlike_lines(times: Iterable[ClusterTime | None]) -> Iterable[str]:
+def unlike_lines(times: Sequence[ClusterTime]) -> Iterable[str]:
     """A warning for a footer if some runs began with messages that the replays leave out."""
-    steps = max((time.unlike_steps for time in times if time is not None), default=0)
+    steps = max((time.unlike_steps for time in times), default=0)
     if steps:
         yield Caution(
             f"Careful: the first {steps:,} local steps of a run sent other messages than its later steps. The "

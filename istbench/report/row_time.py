@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from istbench.report.groups import Contender
-from istbench.report.phrases import count_nodes
+from istbench.report.phrases import checked_methods
 from istbench.report.tables.numbers import interval, number
 from istbench.report.targets import Target
 from istbench.results.load import Run
@@ -26,7 +26,7 @@ class RowTime:
     def name(self) -> str:
         """`ist on 4 nodes`."""
         never_run = self.contender.extrapolated_from is not None
-        return f"{self.contender.name} on {count_nodes(self.contender.nodes)}{' (never run)' if never_run else ''}"
+        return f"{self.contender.placed}{' (never run)' if never_run else ''}"
 
     @property
     def time(self) -> str:
@@ -60,8 +60,8 @@ def row_time(contender: Contender, target: Target) -> RowTime:
 
 def replay_error(runs: Iterable[Run]) -> float:
     """The largest error of replays of the methods of `runs` in a lab, as a share; 0 if unknown or not replayed."""
-    checks = [run.cluster.check for run in runs if run.cluster is not None]
-    return max((abs(one.check.largest) for one in checks if one is not None and one.check is not None), default=0.0)
+    checked, _ = checked_methods(run.cluster for run in runs if run.cluster is not None)
+    return max((abs(check.largest) for check in checked), default=0.0)
 
 
 def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_error: float) -> bool:

@@ -49,7 +49,7 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
     )
     several = any(len(contender.runs) > 1 for contender in rows)
     spread = "median, and min–max over seeds" if several else "one seed"
-    left_out = joined(f"{row.name} on {count_nodes(row.nodes)}" for row in silent) if silent else ""
+    left_out = joined(row.placed for row in silent) if silent else ""
     return Plot(
         stem=f"{group.stem}-over-{along}",
         title=plot_title(group),

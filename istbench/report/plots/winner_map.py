@@ -132,10 +132,9 @@ class WinnerMap:
     @property
     def words(self) -> str:
         """One line: the contenders, the data, the clock, and how far replays are off."""
-        times = [run.cluster for run in self.group.runs]
         return (
             f"Among {self.group.among}. Data: {self.group.source.seen}. Seconds: recorded on "
-            f"{self.group.device}, replayed on {self.cluster}. {off_words(times)}"
+            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.group.times)}"
         )
 
     @property

@@ -10,18 +10,14 @@ from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
     Lead,
-    checks_line,
     close_targets_line,
     count_nodes,
     data_line,
     doubt_lines,
     guide_line,
     joined,
-    lower_bound_line,
     metric_line,
-    scaling_lines,
-    sustained_line,
-    unlike_lines,
+    replay_lines,
 )
 from istbench.report.tables.group_columns import shared_line
 from istbench.report.tables.stalls import group_stall_lines
@@ -97,12 +93,7 @@ def _clock_lines(groups: Sequence[Group]) -> Iterable[str]:
 def _cluster_lines(group: Group) -> Iterable[str]:
     if group.profile is not None:
         yield f"A node: {node_line(group.profile)}."
-        times = [run.cluster for contender in group.contenders for run in contender.runs if run.cluster]
-        yield from sustained_line(group.profile)
-        yield from scaling_lines(times, group.profile)
-        yield from lower_bound_line(group.device, group.profile)
-    yield from checks_line(run.cluster for contender in group.contenders for run in contender.runs)
-    yield from unlike_lines(run.cluster for contender in group.contenders for run in contender.runs)
+        yield from replay_lines(group.times, group.profile, group.device)
     yield from _extrapolated_lines(group)
     yield from doubted_lines(group)
 
@@ -146,7 +137,7 @@ def _tuning_line(group: Group, baseline: str) -> str:
     unequal = [row for row, found in pairs if found is not None and found.against.trials != row.trials]
     if not unequal:
         return Caution(f"{said} Each speed-up is over a row of as many trials.")
-    names = joined(f"{row.name} on {count_nodes(row.nodes)}" for row in unequal)
+    names = joined(row.placed for row in unequal)
     return Caution(f"{said} The speed-ups of {names} also compare the tuning.")
 
 
@@ -167,7 +158,7 @@ def seeds_line(group: Group) -> Iterable[str]:
         yield Caution("Seeds: one in each row, so no spread is known.")
     if most < 2:
         return
-    alone = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if row.seeds == 1]
+    alone = [row.placed for row in group.contenders if row.seeds == 1]
     if alone:
         more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
         yield Caution(f"Seeds: one of {joined(alone[:_NAMED])}{more}, so no spread of it is known.")
@@ -219,7 +210,7 @@ def _with(contender: Contender, names: Sequence[str]) -> str:
 
 def _control_lines(group: Group) -> Iterable[str]:
     """The controls among the rows, with their purposes."""
-    narrow = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if row.narrowed]
+    narrow = [row.placed for row in group.contenders if row.narrowed]
     if narrow:
         yield Lead(
             f"Controls: {joined(narrow)}: the whole network is as wide as a subnet on as many nodes. It shows "
@@ -229,10 +220,10 @@ def _control_lines(group: Group) -> Iterable[str]:
         local = next((other for other in group.contenders if _accumulates_like(row, other)), None)
         if local is not None:
             yield Lead(
-                f"Controls: {row.name} on {count_nodes(row.nodes)} takes one optimizer step a round, for about the "
+                f"Controls: {row.placed} takes one optimizer step a round, for about the "
                 f"bytes of {local.name}. It shows the gain of the local steps between."
             )
-    few = [f"{row.name} on {count_nodes(row.nodes)}" for row in group.contenders if group.is_on_few_nodes(row)]
+    few = [row.placed for row in group.contenders if group.is_on_few_nodes(row)]
     if few:
         yield Lead(f"Controls: {joined(few)}. It shows how much of the gain needs no exchange.")
 
@@ -265,7 +256,7 @@ def _control_line(group: Group) -> Iterable[str]:
 
 
 def _versions_line(group: Group) -> Iterable[str]:
-    runs = [run for contender in group.contenders for run in contender.runs]
+    runs = group.runs
     for name in ("istbench", "torch"):
         found = sorted({run.header.versions.get(name, "unknown") for run in runs})
         if len(found) > 1:
@@ -273,7 +264,7 @@ def _versions_line(group: Group) -> Iterable[str]:
 
 
 def _changes_line(group: Group) -> Iterable[str]:
-    changed = [run for contender in group.contenders for run in contender.runs if run.changes]
+    changed = [run for run in group.runs if run.changes]
     if changed:
         yield Caution(
             f"Careful: {len(changed)} of {_total(group)} runs consist of different parts, for example "
@@ -307,7 +298,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _total(group: Group) -> int:
-    return len(group.unfinished) + sum(len(contender.runs) for contender in group.contenders)
+    return len(group.unfinished) + len(group.runs)
 
 
 def _named(run: Run) -> str:

@@ -93,7 +93,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
             *shared_line(group),
             *metric_line(group.metric, own=group.has_own_metric),
             *close_targets_line(group.close_targets, group.evaluation_error),
-            *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
+            *checks_line(group.times),
             guide_line("crossings"),
         ),
         keys=0,

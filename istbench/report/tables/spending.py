@@ -28,7 +28,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
             data_line(group.source),
             *shared_line(group),
             Lead(f"Clock: replayed seconds. {_price_line(group.profile)}"),
-            *checks_line(run.cluster for contender in group.contenders for run in contender.runs),
+            *checks_line(group.times),
             *sustained_line(group.profile),
             *_careful(group),
             guide_line("where-the-time-goes"),
@@ -82,8 +82,7 @@ def _price_line(profile: ClusterProfile) -> str:
 
 
 def _careful(group: Group) -> Iterable[str]:
-    times = [run.cluster for contender in group.contenders for run in contender.runs if run.cluster is not None]
-    most = max((time.carrying for time in times), default=0.0)
+    most = max((time.carrying for time in group.times), default=0.0)
     if most > _MUCH_CARRYING:
         yield Caution(
             f"Careful: sending and receiving take up to {100 * most:.0f} % of a node's cores here. Above "

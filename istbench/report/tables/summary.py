@@ -6,14 +6,10 @@ from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
     Lead,
-    checks_line,
     count_nodes,
     data_line,
-    lower_bound_line,
     metric_line,
-    scaling_lines,
-    sustained_line,
-    unlike_lines,
+    replay_lines,
 )
 from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.stalls import stall_lines
@@ -171,11 +167,7 @@ def _replay_line(replayed: Run | None) -> list[str]:
     time = replayed.cluster
     paid = " and dollars" if time.profile.priced else ""
     lines: list[str] = [Lead(f"Seconds{paid} on {time.profile.name}: replayed, not measured.")]
-    lines += sustained_line(time.profile)
-    lines += scaling_lines([time], time.profile)
-    lines += lower_bound_line(replayed.header.config.device, time.profile)
-    lines += checks_line([time])
-    lines += unlike_lines([time])
+    lines += replay_lines([time], time.profile, replayed.header.config.device)
     if time.doubt:
         way_out = "On a quiet machine, run istbench retrace, or the cell with --again."
         lines.append(Caution(f"Careful: they may be far off, {time.doubt}. {way_out}"))

@@ -7,16 +7,12 @@ from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
     Lead,
-    checks_line,
     close_targets_line,
     guide_line,
     latency_line,
-    lower_bound_line,
     metric_line,
     network_line,
-    scaling_lines,
-    sustained_line,
-    unlike_lines,
+    replay_lines,
 )
 from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
@@ -51,7 +47,6 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     group, profile = found.group, found.group.profile
     assert profile is not None
     tiles = [tile for row in found.tiles for tile in row]
-    times = [run.cluster for run in group.runs if run.cluster is not None]
     if found.sentence:
         yield Lead(found.sentence)
     yield Lead(found.words)
@@ -63,16 +58,12 @@ def _footer(found: WinnerMap) -> Iterable[str]:
         yield ROUGH_LINE
     if found.extrapolated:
         yield Caution(f"{NEVER_RUN}: extrapolated, a method of the cell was never run on so many nodes.")
-    yield from checks_line(times)
+    yield from replay_lines(group.times, profile, group.device)
     if found.by == "latency":
         yield from latency_line(max(float(tile.row) for tile in tiles))
-    yield from unlike_lines(times)
     yield from doubted_lines(group)
-    yield from lower_bound_line(group.device, profile)
     yield from close_targets_line(group.close_targets, group.evaluation_error)
     yield from metric_line(group.metric, own=group.has_own_metric)
     yield from shared_line(group)
     yield from network_line(profile)
-    yield from sustained_line(profile)
-    yield from scaling_lines(times, profile)
     yield guide_line("maps")

@@ -6,7 +6,6 @@ from istbench.base.errors import UserError
 from istbench.cluster.trace_file import load_trace
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
-from istbench.report.phrases import count_nodes
 from istbench.report.plots.plot import Bar, Bars
 from istbench.report.timeline.bars import ACTIVITY_NAMES, BarKind
 from istbench.report.timeline.recorded import recorded_round
@@ -46,7 +45,7 @@ def _charts(group: Group, contender: Contender) -> Iterable[Bars]:
     except UserError:  # the report names this run among its problems
         return
     whole, *enlarged = timeline_views(timeline, _MOST_BARS)
-    title = f"{contender.name} on {count_nodes(contender.nodes)}, seed {run.header.seed}"
+    title = f"{contender.placed}, seed {run.header.seed}"
     yield _chart(timeline, whole, f"{group.stem}-{run.header.cell}", title)
     for view in enlarged:
         yield _chart(timeline, view, f"{group.stem}-{run.header.cell}-transfers", f"{title}: transfers, enlarged")
