@@ -15,7 +15,7 @@ from istbench.workloads.neuron_groups.partition import home_partition
 from istbench.workloads.neuron_groups.structure import chain_groups
 
 
-def cut(*layers: nn.Module, nodes: int = 2) -> None:
+def cut(*layers, nodes=2):
     model = nn.Sequential(*layers)
     workload = SimpleNamespace(
         name="images", neuron_groups=lambda model: chain_groups(model, model), prove_groups=lambda groups: ""
@@ -23,13 +23,13 @@ def cut(*layers: nn.Module, nodes: int = 2) -> None:
     IndependentSubnetTraining.check(IndependentSubnetTraining.Options(), model, workload, nodes)
 
 
-def test_a_model_that_cannot_be_cut_is_refused_by_the_name_of_its_layer() -> None:
+def test_a_model_that_cannot_be_cut_is_refused_by_the_name_of_its_layer():
     cut(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3))
     with pytest.raises(UserError, match="workload 'images': 1 is a depth-wise convolution"):
         cut(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 4, 1))
 
 
-def test_more_nodes_than_channels_are_refused() -> None:
+def test_more_nodes_than_channels_are_refused():
     with pytest.raises(UserError, match="'hidden1' has 4 units for 5 nodes"):
         cut(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nodes=5)
 
@@ -43,13 +43,13 @@ def test_more_nodes_than_channels_are_refused() -> None:
         ({"local_steps": 5, "flight_steps": 5}, "no node would train the units in flight"),
     ],
 )
-def test_streaming_that_cannot_be_is_refused(options, said) -> None:
+def test_streaming_that_cannot_be_is_refused(options, said):
     with pytest.raises(UserError, match=said) as refused:
         build_method("streaming_ist", options)
     assert "\n" not in str(refused.value)
 
 
-def test_layers_that_take_turns_need_a_wave_each() -> None:
+def test_layers_that_take_turns_need_a_wave_each():
     workload = build_workload("toy", {"layers": 2})
     with torch.device("meta"):
         model = workload.build_model()
@@ -62,13 +62,13 @@ def test_layers_that_take_turns_need_a_wave_each() -> None:
                 method.check(method.options, model, workload, 2)
 
 
-def test_home_shards_of_a_checkpoint_go_where_they_were_set_up() -> None:
+def test_home_shards_of_a_checkpoint_go_where_they_were_set_up():
     here = torch.empty(3, 4, device="meta")  # stands for a GPU; checkpoints are on the CPU
     loaded = loaded_shards("weight", {"0": torch.ones(3, 4), "1": torch.ones(3, 4)}, here, slots=1)
     assert [plane.device.type for plane in loaded] == ["meta"] * 2
 
 
-def test_on_one_node_nothing_waits_at_home() -> None:
+def test_on_one_node_nothing_waits_at_home():
     workload = build_workload("toy", {"layers": 2})
     method = build_method("ist", {"momentum": 0.9}, workload=workload)
     with torch.device("meta"):

@@ -1,9 +1,6 @@
 """Small image folders and batches of CIFAR-10 to read."""
 
 import pickle
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -11,27 +8,27 @@ from PIL import Image
 CLASSES = ("cat", "dog", "eel")
 
 
-def pixels(count: int, side: int = 32, seed: int = 0) -> np.ndarray:
+def pixels(count, side=32, seed=0):
     """Random images, uint8 [count, side, side, 3]."""
     return np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
-def save(path: Path, image: np.ndarray, mode: str = "RGB") -> None:
+def save(path, image, mode="RGB"):
     """Write `image` in that mode to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(image).convert(mode).save(path)
 
 
 def folders(
-    root: Path,
-    classes: Sequence[str] = CLASSES,
+    root,
+    classes=CLASSES,
     *,
-    train: int = 3,
-    test: int = 2,
-    test_name: str = "test",
-    side: int = 32,
-    suffix: str = "png",
-) -> Path:
+    train=3,
+    test=2,
+    test_name="test",
+    side=32,
+    suffix="png",
+):
     """Image folders of random images, so many of each class."""
     for number, name in enumerate(classes):
         for split, count in (("train", train), (test_name, test)):
@@ -40,7 +37,7 @@ def folders(
     return root
 
 
-def tiny_imagenet(root: Path, classes: Sequence[str] = CLASSES) -> Path:
+def tiny_imagenet(root, classes=CLASSES):
     """The layout of Tiny ImageNet: images/ in the class folders, the validation's classes in a file."""
     lines = []
     for number, name in enumerate(classes):
@@ -54,7 +51,7 @@ def tiny_imagenet(root: Path, classes: Sequence[str] = CLASSES) -> Path:
     return root
 
 
-def batches(root: Path, each: int, *, binary: bool = False) -> tuple[Path, np.ndarray, np.ndarray]:
+def batches(root, each, *, binary=False):
     """CIFAR-10's official batches, `each` images a file: the folder, all images [n, 3, 32, 32], labels [n]."""
     folder = root / ("cifar-10-batches-bin" if binary else "cifar-10-batches-py")
     folder.mkdir(parents=True)
@@ -70,6 +67,6 @@ def batches(root: Path, each: int, *, binary: bool = False) -> tuple[Path, np.nd
     return folder, images.reshape(-1, 3, 32, 32), labels
 
 
-def write_pickle(path: Path, value: Any) -> None:
+def write_pickle(path, value):
     """Pickle `value`, an array in it as old numpy did."""
     path.write_bytes(pickle.dumps(value, protocol=4))

@@ -1,8 +1,6 @@
 """The extreme classification workload: which files are a data set, the cache, the synthetic points, evaluation."""
 
 import json
-from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,39 +10,36 @@ import torch
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.studies.conformance.of_workloads import CHECKS
-from istbench.workloads import prepared as prepared_data
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
-from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
 
 TRAIN = "3 4 5\n0,2 1:0.5 3:1\n 0:2\n4 2:1\n"
 TEST = "2 4 5\n1 1:1\n3,0 2:1 0:0.5\n"
-Usage = namedtuple("Usage", "total used free")
 SMALL = Amazon670kOptions(hidden=4, points=300, features=60, labels=40)
 
 
-def folder(root: Path, **files: str) -> Path:
+def folder(root, **files):
     root.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (root / f"{name}.txt").write_text(text)
     return root
 
 
-def opened(data: Path, cache: Path, options: Amazon670kOptions | None = None) -> Amazon670k:
+def opened(data, cache, options=None):
     workload = Amazon670k(options)
     workload.open(workload.prepare(data, cache, lambda *_: None))
     return workload
 
 
-def labels_of(workload: Amazon670k, split: str) -> list[list[int]]:
+def labels_of(workload, split):
     points = workload._split(split)
     return [own.tolist() for own in np.split(points.labels.indices, points.labels.ends)[: len(points)]]
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("trn", "tst"), ("eurlex_train", "eurlex_test")])
 @pytest.mark.parametrize("above", [False, True])
-def test_two_files_are_a_data_set(tmp_path: Path, names: tuple[str, str], above: bool) -> None:
+def test_two_files_are_a_data_set(tmp_path, names, above):
     data = folder(tmp_path / "own" / "set", **{names[0]: TRAIN, names[1]: TEST, "labels": "a\nb\n"})
     workload = opened(data.parent if above else data, tmp_path / "cache")
     assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0, 2], [], [4]], [[1], [3, 0]])
@@ -62,16 +57,14 @@ def test_two_files_are_a_data_set(tmp_path: Path, names: tuple[str, str], above:
         ({"data": "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n 0:1\n"}, "data.txt: no test"),
     ],
 )
-def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(
-    tmp_path: Path, files: dict[str, str], named: str
-) -> None:
+def test_points_that_all_lack_labels_are_refused_by_file_also_from_the_cache(tmp_path, files, named):
     data = folder(tmp_path / "set", **files)
     for _ in range(2):
         with pytest.raises(UserError, match=f"{named} point has a label; a line must start with its labels"):
             Amazon670k().prepare(data, tmp_path / "cache", lambda *_: None)
 
 
-def test_one_file_is_split_by_the_files_beside_it(tmp_path: Path) -> None:
+def test_one_file_is_split_by_the_files_beside_it(tmp_path):
     text = "5 4 5\n0 0:1\n1 0:1\n2 0:1\n3 0:1\n4 0:1\n"
     data = folder(
         tmp_path / "data", Bibtex_data=text, bibtex_trSplit="\ufeff4 1\n1 2\n", bibtex_tstSplit="2 4\n5 5\n"
@@ -80,7 +73,7 @@ def test_one_file_is_split_by_the_files_beside_it(tmp_path: Path) -> None:
     assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0], [3]], [[1], [4]])
 
 
-def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path: Path, no_progress: Progress) -> None:
+def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path, no_progress):
     text = "10 4 10\n" + "".join(f"{label} 0:1\n" for label in range(10))
     path = folder(tmp_path / "data", anything=text) / "anything.txt"
     workload = Amazon670k()
@@ -90,7 +83,7 @@ def test_one_file_without_a_split_holds_out_a_fifth_and_says_so(tmp_path: Path, 
     assert labels_of(workload, "test") == [[4], [9]]
 
 
-def linked(root: Path, files: dict[str, Path]) -> Path:
+def linked(root, files):
     """A folder of links, by name."""
     root.mkdir()
     for name, target in files.items():
@@ -98,7 +91,7 @@ def linked(root: Path, files: dict[str, Path]) -> Path:
     return root
 
 
-def test_linked_files_go_by_their_links_names(tmp_path: Path) -> None:
+def test_linked_files_go_by_their_links_names(tmp_path):
     store = folder(tmp_path / "store", ab12=TRAIN, cd34=TEST)
     named = {"wiki_train.txt": store / "ab12.txt", "wiki_test.txt": store / "cd34.txt"}
     workload = opened(linked(tmp_path / "data", named), tmp_path / "cache")
@@ -106,7 +99,7 @@ def test_linked_files_go_by_their_links_names(tmp_path: Path) -> None:
     assert workload._propensity == "wikipedia"
 
 
-def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path, no_progress):
     store = folder(tmp_path / "store", ab12="5 4 5\n" + 5 * "0 0:1\n")
     data = linked(tmp_path / "data", {"amazon.txt": store / "ab12.txt"})
     workload = Amazon670k()
@@ -116,14 +109,14 @@ def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path: Path, no_pr
     assert workload._propensity == "amazon"
 
 
-def test_a_link_is_known_again_as_the_file_it_leads_to(tmp_path: Path) -> None:
+def test_a_link_is_known_again_as_the_file_it_leads_to(tmp_path):
     plain = folder(tmp_path / "plain", train=TRAIN, test=TEST)
     links = linked(tmp_path / "links", {name: plain / name for name in ("train.txt", "test.txt")})
     assert find_files(links).cache_key() == find_files(plain).cache_key()
     assert find_files(links / "train.txt").cache_key() == find_files(plain / "train.txt").cache_key()
 
 
-BROKEN: dict[str, tuple[dict[str, str], str]] = {
+BROKEN = {
     "nothing": ({}, "it has no repository text; expected files named ...train.txt and ...test.txt"),
     "no test": ({"train": TRAIN}, "train.txt: no test file beside it"),
     "two of them": ({"a_train": TRAIN, "b_train": TRAIN, "test": TEST}, "a_train.txt, b_train.txt could each be"),
@@ -152,7 +145,7 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_what_is_no_data_set_is_refused_in_one_line(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+def test_what_is_no_data_set_is_refused_in_one_line(tmp_path, no_progress, fault):
     files, says = BROKEN[fault]
     data = folder(tmp_path / "data", **files)
     with pytest.raises(UserError) as caught:
@@ -162,14 +155,14 @@ def test_what_is_no_data_set_is_refused_in_one_line(tmp_path: Path, no_progress:
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_several_data_sets_are_ambiguous(tmp_path: Path, no_progress: Progress) -> None:
+def test_several_data_sets_are_ambiguous(tmp_path, no_progress):
     for name in ("one", "other"):
         folder(tmp_path / "data" / name, train=TRAIN, test=TEST)
     with pytest.raises(UserError, match=r"it has several data sets \(one, other\); give the folder of one"):
         Amazon670k().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_file_that_changed_is_read_again(tmp_path, no_progress):
     data = folder(tmp_path / "data", train=TRAIN, test=TEST)
     first = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
     assert Amazon670k().prepare(data, tmp_path / "cache", no_progress) == first
@@ -178,23 +171,21 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, no_progress: Progress
     assert other.fingerprint != first.fingerprint
 
 
-def truncate(directory: Path) -> None:
+def truncate(directory):
     content = (directory / "train_features.npy").read_bytes()
     (directory / "train_features.npy").write_bytes(content[:-4])
 
 
-def replace_type(directory: Path) -> None:
+def replace_type(directory):
     np.save(directory / "test_labels.npy", np.zeros(3))
 
 
-def shorten(directory: Path) -> None:
+def shorten(directory):
     np.save(directory / "train_values.npy", np.zeros(1, np.float32))
 
 
 @pytest.mark.parametrize("damage", [truncate, replace_type, shorten])
-def test_a_damaged_cache_is_named_when_opened_and_made_again_when_prepared(
-    tmp_path: Path, no_progress: Progress, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_cache_is_named_when_opened_and_made_again_when_prepared(tmp_path, no_progress, damage):
     data = folder(tmp_path / "data", train=TRAIN, test=TEST)
     source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
     damage(Path(source.path))
@@ -204,7 +195,7 @@ def test_a_damaged_cache_is_named_when_opened_and_made_again_when_prepared(
     Amazon670k().open(Amazon670k().prepare(data, tmp_path / "cache", no_progress))
 
 
-def test_indices_beyond_the_columns_are_made_again(tmp_path: Path, no_progress: Progress) -> None:
+def test_indices_beyond_the_columns_are_made_again(tmp_path, no_progress):
     data = folder(tmp_path / "data", train=TRAIN, test=TEST)
     source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
     labels = Path(source.path) / "test_labels.npy"
@@ -215,13 +206,13 @@ def test_indices_beyond_the_columns_are_made_again(tmp_path: Path, no_progress: 
 
 
 @pytest.mark.parametrize(("name", "kind"), [("Amazon-x", "amazon"), ("wiki10", "wikipedia"), ("debian", "other")])
-def test_propensities_go_by_the_files_names(tmp_path: Path, no_progress: Progress, name: str, kind: str) -> None:
+def test_propensities_go_by_the_files_names(tmp_path, no_progress, name, kind):
     data = folder(tmp_path / name, train=TRAIN, test=TEST)
     source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
     assert json.loads((Path(source.path) / "prepared.json").read_text())["propensity"] == kind
 
 
-def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path: Path, no_progress: Progress) -> None:
+def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path, no_progress):
     workload = Amazon670k(SMALL)
     source = workload.fetch("synthetic", tmp_path, no_progress)
     assert (source.kind, source.train, source.test, source.seen) == (
@@ -238,29 +229,22 @@ def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path: Path, no_p
         assert check(workload)
 
 
-def test_points_that_the_disk_cannot_hold_are_refused_before_they_are_drawn(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(made_up: MadeUp) -> None:
-        raise AssertionError("drawn")
-
-    monkeypatch.setattr(MadeUp, "chunks", never)
-    monkeypatch.setattr(prepared_data.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+@pytest.mark.usefixtures("one_free_gigabyte")
+def test_points_that_the_disk_cannot_hold_are_refused_before_they_are_drawn(tmp_path, no_progress, monkeypatch):
+    monkeypatch.setattr(MadeUp, "chunks", None)  # an error of its own, if drawn
     with pytest.raises(UserError, match=r"of 1,000,010,000 points takes .* GB.*1.0 GB are free.*use fewer points"):
         Amazon670k(Amazon670kOptions(points=10**9)).prepare(None, tmp_path, no_progress)
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_the_room_for_synthetic_points_is_a_little_more_than_they_take(
-    tmp_path: Path, no_progress: Progress
-) -> None:
+def test_the_room_for_synthetic_points_is_a_little_more_than_they_take(tmp_path, no_progress):
     made_up = MadeUp(points=2_000, features=5_000, labels=5_000, seed=0)
     source = Amazon670k(Amazon670kOptions(points=2_000)).prepare(None, tmp_path, no_progress)
     taken = sum(path.stat().st_size for path in Path(source.path).glob("*.npy"))
     assert 1 < made_up.bytes_on_disk / taken < 1.5
 
 
-def test_synthetic_labels_have_a_long_tail() -> None:
+def test_synthetic_labels_have_a_long_tail():
     made_up = MadeUp(points=20_000, features=2_000, labels=10_000, seed=0)
     counts, entries = np.zeros(10_000, np.int64), 0
     for split, points in made_up.chunks():
@@ -272,7 +256,7 @@ def test_synthetic_labels_have_a_long_tail() -> None:
     assert np.sort(counts)[-100:].sum() > 0.05 * entries
 
 
-def test_the_synthetic_points_can_be_learnt(tmp_path: Path, no_progress: Progress) -> None:
+def test_the_synthetic_points_can_be_learnt(tmp_path, no_progress):
     workload = Amazon670k(Amazon670kOptions(hidden=32, points=2_000, features=500, labels=100, block=64))
     workload.open(workload.prepare(None, tmp_path, no_progress))
     with torch.device("meta"):
@@ -294,6 +278,6 @@ def test_the_synthetic_points_can_be_learnt(tmp_path: Path, no_progress: Progres
     assert found["loss"] == pytest.approx(dense / sum(len(batch[1]) for batch in batches), rel=1e-4)
 
 
-def test_a_download_says_where_the_data_is(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_download_says_where_the_data_is(tmp_path, no_progress):
     with pytest.raises(UserError, match="Extreme Classification Repository.*--data DIR"):
         Amazon670k().fetch("download", tmp_path, no_progress)

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 
 
-def test_names_in_their_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_names_in_their_order(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("ISTBENCH_CACHE")
@@ -23,15 +22,15 @@ def test_names_in_their_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["", os.fsdecode(b"/tmp/\xff")], ids=["empty", "not UTF-8"])
-def test_a_name_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_name_that_is_none_is_refused(monkeypatch, name):
     monkeypatch.setenv("ISTBENCH_CACHE", name)
     with pytest.raises(UserError, match="^ISTBENCH_CACHE: ") as caught:
         cache_directory()
     assert str(caught.value).isprintable()
 
 
-def test_without_a_home_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
+def test_without_a_home_the_way_out_is_named(monkeypatch):
+    def no_home():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("ISTBENCH_CACHE")
@@ -42,9 +41,7 @@ def test_without_a_home_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("place", ["file", "file/inside", "link", "/proc", "/dev/null"])
-def test_a_place_that_cannot_be_written_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_progress: Progress, place: str
-) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(monkeypatch, tmp_path, no_progress, place):
     (tmp_path / "file").write_text("stays")
     (tmp_path / "link").symlink_to("link")
     monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path / place))

@@ -5,9 +5,7 @@ import os
 import pickle
 import shutil
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from image_files import batches, write_pickle
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10
 from istbench.workloads.image_data import cifar_batches
 from istbench.workloads.image_data.cache import open_decoded
@@ -26,13 +23,13 @@ EACH = 4
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_batches(monkeypatch):
     monkeypatch.setattr(cifar_batches, "_BATCH_IMAGES", EACH)
 
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("above", [False, True])
-def test_both_official_layouts_are_read(tmp_path: Path, no_progress: Progress, binary: bool, above: bool) -> None:
+def test_both_official_layouts_are_read(tmp_path, no_progress, binary, above):
     folder, images, labels = batches(tmp_path / "data", EACH, binary=binary)
     workload = Cifar10()
     source = workload.prepare(folder.parent if above else folder, tmp_path / "cache", no_progress)
@@ -46,7 +43,7 @@ def test_both_official_layouts_are_read(tmp_path: Path, no_progress: Progress, b
     assert np.array_equal(np.concatenate([train.labels, test.labels]), labels)
 
 
-def test_the_pickles_of_python_2_are_read() -> None:
+def test_the_pickles_of_python_2_are_read():
     # As `pickle.dumps({"data": numpy.array([[1, 2, 3]], "u1"), "labels": [7]}, 2)` of Python 2 has it.
     old = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85"
@@ -58,7 +55,7 @@ def test_the_pickles_of_python_2_are_read() -> None:
     assert read[b"data"].integers().tolist() == [[1, 2, 3]]
 
 
-LABELS: dict[str, Callable[[np.ndarray], Any]] = {
+LABELS = {
     "numbers": np.ndarray.tolist,
     "numpy's numbers": list,
     "an array": np.asarray,
@@ -69,9 +66,7 @@ LABELS: dict[str, Callable[[np.ndarray], Any]] = {
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_the_pickles_of_python_3_are_read(
-    tmp_path: Path, no_progress: Progress, protocol: int, kind: str, order: Any
-) -> None:
+def test_the_pickles_of_python_3_are_read(tmp_path, no_progress, protocol, kind, order):
     folder, images, labels = batches(tmp_path / "data", EACH)
     content = {"data": images[:EACH].reshape(EACH, -1).copy(order), "labels": LABELS[kind](labels[:EACH])}
     (folder / "data_batch_1").write_bytes(pickle.dumps(content, protocol=protocol))
@@ -83,14 +78,14 @@ def test_the_pickles_of_python_3_are_read(
 class Payload:
     """What runs a command when it is unpickled by anything that trusts it."""
 
-    def __init__(self, *call: Any) -> None:
+    def __init__(self, *call):
         self._call = call
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return self._call[0], self._call[1:]
 
 
-PAYLOADS: dict[str, Callable[[Path], Any]] = {
+PAYLOADS = {
     "posix.system": lambda mark: Payload(os.system, f"touch {mark}"),
     "builtins.exec": lambda mark: {b"data": Payload(exec, f"open({str(mark)!r}, 'w')"), b"labels": [1]},
     "builtins.eval": lambda mark: {b"data": np.zeros((1, 3072), np.uint8), b"labels": [Payload(eval, "1")]},
@@ -98,7 +93,7 @@ PAYLOADS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_payload_is_refused_and_not_run(tmp_path: Path, no_progress: Progress, name: str) -> None:
+def test_a_payload_is_refused_and_not_run(tmp_path, no_progress, name):
     folder, _, _ = batches(tmp_path / "data", EACH)
     mark = tmp_path / "was run"
     write_pickle(folder / "data_batch_3", PAYLOADS[name](mark))
@@ -111,7 +106,7 @@ def test_a_payload_is_refused_and_not_run(tmp_path: Path, no_progress: Progress,
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_an_extension_is_refused_even_if_it_was_looked_up_before(tmp_path: Path) -> None:
+def test_an_extension_is_refused_even_if_it_was_looked_up_before(tmp_path):
     mark = tmp_path / "was run"
     call = b"\x80\x02\x82\xf1X" + len(f"touch {mark}").to_bytes(4, "little") + f"touch {mark}".encode() + b"\x85R."
     copyreg.add_extension("posix", "system", 0xF1)
@@ -125,7 +120,7 @@ def test_an_extension_is_refused_even_if_it_was_looked_up_before(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"Pa file\n.", b"Va file\nQ."])
-def test_an_object_outside_of_a_pickle_is_refused(content: bytes) -> None:
+def test_an_object_outside_of_a_pickle_is_refused(content):
     with pytest.raises(NotPlainData, match="it refers to objects outside the pickle"):
         plain_data(content)
 
@@ -141,7 +136,7 @@ ROOM = {
 
 
 @pytest.mark.parametrize("name", ROOM)
-def test_a_small_pickle_takes_little_memory(name: str) -> None:
+def test_a_small_pickle_takes_little_memory(name):
     content, says = ROOM[name]
     tracemalloc.start()
     try:
@@ -153,7 +148,7 @@ def test_a_small_pickle_takes_little_memory(name: str) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_no_plain_data(content: bytes) -> None:
+def test_garbage_is_no_plain_data(content):
     try:
         read = plain_data(content)
     except NotPlainData:
@@ -162,18 +157,18 @@ def test_garbage_is_no_plain_data(content: bytes) -> None:
     assert repr(pickle.loads(content, encoding="bytes")) == repr(read)
 
 
-def truncate(name: str, size: int) -> Callable[[Path], None]:
+def truncate(name, size):
     return lambda folder: os.truncate(folder / name, size)
 
 
-def rewrite(**fields: Any) -> Callable[[Path], None]:
+def rewrite(**fields):
     """Another first batch, with these in place of what it has."""
     whole = {"data": np.zeros((EACH, 3072), np.uint8), "labels": [1] * EACH}
     content = {name.encode(): value for name, value in {**whole, **fields}.items()}
     return lambda folder: write_pickle(folder / "data_batch_1", content)
 
 
-BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+BROKEN = {
     "truncated": (truncate("data_batch_2", 2_000), "data_batch_2: not a batch of CIFAR-10: "),
     "empty": (truncate("test_batch", 0), "test_batch: not a batch of CIFAR-10: it ends early"),
     "one missing": (lambda folder: (folder / "data_batch_5").unlink(), "no data_batch_5 beside data_batch_1"),
@@ -193,7 +188,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_batch_is_named_in_one_line(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+def test_a_broken_batch_is_named_in_one_line(tmp_path, no_progress, fault):
     folder, _, _ = batches(tmp_path / "data", EACH)
     change, says = BROKEN[fault]
     change(folder)
@@ -203,32 +198,28 @@ def test_a_broken_batch_is_named_in_one_line(tmp_path: Path, no_progress: Progre
     assert "\n" not in str(caught.value)
 
 
-def test_a_truncated_binary_batch_is_named(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_truncated_binary_batch_is_named(tmp_path, no_progress):
     folder, _, _ = batches(tmp_path / "data", EACH, binary=True)
     os.truncate(folder / "data_batch_4.bin", 3 * 3073 + 5)
     with pytest.raises(UserError, match="data_batch_4.bin: .*not whole images of 3,073: it is truncated"):
         Cifar10().prepare(folder, tmp_path / "cache", no_progress)
 
 
-def test_neither_layout_says_what_is_expected(tmp_path: Path, no_progress: Progress) -> None:
+def test_neither_layout_says_what_is_expected(tmp_path, no_progress):
     (tmp_path / "data" / "other").mkdir(parents=True)
     with pytest.raises(UserError, match="it has no train/.*cifar-10-batches-py, cifar-10-batches-bin, or"):
         Cifar10().prepare(tmp_path / "data", tmp_path / "cache", no_progress)
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_directory_that_no_one_may_see_is_named(
-    tmp_path: Path, no_progress: Progress, locked: Path, inside: bool
-) -> None:
+def test_a_directory_that_no_one_may_see_is_named(tmp_path, no_progress, locked, inside):
     data = locked / "data" if inside else locked  # istbench looks for batches in `data`, or for `data` itself
     with pytest.raises(UserError, match=f"^{locked}/.*: Permission denied; make it readable or remove it$"):
         Cifar10().prepare(data, tmp_path / "cache", no_progress)
 
 
-def test_a_download_is_used_by_later_runs(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fake(root: Path, download: bool) -> None:
+def test_a_download_is_used_by_later_runs(tmp_path, no_progress, monkeypatch):
+    def fake(root, download):
         batches(root, EACH)
         (root / "cifar-10-python.tar.gz").write_bytes(b"archive")
 
@@ -239,10 +230,8 @@ def test_a_download_is_used_by_later_runs(
     assert not list(tmp_path.rglob("*.tar.gz"))
 
 
-def test_a_refused_download_is_one_line(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(root: Path, download: bool) -> None:
+def test_a_refused_download_is_one_line(tmp_path, no_progress, monkeypatch):
+    def refuse(root, download):
         shutil.copytree(tmp_path, root / "cifar-10-batches-py", ignore=lambda *_: ["cifar10"])
         raise RuntimeError("File not found or corrupted.")
 
@@ -253,7 +242,7 @@ def test_a_refused_download_is_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_a_stored_array_is_what_numpy_stored() -> None:
+def test_a_stored_array_is_what_numpy_stored():
     array = np.arange(12, dtype=np.uint8).reshape(4, 3)
     read = plain_data(pickle.dumps(array, protocol=4))
     assert isinstance(read, StoredArray)

@@ -1,21 +1,16 @@
 """An extreme classifier evaluated block by block, beside the same one evaluated whole."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from istbench.methods.base import materialise
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
-from istbench.workloads.base import Progress
 from istbench.workloads.extreme_evaluation import metrics_by_blocks
 
 
 @pytest.mark.parametrize(("hidden", "block"), [(7, 13), (33, 64), (16, 5_000)])
 @pytest.mark.parametrize("most_hidden", [1, 1 << 20])
-def test_blocks_give_the_metrics_of_the_whole(
-    tmp_path: Path, no_progress: Progress, hidden: int, block: int, most_hidden: int
-) -> None:
+def test_blocks_give_the_metrics_of_the_whole(tmp_path, no_progress, hidden, block, most_hidden):
     options = Amazon670kOptions(hidden=hidden, block=block, points=7_000, features=95, labels=150)
     workload = Amazon670k(options)
     workload.open(workload.prepare(None, tmp_path, no_progress))
@@ -25,7 +20,7 @@ def test_blocks_give_the_metrics_of_the_whole(
     network = materialise(network, workload, 3, torch.device("cpu"))
     largest, read = 0, {name: torch.zeros(tensor.shape) for name, tensor in network.named_parameters()}
 
-    def from_elsewhere(name: str, dim: int, first: int, last: int) -> torch.Tensor:
+    def from_elsewhere(name, dim, first, last):
         nonlocal largest
         values = network.get_parameter(name).narrow(dim, first, last - first).detach().clone()
         largest = max(largest, values.numel())

@@ -1,7 +1,6 @@
 """Repository text: read as a plain reader reads it, and refused by file and line."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from istbench.workloads.extreme_data.read import RepositoryHeader, read_header, 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def plain_reader(text: str) -> list[tuple[list[int], dict[int, np.float32]]]:
+def plain_reader(text):
     """Labels and features of every point, read line by line; ValueError for what is wrong."""
     header, *lines = text.removesuffix("\n").split("\n")
     points, features, labels = map(int, header.split())
@@ -25,10 +24,10 @@ def plain_reader(text: str) -> list[tuple[list[int], dict[int, np.float32]]]:
     return [_plain_point(line, features, labels) for line in lines]
 
 
-def _plain_point(line: str, features: int, labels: int) -> tuple[list[int], dict[int, np.float32]]:
+def _plain_point(line, features, labels):
     words = re.split("[ \t]+", line.removesuffix("\r"))
     own = [] if ":" in words[0] or not words[0] else [_index(word, labels) for word in words.pop(0).split(",")]
-    found: dict[int, np.float32] = {}
+    found = {}
     for word in filter(None, words):
         index, _, value = word.partition(":")
         if not NUMBER.fullmatch(value) or _index(index, features) in found:
@@ -42,13 +41,13 @@ def _plain_point(line: str, features: int, labels: int) -> tuple[list[int], dict
     return own, found
 
 
-def _index(word: str, below: int) -> int:
+def _index(word, below):
     if not re.fullmatch("[0-9]+", word) or int(word) >= below:
         raise ValueError(word)
     return int(word)
 
 
-def read(path: Path, chunk: int = 1 << 20) -> list[tuple[list[int], dict[int, np.float32]]]:
+def read(path, chunk=1 << 20):
     points = []
     for block in read_points(path, chunk):
         features = np.split(block.features.indices, block.features.ends)[: len(block)]
@@ -62,7 +61,7 @@ def read(path: Path, chunk: int = 1 << 20) -> list[tuple[list[int], dict[int, np
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("text")
 
 
@@ -81,7 +80,7 @@ POINTS = st.tuples(
 )
 
 
-def written(points: list[tuple[list[int], dict[int, str]]], ending: str = "\n") -> str:
+def written(points, ending="\n"):
     lines = [f"{len(points)} 20 10"]
     for labels, features in points:
         words = [",".join(map(str, labels)), *(f"{index}:{value}" for index, value in features.items())]
@@ -93,9 +92,7 @@ def written(points: list[tuple[list[int], dict[int, str]]], ending: str = "\n") 
 @given(
     st.lists(POINTS, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]), st.integers(1, 300), st.booleans()
 )
-def test_what_is_written_is_read_to_the_bit(
-    folder: Path, points: list[tuple[list[int], dict[int, str]]], ending: str, chunk: int, newline: bool
-) -> None:
+def test_what_is_written_is_read_to_the_bit(folder, points, ending, chunk, newline):
     text = written(points, ending) + newline * ending
     (folder / "a.txt").write_bytes(text.encode())
     if not newline and not any(points[-1]):  # a line that is not there
@@ -109,9 +106,7 @@ def test_what_is_written_is_read_to_the_bit(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.lists(POINTS, min_size=1, max_size=4), st.integers(1, 300))
-def test_what_is_damaged_is_read_or_refused_as_by_the_plain_reader(
-    folder: Path, data: st.DataObject, points: list[tuple[list[int], dict[int, str]]], chunk: int
-) -> None:
+def test_what_is_damaged_is_read_or_refused_as_by_the_plain_reader(folder, data, points, chunk):
     text = written(points) + "\n"
     at = data.draw(st.integers(len(text.partition("\n")[0]) + 1, len(text) - 1))
     piece = data.draw(st.text("0123456789:,. \t\r\nex-+", max_size=3))
@@ -129,14 +124,14 @@ def test_what_is_damaged_is_read_or_refused_as_by_the_plain_reader(
         assert read(folder / "a.txt", chunk) == expected
 
 
-def test_a_point_may_lack_labels_features_or_both(tmp_path: Path) -> None:
+def test_a_point_may_lack_labels_features_or_both(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("5 3 4\n 0:1 2:0.5\n0:1\n3,1\n\n2 1:-2\n\n\n")
     assert read(path) == [([], {0: 1, 2: 0.5}), ([], {0: 1}), ([3, 1], {}), ([], {}), ([2], {1: -2})]
     assert read_header(path) == RepositoryHeader(points=5, features=3, labels=4)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("1 3 4\r\n2 1:-2\r\n", encoding="utf-8-sig", newline="")
     assert read(path, 1) == [([2], {1: -2})]
@@ -172,7 +167,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_a_broken_file_is_named_with_its_line(tmp_path: Path, fault: str, chunk: int) -> None:
+def test_a_broken_file_is_named_with_its_line(tmp_path, fault, chunk):
     text, says = BROKEN[fault]
     (tmp_path / "train.txt").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=f"train.txt, {says}") as caught:
@@ -182,7 +177,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, fault: str, chunk:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("value", ["10", "1.25", "-12.50e+10", ".125"])
-def test_a_fault_after_many_features_is_named_at_once(tmp_path: Path, value: str) -> None:
+def test_a_fault_after_many_features_is_named_at_once(tmp_path, value):
     path = tmp_path / "train.txt"
     features = " ".join(f"{index}:{value}" for index in range(200))
     path.write_text(f"1 200 4\n3 {features} x\n")
@@ -190,7 +185,7 @@ def test_a_fault_after_many_features_is_named_at_once(tmp_path: Path, value: str
         read(path)
 
 
-def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+def test_what_is_no_file_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "none.txt"):
         with pytest.raises(UserError, match=re.escape(str(path))):
             read_header(path)

@@ -10,7 +10,6 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.node.registry import build_workload
-from istbench.workloads.base import Progress, Workload
 from istbench.workloads.held_out import hold_out
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data.words import WORDS
@@ -19,28 +18,26 @@ from tests.small_task import write_task
 GENERATOR = torch.Generator()
 
 
-def opened(
-    workload: Workload, cache: Path, share: float | None, seed: int = 0, data: Path | None = None
-) -> Workload:
+def opened(workload, cache, share, seed=0, data=None):
     own = hold_out(workload, share, seed)
     own.open(own.prepare(data, cache, lambda *_: None))
     return own
 
 
-def toy(tmp_path: Path, share: float | None, seed: int = 0) -> Workload:
+def toy(tmp_path, share, seed=0):
     return opened(build_workload("toy", {}), tmp_path, share, seed)
 
 
-def rows(workload: Workload) -> set[bytes]:
+def rows(workload):
     points = workload.train_batch(torch.arange(workload.train_size), GENERATOR)[0]
     return {row.numpy().tobytes() for row in points}
 
 
-def validation(workload: Workload) -> set[bytes]:
+def validation(workload):
     return {row.numpy().tobytes() for points, _ in workload.test_batches() for row in points}
 
 
-def test_both_parts_are_the_training_data_and_nothing_else(tmp_path: Path) -> None:
+def test_both_parts_are_the_training_data_and_nothing_else(tmp_path):
     whole, own = toy(tmp_path, None), toy(tmp_path, 0.1)
     assert own.train_size == 461
     assert len(validation(own)) == 51
@@ -52,7 +49,7 @@ def test_both_parts_are_the_training_data_and_nothing_else(tmp_path: Path) -> No
     assert torch.equal(classes, own.train_batch(torch.arange(461), GENERATOR)[1])
 
 
-def test_the_seed_and_the_share_define_the_parts_and_the_cell(tmp_path: Path) -> None:
+def test_the_seed_and_the_share_define_the_parts_and_the_cell(tmp_path):
     assert validation(toy(tmp_path, 0.1)) == validation(toy(tmp_path, 0.1))
     assert validation(toy(tmp_path, 0.1, seed=1)) != validation(toy(tmp_path, 0.1))
     cells = [
@@ -66,12 +63,12 @@ def test_the_seed_and_the_share_define_the_parts_and_the_cell(tmp_path: Path) ->
     assert "validated on 51 others of the training split, the test split unused" in source.seen
 
 
-def test_a_share_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_share_that_leaves_nothing_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"^--held-out 0.9999 leaves none of 512 training samples"):
         toy(tmp_path, 0.9999)
 
 
-def test_a_task_file_whose_test_split_must_not_be_opened(tmp_path: Path) -> None:
+def test_a_task_file_whose_test_split_must_not_be_opened(tmp_path):
     file = write_task(tmp_path / "closed.py")
     guard = "def data(train):\n    if not train:\n        raise RuntimeError('the test split was read')\n"
     file.write_text(file.read_text().replace("def data(train):\n", guard))
@@ -82,7 +79,7 @@ def test_a_task_file_whose_test_split_must_not_be_opened(tmp_path: Path) -> None
     assert sum(len(batch[0]) for batch in own.test_batches()) == 128
 
 
-def test_batches_in_an_order_of_their_own_cannot_be_divided(tmp_path: Path) -> None:
+def test_batches_in_an_order_of_their_own_cannot_be_divided(tmp_path):
     file = write_task(tmp_path / "stream.py")
     text = file.read_text().replace(
         "    return TensorDataset(points, points[:, :4].argmax(1))",
@@ -93,7 +90,7 @@ def test_batches_in_an_order_of_their_own_cannot_be_divided(tmp_path: Path) -> N
         opened(build_workload(str(file), {}), tmp_path, 0.25)
 
 
-def test_held_out_text_is_its_end_and_shares_no_symbol_with_the_rest(tmp_path: Path) -> None:
+def test_held_out_text_is_its_end_and_shares_no_symbol_with_the_rest(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("".join(chr(0x4E00 + number) for number in range(400)))  # each symbol once
     options = {"context": "8", "test_percent": "10", "width": "8", "heads": "2"}
@@ -101,7 +98,7 @@ def test_held_out_text_is_its_end_and_shares_no_symbol_with_the_rest(tmp_path: P
     own = opened(build_workload("text", options), tmp_path / "c", 0.2, data=file)
     held = {int(symbol) for batch in own.test_batches() for part in batch for symbol in part.unique()}
     drawn = torch.Generator().manual_seed(3)
-    trained: set[int] = set()
+    trained = set()
     for _ in range(60):
         for part in own.train_batch(torch.arange(own.train_size), drawn):
             trained |= set(part.unique().tolist())
@@ -111,19 +108,19 @@ def test_held_out_text_is_its_end_and_shares_no_symbol_with_the_rest(tmp_path: P
     assert not tested & (held | trained)
 
 
-def test_held_out_images_are_not_augmented(tmp_path: Path) -> None:
+def test_held_out_images_are_not_augmented(tmp_path):
     own = opened(build_workload("cifar10", {"images": "40"}), tmp_path, 0.25)
     once, again = (torch.cat([images for images, _ in own.test_batches()]) for _ in range(2))
     assert torch.equal(once, again)
-    whole = own.whole  # type: ignore[attr-defined]
-    held = own._split[1]  # type: ignore[attr-defined]
+    whole = own.whole
+    held = own._split[1]
     plain = torch.stack([whole.plain_batch(index[None])[0][0] for index in held])
     assert torch.equal(once, plain)
     assert not torch.equal(plain, whole.train_batch(held, GENERATOR)[0])
 
 
 @pytest.mark.parametrize("name", ["cifar10", "amazon670k", "text"])
-def test_a_stored_test_split_may_be_gone_after_its_preparation(name: str, tmp_path: Path) -> None:
+def test_a_stored_test_split_may_be_gone_after_its_preparation(name, tmp_path):
     options = {"cifar10": {"images": "40"}, "amazon670k": {"points": "60", "features": "50", "labels": "20"}}
     data = None
     if name == "text":
@@ -142,12 +139,12 @@ def test_a_stored_test_split_may_be_gone_after_its_preparation(name: str, tmp_pa
             assert sum(len(batch[1]) for batch in own.test_batches()) == source.test
 
 
-def test_speech_opens_no_test_clip(tmp_path: Path, no_progress: Progress) -> None:
+def test_speech_opens_no_test_clip(tmp_path, no_progress):
     from istbench.workloads.speech_data.cache import feature_writer, prepared
 
     labels = np.arange(20) % 5
 
-    def fill(directory: Path) -> int:
+    def fill(directory):
         writer = feature_writer(directory, labels, np.arange(20) >= 10)
         writer.write(0, np.random.default_rng(0).random((20, 4096), np.float32))
         writer.close()

@@ -1,9 +1,7 @@
 """Batches of images: augmented as the generator says, alike whoever asks; noise; and made ahead of the steps."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,24 +10,21 @@ from image_files import folders, pixels
 
 from istbench.base.errors import UserError
 from istbench.studies.conformance.of_workloads import CHECKS
-from istbench.workloads.base import Progress
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data import sources
 from istbench.workloads.image_data.sources import cropped_and_mirrored, normalised
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
-from istbench.workloads.images import ImageClassifier
 
 WINDOWS = [(down, across) for down in range(5) for across in range(5)]
 
 
-def generator(seed: int = 0) -> torch.Generator:
+def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def small(kind: str, tmp_path: Path, progress: Progress) -> ImageClassifier:
+def small(kind, tmp_path, progress):
     """A workload on a few image files, opened."""
-    workload: ImageClassifier
     if kind == "decoded":
         workload = Cifar10(Cifar10Options(width=2))
     else:
@@ -39,13 +34,13 @@ def small(kind: str, tmp_path: Path, progress: Progress) -> ImageClassifier:
     return workload
 
 
-def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
+def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored():
     images = pixels(400, 8).transpose(0, 3, 1, 2)
     before = images.copy()
     cut = cropped_and_mirrored(images, 2, generator())
     assert np.array_equal(images, before)
     padded = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
-    places: list[tuple[int, int]] = []
+    places = []
     mirrored = 0
     for image, of in zip(cut, padded, strict=True):
         windows = {(down, across): of[:, down : down + 8, across : across + 8] for down, across in WINDOWS}
@@ -58,7 +53,7 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
     assert 160 < mirrored < 240
 
 
-def test_normalised_pixels_are_spread_around_zero() -> None:
+def test_normalised_pixels_are_spread_around_zero():
     images = pixels(64, 8).transpose(0, 3, 1, 2)
     mean, deviation = images.mean((0, 2, 3)).astype(np.float32), images.std((0, 2, 3)).astype(np.float32)
     found = normalised(images, mean, deviation)
@@ -69,7 +64,7 @@ def test_normalised_pixels_are_spread_around_zero() -> None:
 
 
 @pytest.mark.parametrize("kind", ["decoded", "files"])
-def test_a_batch_is_that_of_its_indices_and_generator(tmp_path: Path, no_progress: Progress, kind: str) -> None:
+def test_a_batch_is_that_of_its_indices_and_generator(tmp_path, no_progress, kind):
     workload = small(kind, tmp_path, no_progress)
     indices = torch.tensor([5, 0, 8])
     images, classes = workload.train_batch(indices, generator())
@@ -81,7 +76,7 @@ def test_a_batch_is_that_of_its_indices_and_generator(tmp_path: Path, no_progres
 
 
 @pytest.fixture
-def intra_op_threads() -> Iterator[None]:
+def intra_op_threads():
     """torch's number of threads, put back after the test."""
     before = torch.get_num_threads()
     yield
@@ -89,15 +84,13 @@ def intra_op_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("intra_op_threads")
-def test_files_are_decoded_by_as_many_threads_as_the_node_has_then(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_decoded_by_as_many_threads_as_the_node_has_then(tmp_path, no_progress, monkeypatch):
     """A node is told its threads once its data is open, and evaluates by others than it trains by."""
     torch.set_num_threads(2)
     workload = small("files", tmp_path, no_progress)
     in_order, asked = sources.in_order, list[int]()
 
-    def noted(threads: int, *work: Any, **ahead: int) -> Iterator[Any]:
+    def noted(threads, *work, **ahead):
         asked.append(threads)
         return in_order(threads, *work, **ahead)
 
@@ -111,9 +104,7 @@ def test_files_are_decoded_by_as_many_threads_as_the_node_has_then(
 
 
 @pytest.mark.parametrize("kind", ["decoded", "files"])
-def test_the_test_images_are_all_there_in_order_and_stay_the_same(
-    tmp_path: Path, no_progress: Progress, kind: str
-) -> None:
+def test_the_test_images_are_all_there_in_order_and_stay_the_same(tmp_path, no_progress, kind):
     workload = small(kind, tmp_path, no_progress)
     first, again = ([*workload.test_batches()] for _ in range(2))
     assert torch.cat([classes for _, classes in first]).tolist() == [0, 0, 1, 1, 2, 2]
@@ -121,7 +112,7 @@ def test_the_test_images_are_all_there_in_order_and_stay_the_same(
     assert workload.train_classes().tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_two_workloads_on_the_same_cache_see_the_same_batches(tmp_path: Path, no_progress: Progress) -> None:
+def test_two_workloads_on_the_same_cache_see_the_same_batches(tmp_path, no_progress):
     """Whatever the node: a batch follows from the seed, the step and the rank."""
     one, other = (small("decoded", tmp_path, no_progress) for _ in range(2))
     for rank in range(2):
@@ -130,7 +121,7 @@ def test_two_workloads_on_the_same_cache_see_the_same_batches(tmp_path: Path, no
         assert torch.equal(given[0][0], given[1][0])
 
 
-def test_noise_is_what_it_was() -> None:
+def test_noise_is_what_it_was():
     workload = ImageNet(ImageNetOptions(model="vgg12", width=2, resolution=32, classes=7, samples=20))
     source = workload.prepare(None, Path(), lambda *_: None)
     assert (source.kind, source.learnable, source.train) == ("synthetic", False, 20)
@@ -145,12 +136,12 @@ def test_noise_is_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("model", "resolution", "least"), [("inception_v3", 64, 75), ("alexnet", 32, 63), ("vgg12", 16, 32)]
 )
-def test_a_resolution_too_low_for_the_model_is_refused(model: str, resolution: int, least: int) -> None:
+def test_a_resolution_too_low_for_the_model_is_refused(model, resolution, least):
     with pytest.raises(UserError, match=f"{model} needs a resolution of at least {least}, not {resolution}"):
-        ImageNetOptions(model=model, resolution=resolution)  # type: ignore[arg-type]
+        ImageNetOptions(model=model, resolution=resolution)
 
 
-def test_the_classes_of_the_folders_become_the_models(tmp_path: Path, no_progress: Progress) -> None:
+def test_the_classes_of_the_folders_become_the_models(tmp_path, no_progress):
     options = ImageNetOptions(model="vgg12", width=2, resolution=32)
     first, worker = ImageNet(options), ImageNet(options)
     assert first.build_model().get_parameter("output.weight").shape[0] == 1000
@@ -166,7 +157,7 @@ def test_the_classes_of_the_folders_become_the_models(tmp_path: Path, no_progres
     )
 
 
-def test_targets_are_those_of_cifar10s_own_classes(tmp_path: Path, no_progress: Progress) -> None:
+def test_targets_are_those_of_cifar10s_own_classes(tmp_path, no_progress):
     from istbench.workloads.image_data.cifar_batches import CLASSES
 
     workload = Cifar10(Cifar10Options(images=50))
@@ -183,11 +174,11 @@ def test_targets_are_those_of_cifar10s_own_classes(tmp_path: Path, no_progress: 
 class _Scores(torch.nn.Module):
     """Class c scores c: the k largest are the last k."""
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images):
         return torch.arange(12.0).expand(len(images), -1)
 
 
-def test_top_k_is_reported_where_there_are_more_classes() -> None:
+def test_top_k_is_reported_where_there_are_more_classes():
     workload = ImageNet(ImageNetOptions(model="vgg12", resolution=32))
     batches = [
         (torch.zeros(4, 3, 32, 32), torch.tensor([11, 7, 6, 0])),
@@ -211,9 +202,7 @@ def test_top_k_is_reported_where_there_are_more_classes() -> None:
     ],
     ids=["cifar10", "imagenet"],
 )
-def test_both_keep_the_contract_of_workloads(
-    tmp_path: Path, no_progress: Progress, workload: ImageClassifier
-) -> None:
+def test_both_keep_the_contract_of_workloads(tmp_path, no_progress, workload):
     workload.open(workload.prepare(None, tmp_path, no_progress))
     said = [check(workload) for check in CHECKS]
     assert said[0].startswith("8 groups" if workload.name == "cifar10" else "11 groups")

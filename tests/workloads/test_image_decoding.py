@@ -12,7 +12,6 @@ from PIL import Image
 from torchvision.datasets.folder import pil_loader
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data import build, cache, decode
 from istbench.workloads.image_data.cache import open_decoded, open_listed
@@ -27,7 +26,7 @@ LARGE = ImageNetOptions(model="resnet18", resolution=72)
     ("mode", "suffix"),
     [("RGB", "jpg"), ("L", "jpg"), ("CMYK", "jpg"), ("P", "png"), ("RGBA", "png"), ("LA", "png"), ("1", "png")],
 )
-def test_every_mode_becomes_rgb_as_in_torchvision(tmp_path: Path, mode: str, suffix: str) -> None:
+def test_every_mode_becomes_rgb_as_in_torchvision(tmp_path, mode, suffix):
     path = tmp_path / f"image.{suffix}"
     save(path, pixels(1)[0], mode)
     found = scaled(path.read_bytes(), 32)
@@ -36,7 +35,7 @@ def test_every_mode_becomes_rgb_as_in_torchvision(tmp_path: Path, mode: str, suf
     assert np.array_equal(found.image.transpose(1, 2, 0), np.asarray(pil_loader(str(path))))
 
 
-def test_16_bits_of_grey_are_scaled_to_8(tmp_path: Path) -> None:
+def test_16_bits_of_grey_are_scaled_to_8(tmp_path):
     levels = np.concatenate([257 * np.arange(256), [0, 128, 129, 9_000, 50_000, 65_406, 65_407, 65_535]])
     grey = np.resize(levels, (32, 32)).astype(np.uint16)
     Image.fromarray(grey).save(tmp_path / "image.png")
@@ -47,7 +46,7 @@ def test_16_bits_of_grey_are_scaled_to_8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_image_is_turned_as_its_exif_data_says(tmp_path: Path, suffix: str, orientation: int) -> None:
+def test_an_image_is_turned_as_its_exif_data_says(tmp_path, suffix, orientation):
     content = np.zeros((32, 32, 3), np.uint8)
     content[:16, :16] = 255  # one bright corner
     exif = Image.Exif()
@@ -58,7 +57,7 @@ def test_an_image_is_turned_as_its_exif_data_says(tmp_path: Path, suffix: str, o
     assert (row == 0, column == 0) == (orientation in (1, 2, 5, 6), orientation in (1, 4, 5, 8))
 
 
-def test_damaged_exif_data_turns_no_image(tmp_path: Path) -> None:
+def test_damaged_exif_data_turns_no_image(tmp_path):
     damaged = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\xff\xff\xff\xff\xff\xff\x01\0\0\0"
     Image.fromarray(pixels(1)[0]).save(tmp_path / "image.jpg", exif=damaged)
     found = scaled((tmp_path / "image.jpg").read_bytes(), 32).image
@@ -66,9 +65,7 @@ def test_damaged_exif_data_turns_no_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(40, 50), (50, 40), (64, 64), (20, 33), (33, 1)])
-def test_other_sizes_are_scaled_and_cut_to_the_middle_as_in_torchvision(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+def test_other_sizes_are_scaled_and_cut_to_the_middle_as_in_torchvision(tmp_path, size):
     from torchvision.transforms.v2.functional import center_crop, resize
 
     image = Image.fromarray(pixels(1, 64)[0]).resize(size)
@@ -80,16 +77,14 @@ def test_other_sizes_are_scaled_and_cut_to_the_middle_as_in_torchvision(
 
 
 @pytest.mark.parametrize(("side", "resized"), [(32, False), (64, True), (256, True)])
-def test_a_jpeg_that_is_decoded_at_a_fraction_of_its_size_counts_as_scaled(
-    tmp_path: Path, side: int, resized: bool
-) -> None:
+def test_a_jpeg_that_is_decoded_at_a_fraction_of_its_size_counts_as_scaled(tmp_path, side, resized):
     save(tmp_path / "image.jpg", pixels(1, side)[0])
     found = scaled((tmp_path / "image.jpg").read_bytes(), 32)
     assert found.image.shape == (3, 32, 32)
     assert found.resized == resized
 
 
-def test_a_crop_is_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_crop_is_where_it_is_asked_for(tmp_path):
     across = np.broadcast_to(np.arange(64, dtype=np.uint8)[None, :, None], (64, 64, 3))
     save(tmp_path / "image.png", across)
     content = (tmp_path / "image.png").read_bytes()
@@ -97,7 +92,7 @@ def test_a_crop_is_where_it_is_asked_for(tmp_path: Path) -> None:
     assert cropped(content, 32, 64, (1.0, 0.5))[0, 0].tolist() == list(range(32, 64))
 
 
-def broken(path: Path, fault: str) -> None:
+def broken(path, fault):
     if fault == "truncated":
         os.truncate(path, path.stat().st_size // 2)
     elif fault == "empty":
@@ -119,9 +114,7 @@ def broken(path: Path, fault: str) -> None:
 @pytest.mark.parametrize("fault", ["truncated", "empty", "text", "gif", "floats", "a folder", "a pipe"])
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize("options", [TINY, LARGE])
-def test_a_broken_image_is_found_before_training(
-    tmp_path: Path, no_progress: Progress, fault: str, suffix: str, options: ImageNetOptions
-) -> None:
+def test_a_broken_image_is_found_before_training(tmp_path, no_progress, fault, suffix, options):
     root = folders(tmp_path / "data", suffix=suffix)
     broken(root / "train" / "dog" / f"1.{suffix}", fault)
     with pytest.raises(UserError, match=rf"dog/1.{suffix}.*; replace (the file|or remove them)") as caught:
@@ -130,9 +123,7 @@ def test_a_broken_image_is_found_before_training(
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_all_broken_images_are_counted_and_the_first_named(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_broken_images_are_counted_and_the_first_named(tmp_path, no_progress, monkeypatch):
     monkeypatch.setattr(build, "_CHUNK", 2)
     root = folders(tmp_path / "data")
     for name in CLASSES:
@@ -146,7 +137,7 @@ def test_all_broken_images_are_counted_and_the_first_named(
     assert "eel" not in str(caught.value)
 
 
-def test_an_image_of_endless_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_endless_size_is_refused(tmp_path, monkeypatch):
     save(tmp_path / "image.png", pixels(1)[0])
     monkeypatch.setattr(decode, "MOST_PIXELS", 1_000)
     with pytest.raises(BrokenImage, match="32 x 32 pixels are too many"):
@@ -156,9 +147,9 @@ def test_an_image_of_endless_size_is_refused(tmp_path: Path, monkeypatch: pytest
         whole((tmp_path / "image.png").read_bytes())
 
 
-def test_images_are_decoded_once(tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_decoded_once(tmp_path, no_progress, monkeypatch):
     root = folders(tmp_path / "data")
-    told: list[tuple[int, int]] = []
+    told = []
     source = Cifar10().prepare(root, tmp_path / "cache", lambda _, done, total: told.append((done, total)))
     assert (told[0], told[-1]) == ((0, 15), (15, 15))
     monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
@@ -172,7 +163,7 @@ def test_images_are_decoded_once(tmp_path: Path, no_progress: Progress, monkeypa
             assert np.array_equal(np.asarray(Image.open(path)), image.transpose(1, 2, 0))
 
 
-def test_a_changed_file_is_decoded_again(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_changed_file_is_decoded_again(tmp_path, no_progress):
     root = folders(tmp_path / "data")
     before = Cifar10().prepare(root, tmp_path / "cache", no_progress)
     save(root / "train" / "cat" / "0.png", pixels(1, seed=77)[0])
@@ -180,9 +171,7 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path, no_progress: Progress) 
     assert before.fingerprint != after.fingerprint
 
 
-def test_large_images_are_scanned_once_and_listed(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_are_scanned_once_and_listed(tmp_path, no_progress, monkeypatch):
     root = folders(tmp_path / "data", side=80)
     source = ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
     monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
@@ -193,9 +182,7 @@ def test_large_images_are_scanned_once_and_listed(
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_large_images_need_a_folder_whose_name_can_be_written_down(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_need_a_folder_whose_name_can_be_written_down(tmp_path, no_progress, monkeypatch):
     root = folders(tmp_path / os.fsdecode(b"caf\xe9") / "data")
     Cifar10().prepare(root, tmp_path / "cache", no_progress)
     monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"decoded {path} before"))
@@ -203,7 +190,7 @@ def test_large_images_need_a_folder_whose_name_can_be_written_down(
         ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
 
 
-def test_an_image_that_goes_bad_after_the_scan_is_named(tmp_path: Path, no_progress: Progress) -> None:
+def test_an_image_that_goes_bad_after_the_scan_is_named(tmp_path, no_progress):
     root = folders(tmp_path / "data", side=80)
     workload = ImageNet(LARGE)
     workload.open(workload.prepare(root, tmp_path / "cache", no_progress))
@@ -212,7 +199,7 @@ def test_an_image_that_goes_bad_after_the_scan_is_named(tmp_path: Path, no_progr
         workload.train_batch(torch.tensor([0, 1]), torch.Generator())
 
 
-def test_what_was_converted_and_scaled_is_told(tmp_path: Path, no_progress: Progress) -> None:
+def test_what_was_converted_and_scaled_is_told(tmp_path, no_progress):
     root = folders(tmp_path / "data")
     save(root / "train" / "cat" / "0.png", pixels(1)[0], "L")
     save(root / "train" / "cat" / "1.png", pixels(1, 40)[0])
@@ -232,7 +219,7 @@ def test_what_was_converted_and_scaled_is_told(tmp_path: Path, no_progress: Prog
         ),
     ],
 )
-def test_a_damaged_cache_is_made_again(tmp_path: Path, no_progress: Progress, change) -> None:
+def test_a_damaged_cache_is_made_again(tmp_path, no_progress, change):
     root = folders(tmp_path / "data")
     source = Cifar10().prepare(root, tmp_path / "cache", no_progress)
     change(Path(source.path))
@@ -242,9 +229,7 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, no_progress: Progress, ch
     open_decoded(Path(source.path))
 
 
-def test_images_that_the_disk_cannot_hold_are_refused(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_the_disk_cannot_hold_are_refused(tmp_path, no_progress, monkeypatch):
     usage = shutil._ntuple_diskusage(2**40, 2**40 - 10, 10)
     monkeypatch.setattr(cache.shared.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):

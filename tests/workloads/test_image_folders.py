@@ -2,8 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from istbench.workloads.image_data.folders import find_image_files
 
 
 @pytest.mark.parametrize("test_name", ["test", "val", "validation"])
-def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path, test_name: str) -> None:
+def test_class_folders_are_read_in_the_order_of_their_names(tmp_path, test_name):
     files = find_image_files(folders(tmp_path, test_name=test_name))
     assert files.classes == CLASSES
     assert files.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 1, 1, 2, 2]
@@ -23,14 +21,14 @@ def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path, test
     assert files.paths[:3] == [tmp_path / "train" / "cat" / f"{place}.png" for place in range(3)]
 
 
-def test_the_layout_of_tiny_imagenet_is_read(tmp_path: Path) -> None:
+def test_the_layout_of_tiny_imagenet_is_read(tmp_path):
     files = find_image_files(tiny_imagenet(tmp_path))
     assert files.classes == CLASSES
     assert files.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2]
     assert [path.name for path in files.paths[9:]] == ["val_0.JPEG", "val_1.JPEG", "val_2.JPEG"]
 
 
-def test_the_folder_above_is_as_good(tmp_path: Path) -> None:
+def test_the_folder_above_is_as_good(tmp_path):
     folders(tmp_path / "pack")
     assert find_image_files(tmp_path).root == tmp_path / "pack"
     folders(tmp_path / "other")
@@ -38,7 +36,7 @@ def test_the_folder_above_is_as_good(tmp_path: Path) -> None:
         find_image_files(tmp_path)
 
 
-def test_the_key_follows_the_files(tmp_path: Path) -> None:
+def test_the_key_follows_the_files(tmp_path):
     folders(tmp_path)
     key = find_image_files(tmp_path).cache_key()
     assert find_image_files(tmp_path).cache_key() == key
@@ -46,16 +44,16 @@ def test_the_key_follows_the_files(tmp_path: Path) -> None:
     assert find_image_files(tmp_path).cache_key() != key
 
 
-def _remove(*parts: str) -> Callable[[Path], None]:
+def _remove(*parts):
     return lambda root: shutil.rmtree(root.joinpath(*parts))
 
 
-def _empty(root: Path) -> None:
+def _empty(root):
     for path in (root / "train" / "dog").iterdir():
         path.rename(path.with_suffix(".txt"))
 
 
-BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+BROKEN = {
     "no train": (_remove("train"), "it has no train/; expected train/CLASS"),
     "no test": (_remove("test"), "no test images; expected train/CLASS"),
     "nothing": (lambda root: [shutil.rmtree(path) for path in root.iterdir()] and None, "empty; expected train/"),
@@ -78,7 +76,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_wrong_layout_is_named_in_one_line(tmp_path: Path, fault: str) -> None:
+def test_a_wrong_layout_is_named_in_one_line(tmp_path, fault):
     root = folders(tmp_path / "data")
     change, says = BROKEN[fault]
     change(root)
@@ -88,14 +86,14 @@ def test_a_wrong_layout_is_named_in_one_line(tmp_path: Path, fault: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_an_archive_is_to_be_extracted(tmp_path: Path) -> None:
+def test_an_archive_is_to_be_extracted(tmp_path):
     (tmp_path / "images.tar").write_bytes(b"archive")
     with pytest.raises(UserError, match="images.tar: not a directory; extract archives first"):
         find_image_files(tmp_path / "images.tar")
 
 
 @pytest.mark.parametrize("line", ["val_0.JPEG", "\tcat", "../train/cat/images/cat_0.JPEG\tcat", ""])
-def test_annotations_that_name_no_image_are_refused(tmp_path: Path, line: str) -> None:
+def test_annotations_that_name_no_image_are_refused(tmp_path, line):
     root = tiny_imagenet(tmp_path)
     file = root / "val" / "val_annotations.txt"
     file.write_text("" if not line else f"{file.read_text()}{line}\n")
@@ -103,12 +101,12 @@ def test_annotations_that_name_no_image_are_refused(tmp_path: Path, line: str) -
         find_image_files(root)
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_named(tmp_path):
     root = tiny_imagenet(tmp_path)
     (root / "val" / "images" / "val_1.JPEG").unlink()
     with pytest.raises(UserError, match="val_1.JPEG: No such file"):
         find_image_files(root).cache_key()
 
 
-def test_labels_are_whole_numbers(tmp_path: Path) -> None:
+def test_labels_are_whole_numbers(tmp_path):
     assert find_image_files(folders(tmp_path)).labels.dtype == np.int64

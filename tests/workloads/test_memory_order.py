@@ -12,7 +12,7 @@ from istbench.workloads.memory_order import make_narrow_norms_contiguous
 @pytest.mark.parametrize(
     ("channels", "copied"), [(2, True), (7, True), (8, False), (12, True), (16, False), (25, False)]
 )
-def test_a_norm_of_few_channels_gives_the_same_from_contiguous_images(channels: int, copied: bool) -> None:
+def test_a_norm_of_few_channels_gives_the_same_from_contiguous_images(channels, copied):
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(channels)
     quickened = copy.deepcopy(norm)
@@ -28,7 +28,7 @@ def test_a_norm_of_few_channels_gives_the_same_from_contiguous_images(channels: 
     assert seen[1].is_contiguous() == copied
 
 
-def test_contiguous_images_are_not_copied() -> None:
+def test_contiguous_images_are_not_copied():
     seen = []
     norm = nn.BatchNorm2d(2)
     make_narrow_norms_contiguous(norm)
@@ -38,7 +38,7 @@ def test_contiguous_images_are_not_copied() -> None:
     assert seen == [images.data_ptr()]
 
 
-def test_a_subnets_norm_counts_by_the_channels_it_has() -> None:
+def test_a_subnets_norm_counts_by_the_channels_it_has():
     norm = nn.BatchNorm2d(32)
     for name in ("weight", "bias"):
         setattr(norm, name, nn.Parameter(torch.ones(2)))

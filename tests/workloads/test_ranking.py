@@ -9,19 +9,19 @@ from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.ranking import RankingMetrics, TopLabels, inverse_propensities
 
 
-def truth_of(labels: list[list[int]], columns: int) -> SparseBatch:
+def truth_of(labels, columns):
     ends = torch.tensor([len(own) for own in labels]).cumsum(0)
     entries = torch.tensor([label for own in labels for label in own], dtype=torch.int64)
     return SparseBatch(torch.cat([torch.zeros(1, dtype=torch.int64), ends]), entries, None, columns)
 
 
-def measured(ranked: list[list[int]], labels: list[list[int]], weights: list[float]) -> dict[str, float]:
+def measured(ranked, labels, weights):
     metrics = RankingMetrics(torch.tensor(weights, dtype=torch.float64))
     metrics.add(torch.tensor(ranked), truth_of(labels, len(weights)))
     return metrics.results()
 
 
-def test_two_points_by_hand() -> None:
+def test_two_points_by_hand():
     # The first has labels 0 and 5, found at the first and the third place; the second has label 1, not found.
     found = measured([[0, 3, 5, 2, 4], [0, 2, 3, 4, 5]], [[5, 0], [1]], [1, 2, 1, 1, 1, 4])
     third = 1 / math.log2(4)
@@ -40,7 +40,7 @@ def test_two_points_by_hand() -> None:
     assert found == pytest.approx(expected)
 
 
-def test_precision_is_divided_by_k_and_points_without_labels_count() -> None:
+def test_precision_is_divided_by_k_and_points_without_labels_count():
     found = measured([[2, 1, 0, 3, 4], [0, 1, 2, 3, 4]], [[2], []], [1.0] * 5)
     assert found["precision@1"] == 1 / 2
     assert found["precision@5"] == pytest.approx(1 / 10)
@@ -48,15 +48,13 @@ def test_precision_is_divided_by_k_and_points_without_labels_count() -> None:
     assert found["psp@5"] == 1
 
 
-def test_nothing_to_measure_is_no_number() -> None:
+def test_nothing_to_measure_is_no_number():
     results = RankingMetrics(torch.ones(3)).results()
     assert set(results) == {f"{name}@{k}" for name in ("precision", "ndcg", "psp") for k in (1, 3, 5)}
     assert all(math.isnan(value) for value in results.values())
 
 
-def plainly(
-    scores: torch.Tensor, labels: list[list[int]], weights: list[float], k: int
-) -> tuple[float, float, float]:
+def plainly(scores, labels, weights, k):
     """Precision, nDCG and PSP at k, one point at a time."""
     precision = gain = scored = best = 0.0
     for row, own in zip(scores.tolist(), labels, strict=True):
@@ -71,7 +69,7 @@ def plainly(
 
 
 @pytest.mark.parametrize(("columns", "block"), [(7, 3), (700, 700), (1500, 641), (1500, 4)])
-def test_random_rankings_in_blocks_are_measured_as_plainly(columns: int, block: int) -> None:
+def test_random_rankings_in_blocks_are_measured_as_plainly(columns, block):
     generator = torch.Generator().manual_seed(columns + block)
     scores = torch.randn(40, columns, generator=generator)
     labels = [
@@ -93,14 +91,14 @@ def test_random_rankings_in_blocks_are_measured_as_plainly(columns: int, block: 
         assert (found[f"precision@{k}"], found[f"ndcg@{k}"], found[f"psp@{k}"]) == pytest.approx(expected)
 
 
-def test_propensities_are_the_published_formula() -> None:
+def test_propensities_are_the_published_formula():
     counts = torch.tensor([0, 1, 100])
     c = (math.log(1000) - 1) * (1.5 + 1) ** 0.55
     expected = [1 + c * math.exp(-0.55 * math.log(count + 1.5)) for count in (0, 1, 100)]
     assert inverse_propensities(counts, 1000, 0.55, 1.5).tolist() == pytest.approx(expected)
 
 
-def test_another_implementation_agrees() -> None:
+def test_another_implementation_agrees():
     metrics = pytest.importorskip("napkinxc.metrics")
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(60, 30, generator=generator)

@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data import clip
 from istbench.workloads.speech_data.clip import LOUDEST, read_clip
 from istbench.workloads.speech_data.recordings import find_recordings
 
-Make = Callable[..., Path]
 TONE = np.sin(np.arange(900) / 7) / 2
 FORMATS = [
     ("WAV", "PCM_16"), ("WAV", "PCM_U8"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"),
@@ -30,7 +27,7 @@ FORMATS = [
 ]  # fmt: skip
 
 
-def wav(samples: np.ndarray = TONE, *, container: str = "WAV", subtype: str = "PCM_16") -> bytes:
+def wav(samples=TONE, *, container="WAV", subtype="PCM_16"):
     """The bytes of a WAV file at 16 kHz."""
     file = io.BytesIO()
     soundfile.write(file, samples, 16_000, format=container, subtype=subtype)
@@ -41,9 +38,9 @@ VALID = [wav(container=container, subtype=subtype) for container, subtype in FOR
 
 
 def by_hand(
-    *, code: int = 1, channels: int = 1, rate: int = 16_000, align: int = 2, bits: int = 16,
-    data: bytes = b"\1\2" * 50, data_size: int | None = None, riff_size: int | None = None,
-) -> bytes:  # fmt: skip
+    *, code = 1, channels = 1, rate = 16_000, align = 2, bits = 16,
+    data = b"\1\2" * 50, data_size = None, riff_size = None,
+):  # fmt: skip
     """A WAV file whose header says what it is told to."""
     layout = struct.pack("<HHIIHH", code, channels, rate, rate * align % 2**32, align, bits)
     chunks = b"WAVEfmt " + struct.pack("<I", len(layout)) + layout
@@ -51,7 +48,7 @@ def by_hand(
     return b"RIFF" + struct.pack("<I", len(chunks) if riff_size is None else riff_size) + chunks
 
 
-def check(content: bytes) -> None:
+def check(content):
     """Read `content` as a clip: what comes of it is a clip, or one line that names the file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.wav"
@@ -76,7 +73,7 @@ LONG_SIZES = st.sampled_from([0, 1, 8_000, 16_000, 2**31 - 1, 2**31, 2**32 - 8, 
 
 
 @pytest.mark.parametrize(("container", "subtype"), FORMATS)
-def test_formats_that_wav_files_come_in(tmp_path: Path, container: str, subtype: str) -> None:
+def test_formats_that_wav_files_come_in(tmp_path, container, subtype):
     path = tmp_path / "clip.wav"
     path.write_bytes(wav(container=container, subtype=subtype))
     samples = read_clip(path).samples
@@ -90,7 +87,7 @@ def test_formats_that_wav_files_come_in(tmp_path: Path, container: str, subtype:
     st.lists(st.tuples(st.integers(0, 120), st.binary(min_size=1, max_size=8)), max_size=4),
     st.integers(0, 4_000),
 )
-def test_bytes_changed_in_header_and_data(content: bytes, changes: list[tuple[int, bytes]], length: int) -> None:
+def test_bytes_changed_in_header_and_data(content, changes, length):
     broken = bytearray(content)
     for at, values in changes:
         broken[at : at + len(values)] = values
@@ -102,19 +99,19 @@ def test_bytes_changed_in_header_and_data(content: bytes, changes: list[tuple[in
     code=SIZES, channels=SIZES, rate=LONG_SIZES, align=SIZES, bits=SIZES, data=st.binary(max_size=64),
     data_size=st.none() | LONG_SIZES, riff_size=st.none() | LONG_SIZES,
 )  # fmt: skip
-def test_headers_that_say_anything(**fields: int) -> None:
-    check(by_hand(**fields))  # type: ignore[arg-type]
+def test_headers_that_say_anything(**fields):
+    check(by_hand(**fields))
 
 
 @HARD
 @given(st.binary(max_size=200), st.sampled_from([b"", b"RIFF\xff\xff\0\0WAVE", VALID[0][:36]]))
-def test_rubbish(rubbish: bytes, start: bytes) -> None:
+def test_rubbish(rubbish, start):
     check(start + rubbish)
 
 
 @HARD
 @given(st.binary(min_size=8, max_size=64), st.sampled_from([(3, 4), (3, 8), (1, 3), (1, 4), (1, 1), (7, 1)]))
-def test_samples_of_any_bits(data: bytes, encoding: tuple[int, int]) -> None:
+def test_samples_of_any_bits(data, encoding):
     code, width = encoding
     check(by_hand(code=code, align=width, bits=8 * width, data=data[: len(data) // width * width]))
 
@@ -136,7 +133,7 @@ LYING = {
 
 
 @pytest.mark.parametrize("lie", LYING)
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, lie: str) -> None:
+def test_what_is_wrong_with_a_file_is_said(tmp_path, lie):
     content, says = LYING[lie]
     path = tmp_path / "clip.wav"
     path.write_bytes(content)
@@ -146,7 +143,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, lie: str) -> None:
     assert says in str(caught.value)
 
 
-def test_of_a_file_of_gigabytes_the_first_second_is_read(tmp_path: Path) -> None:
+def test_of_a_file_of_gigabytes_the_first_second_is_read(tmp_path):
     size = 4 * 2**30 - 2**20
     path = tmp_path / "long.wav"
     path.write_bytes(by_hand(data=wav()[44:], data_size=size - 44, riff_size=size - 8))
@@ -154,7 +151,7 @@ def test_of_a_file_of_gigabytes_the_first_second_is_read(tmp_path: Path) -> None
     assert np.abs(read_clip(path).samples[:900] - TONE).max() < 1e-4
 
 
-SIZES_IN_HEADERS: dict[str, tuple[int, int | None]] = {  # of the file and of its samples; None is the right one
+SIZES_IN_HEADERS = {  # of the file and of its samples; None is the right one
     "ffmpeg": (2**32 - 1, 2**32 - 1),
     "sox": (0x7FFFF024, 0x7FFFF000),
     "arecord": (2**31 + 36, 2**31),
@@ -166,7 +163,7 @@ SIZES_IN_HEADERS: dict[str, tuple[int, int | None]] = {  # of the file and of it
 
 @pytest.mark.parametrize("writer", SIZES_IN_HEADERS)
 @pytest.mark.parametrize(("container", "subtype"), [("WAV", "PCM_16"), ("WAVEX", "FLOAT")])
-def test_sizes_that_a_writer_could_not_know(tmp_path: Path, writer: str, container: str, subtype: str) -> None:
+def test_sizes_that_a_writer_could_not_know(tmp_path, writer, container, subtype):
     whole, part = SIZES_IN_HEADERS[writer]
     content = bytearray(wav(container=container, subtype=subtype))
     content[4:8] = struct.pack("<I", whole)
@@ -179,12 +176,12 @@ def test_sizes_that_a_writer_could_not_know(tmp_path: Path, writer: str, contain
     assert not samples[900:].any()
 
 
-def _socket(path: Path) -> None:
+def _socket(path):
     with socket.socket(socket.AF_UNIX) as endpoint:
         endpoint.bind(str(path))
 
 
-STRANGE: dict[str, Callable[[Path], object]] = {
+STRANGE = {
     "pipe": os.mkfifo,
     "socket": _socket,
     "device": lambda path: path.symlink_to("/dev/zero"),
@@ -194,9 +191,7 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-def test_what_is_no_file_is_named_at_once(
-    recordings: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_progress: Progress, kind: str
-) -> None:
+def test_what_is_no_file_is_named_at_once(recordings, monkeypatch, tmp_path, no_progress, kind):
     data = recordings()
     monkeypatch.chdir(data / "house")  # the name of a socket is short
     file = data / "house" / "speaker0_nohash_1.wav"
@@ -209,8 +204,8 @@ def test_what_is_no_file_is_named_at_once(
         read_clip(file)
 
 
-def test_an_unreadable_clip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, flags: int) -> int:  # root reads what no one may read, so chmod would not do
+def test_an_unreadable_clip_is_named(tmp_path, monkeypatch):
+    def refuse(path, flags):  # root reads what no one may read, so chmod would not do
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     path = tmp_path / "clip.wav"
@@ -220,7 +215,7 @@ def test_an_unreadable_clip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_clip(path)
 
 
-def test_names_that_are_not_utf_8_are_speakers_too(recordings: Make, tmp_path: Path, no_progress: Progress) -> None:
+def test_names_that_are_not_utf_8_are_speakers_too(recordings, tmp_path, no_progress):
     data = recordings()
     strange = data / "go" / os.fsdecode(b"\xff\xfe_nohash_0.wav")
     strange.write_bytes(wav())
@@ -234,7 +229,7 @@ def test_names_that_are_not_utf_8_are_speakers_too(recordings: Make, tmp_path: P
     assert r"\udcff\udcfe_nohash_0.wav: not a WAV file" in str(caught.value)
 
 
-def test_a_name_of_two_lines_is_said_in_one(recordings: Make, tmp_path: Path, no_progress: Progress) -> None:
+def test_a_name_of_two_lines_is_said_in_one(recordings, tmp_path, no_progress):
     data = recordings()
     (data / "go" / "two\nlines.wav").write_bytes(b"broken")
     with pytest.raises(UserError) as caught:

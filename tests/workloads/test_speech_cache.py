@@ -7,19 +7,13 @@ import os
 import pickle
 import shutil
 import struct
-from collections import namedtuple
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.workloads import prepared as prepared_data
-from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.base import DataSource
 from istbench.workloads.prepared import open_summary
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build
@@ -27,16 +21,15 @@ from istbench.workloads.speech_data.cache import SpeechSummary, feature_writer, 
 from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
-Usage = namedtuple("Usage", "total used free")
 IS_TEST = np.arange(10) % 3 == 0
 
 
-def features(first: int, count: int) -> np.ndarray:
+def features(first, count):
     """Clip i has i in every feature."""
     return np.repeat(np.arange(first, first + count, dtype=np.float32)[:, None], 4096, axis=1)
 
 
-def fill(directory: Path) -> int:
+def fill(directory):
     """Write ten clips in three pieces, out of order; as if two had been converted."""
     writer = feature_writer(directory, LABELS, IS_TEST)
     for first, count in ((7, 3), (0, 4), (4, 3)):
@@ -45,7 +38,7 @@ def fill(directory: Path) -> int:
     return 2
 
 
-def prepare(cache: Path, progress: Progress, key: Mapping[str, Any] | None = None, fill: Any = fill) -> DataSource:
+def prepare(cache, progress, key=None, fill=fill):
     path, summary = prepared(cache, "kind", key or {"a": 1}, WORDS, fill, progress)
     counts = {"train": summary.train, "test": summary.test}
     return DataSource(kind="kind", path=str(path), fingerprint=summary.fingerprint, **counts)
@@ -54,7 +47,7 @@ def prepare(cache: Path, progress: Progress, key: Mapping[str, Any] | None = Non
 FORKED = multiprocessing.get_context("forkserver")
 
 
-def start_preparing(cache: Path, clips_per_word: int) -> tuple[ForkServerProcess, Connection]:
+def start_preparing(cache, clips_per_word):
     """A process that prepares a synthetic corpus, and what tells of its progress, then the fingerprint."""
     told, tells = FORKED.Pipe(duplex=False)
     process = FORKED.Process(target=tell_of_preparing, args=(cache, clips_per_word, tells))
@@ -63,18 +56,18 @@ def start_preparing(cache: Path, clips_per_word: int) -> tuple[ForkServerProcess
     return process, told
 
 
-def tell_of_preparing(cache: Path, clips_per_word: int, tells: Connection) -> None:
+def tell_of_preparing(cache, clips_per_word, tells):
     workload = Speech(SpeechOptions(clips_per_word=clips_per_word))
     source = workload.prepare(None, cache, lambda *event: tells.send(event))
     tells.send(source.fingerprint)
 
 
-def next_told(told: Connection) -> Any:
+def next_told(told):
     assert told.poll(120)
     return told.recv()
 
 
-def test_clips_keep_their_order_within_their_split(tmp_path: Path, no_progress: Progress) -> None:
+def test_clips_keep_their_order_within_their_split(tmp_path, no_progress):
     source = prepare(tmp_path, no_progress)
     assert (source.train, source.test) == (6, 4)
     for split, members in (("train", ~IS_TEST), ("test", IS_TEST)):
@@ -84,8 +77,8 @@ def test_clips_keep_their_order_within_their_split(tmp_path: Path, no_progress: 
         assert np.array_equal(arrays.features, features(0, 10)[members])
 
 
-def test_the_second_time_nothing_is_done(tmp_path: Path, no_progress: Progress) -> None:
-    def never(directory: Path) -> int:
+def test_the_second_time_nothing_is_done(tmp_path, no_progress):
+    def never(directory):
         raise AssertionError("filled again")
 
     source = prepare(tmp_path, no_progress)
@@ -95,8 +88,8 @@ def test_the_second_time_nothing_is_done(tmp_path: Path, no_progress: Progress) 
     assert other.fingerprint == source.fingerprint
 
 
-def test_a_filling_that_fails_leaves_nothing(tmp_path: Path, no_progress: Progress) -> None:
-    def fail(directory: Path) -> None:
+def test_a_filling_that_fails_leaves_nothing(tmp_path, no_progress):
+    def fail(directory):
         (directory / "train_labels.npy").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -106,7 +99,7 @@ def test_a_filling_that_fails_leaves_nothing(tmp_path: Path, no_progress: Progre
     assert prepare(tmp_path, no_progress).train == 6
 
 
-def test_a_damaged_directory_is_made_again(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_damaged_directory_is_made_again(tmp_path, no_progress):
     source = prepare(tmp_path, no_progress)
     file = Path(source.path) / "test_features.npy"
     os.truncate(file, 1000)
@@ -117,7 +110,7 @@ def test_a_damaged_directory_is_made_again(tmp_path: Path, no_progress: Progress
 
 
 @pytest.mark.processes
-def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_killed_process_leaves_no_half_cache(tmp_path, no_progress):
     process, told = start_preparing(tmp_path, clips_per_word=3)
     next_told(told)
     process.kill()
@@ -130,7 +123,7 @@ def test_a_killed_process_leaves_no_half_cache(tmp_path: Path, no_progress: Prog
 
 
 @pytest.mark.processes
-def test_two_processes_prepare_at_once(tmp_path: Path) -> None:
+def test_two_processes_prepare_at_once(tmp_path):
     started = [start_preparing(tmp_path, clips_per_word=3) for _ in range(2)]
     answers = []
     for process, told in started:
@@ -143,35 +136,35 @@ def test_two_processes_prepare_at_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "speech").glob("synthetic-*"))) == 1
 
 
-def test_a_full_disk_is_said_so(tmp_path: Path, no_progress: Progress) -> None:
-    def full(directory: Path) -> None:
+def test_a_full_disk_is_said_so(tmp_path, no_progress):
+    def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(UserError, match=f"cannot write prepared data to {tmp_path}: the disk is full"):
         prepare(tmp_path, no_progress, fill=full)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, no_progress):
     occupied = tmp_path / "file"
     occupied.write_text("")
     with pytest.raises(UserError, match=f"cannot write prepared data to {occupied}/cache: "):
         prepare(occupied / "cache", no_progress)
 
 
-def lie(**fields: Any) -> Any:
+def lie(**fields):
     """Write a summary with other `fields`."""
 
-    def change(directory: Path) -> None:
+    def change(directory):
         summary = json.loads((directory / "prepared.json").read_text())
         (directory / "prepared.json").write_text(json.dumps({**summary, **fields}))
 
     return change
 
 
-def save(name: str, array: np.ndarray) -> Any:
+def save(name, array):
     """Write another array, and its size into the summary."""
 
-    def change(directory: Path) -> None:
+    def change(directory):
         np.save(directory / name, array, allow_pickle=True)
         sizes = {path.name: path.stat().st_size for path in directory.glob("*.npy")}
         lie(bytes=sizes)(directory)
@@ -179,25 +172,25 @@ def save(name: str, array: np.ndarray) -> Any:
     return change
 
 
-def replace_by(make: Any) -> Any:
+def replace_by(make):
     """Something else in place of the summary."""
 
-    def change(directory: Path) -> None:
+    def change(directory):
         (directory / "prepared.json").unlink()
         make(directory / "prepared.json")
 
     return change
 
 
-def _in_its_place(make: Any) -> Any:
-    def change(directory: Path) -> None:
+def _in_its_place(make):
+    def change(directory):
         shutil.rmtree(directory)
         make(directory)
 
     return change
 
 
-BROKEN: dict[str, Any] = {
+BROKEN = {
     "garbage": replace_by(lambda path: path.write_bytes(b"\xff{]")),
     "a list": replace_by(lambda path: path.write_text("[1, 2]")),
     "deep": replace_by(lambda path: path.write_text("[" * 100_000)),
@@ -235,7 +228,7 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_what_is_broken_or_lies_is_made_again(tmp_path: Path, no_progress: Progress, fault: str) -> None:
+def test_what_is_broken_or_lies_is_made_again(tmp_path, no_progress, fault):
     source = prepare(tmp_path, no_progress)
     (tmp_path / "file").write_text("stays")
     content = {path.name: path.read_bytes() for path in Path(source.path).iterdir()}
@@ -245,7 +238,7 @@ def test_what_is_broken_or_lies_is_made_again(tmp_path: Path, no_progress: Progr
     assert (tmp_path / "file").read_text() == "stays"
 
 
-def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
+def test_an_array_that_goes_bad_later_is_named(tmp_path, no_progress):
     directory = Path(prepare(tmp_path, no_progress).path)
     header = np.lib.format.magic(1, 0) + struct.pack("<H", 118)
     lying = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + "9" * 15 + ",), }"
@@ -259,7 +252,7 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Prog
         open_split(directory, "train", 35)
 
 
-def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_summary_that_goes_bad_later_is_named(tmp_path, no_progress):
     directory = Path(prepare(tmp_path, no_progress).path)
     assert (open_summary(directory, SpeechSummary).words, open_summary(directory, SpeechSummary).converted) == (
         WORDS,
@@ -276,7 +269,7 @@ def test_a_summary_that_goes_bad_later_is_named(tmp_path: Path, no_progress: Pro
         (directory / "prepared.json").write_text("{}")
 
 
-def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path, no_progress):
     source = prepare(tmp_path, no_progress)
     (lock,) = tmp_path.glob(".*.lock")
     lock.unlink()
@@ -285,14 +278,9 @@ def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path: Path, no_progre
     assert prepare(tmp_path, no_progress) == source
 
 
-def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*arguments: object) -> None:
-        raise AssertionError("rendered")
-
-    monkeypatch.setattr(build, "_render", never)
-    monkeypatch.setattr(prepared_data.shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - 10**9, 10**9))
+@pytest.mark.usefixtures("one_free_gigabyte")
+def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(tmp_path, no_progress, monkeypatch):
+    monkeypatch.setattr(build, "_render", None)  # an error of its own, if rendered
     with pytest.raises(
         UserError, match=r"takes 601.3 GB.*1.0 GB are free in .*fewer clips_per_word.*ISTBENCH_CACHE"
     ):

@@ -1,8 +1,5 @@
 """Recordings of other sampling rates, channels and formats, as 16 kHz mono."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import soundfile
@@ -11,20 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data.clip import LOUDEST, read_clip
 
-Make = Callable[..., Path]
 
-
-def tone(rate: int, seconds: float = 1.0, hertz: float = 200) -> np.ndarray:
+def tone(rate, seconds=1.0, hertz=200):
     """A tone at `rate` samples a second, float64 [frames]."""
     return np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate) / 2
 
 
 @pytest.mark.parametrize("rate", [1_000, 8_000, 11_025, 22_050, 44_100, 44_101, 48_000, 192_000, 999_983])
-def test_any_rate_sounds_the_same(tmp_path: Path, rate: int) -> None:
+def test_any_rate_sounds_the_same(tmp_path, rate):
     path = tmp_path / "clip.wav"
     soundfile.write(path, tone(rate, 1.5), rate, subtype="FLOAT")
     clip = read_clip(path)
@@ -33,7 +27,7 @@ def test_any_rate_sounds_the_same(tmp_path: Path, rate: int) -> None:
     assert np.abs(clip.samples - tone(16_000))[200:-200].max() < 0.02
 
 
-def test_a_short_recording_at_another_rate_is_padded(tmp_path: Path) -> None:
+def test_a_short_recording_at_another_rate_is_padded(tmp_path):
     path = tmp_path / "clip.wav"
     soundfile.write(path, tone(8_000, 0.25), 8_000)
     clip = read_clip(path)
@@ -41,7 +35,7 @@ def test_a_short_recording_at_another_rate_is_padded(tmp_path: Path) -> None:
     assert not clip.samples[4_000:].any()
 
 
-def test_channels_are_mixed_down_by_their_mean(tmp_path: Path) -> None:
+def test_channels_are_mixed_down_by_their_mean(tmp_path):
     path = tmp_path / "clip.wav"
     soundfile.write(path, np.stack([tone(16_000), np.zeros(16_000), -0.5 * tone(16_000)], 1), 16_000)
     clip = read_clip(path)
@@ -50,7 +44,7 @@ def test_channels_are_mixed_down_by_their_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "subtype", "error"), [("flac", "PCM_16", 1e-4), ("ogg", "VORBIS", 0.05)])
-def test_formats_beside_wav(tmp_path: Path, suffix: str, subtype: str, error: float) -> None:
+def test_formats_beside_wav(tmp_path, suffix, subtype, error):
     path = tmp_path / f"clip.{suffix}"
     soundfile.write(path, tone(16_000), 16_000, subtype=subtype)
     clip = read_clip(path)
@@ -70,9 +64,7 @@ def test_formats_beside_wav(tmp_path: Path, suffix: str, subtype: str, error: fl
     rate=st.integers(1_000, 1_000_000), channels=st.integers(1, 64), frames=st.integers(1, 300),
     loud=st.sampled_from([1e-30, 1.0, LOUDEST]),
 )  # fmt: skip
-def test_any_rate_and_channels_are_a_clip(
-    tmp_path_factory: pytest.TempPathFactory, rate: int, channels: int, frames: int, loud: float
-) -> None:
+def test_any_rate_and_channels_are_a_clip(tmp_path_factory, rate, channels, frames, loud):
     path = tmp_path_factory.getbasetemp() / "clip.wav"
     square = np.where(np.arange(frames) % 50 < 25, loud, -loud)
     soundfile.write(path, np.tile(square[:, None], channels), rate, subtype="FLOAT")
@@ -82,7 +74,7 @@ def test_any_rate_and_channels_are_a_clip(
     assert clip.converted == ((rate, channels) != (16_000, 1))
 
 
-def test_a_broken_channel_is_found(tmp_path: Path) -> None:
+def test_a_broken_channel_is_found(tmp_path):
     path = tmp_path / "clip.wav"
     for bad in (np.nan, np.inf):
         samples = np.zeros((8_000, 2))
@@ -92,9 +84,7 @@ def test_a_broken_channel_is_found(tmp_path: Path) -> None:
             read_clip(path)
 
 
-def test_the_note_says_once_how_many_were_converted(
-    recordings: Make, tmp_path: Path, no_progress: Progress
-) -> None:
+def test_the_note_says_once_how_many_were_converted(recordings, tmp_path, no_progress):
     data = recordings()
     for speaker, rate in (("speaker0", 8_000), ("speaker7", 44_100)):
         soundfile.write(data / "go" / f"{speaker}_nohash_0.wav", np.stack([tone(rate)] * 2, 1), rate)

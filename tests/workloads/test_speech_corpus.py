@@ -4,13 +4,11 @@ import multiprocessing
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build, espeak, synthetic
 from istbench.workloads.speech_data.synthetic import Corpus, CorpusSettings
@@ -19,7 +17,7 @@ from istbench.workloads.speech_data.words import WORDS
 SMALL = CorpusSettings(clips_per_word=4)
 
 
-def rendered(settings: CorpusSettings, block: int = 0) -> np.ndarray:
+def rendered(settings, block=0):
     """The clips of a block, from a process of its own: int16 [n, 16000]."""
     command = [sys.executable, "-m", synthetic.__name__, str(block), settings.to_json()]
     output = subprocess.run(command, check=True, capture_output=True).stdout
@@ -27,7 +25,7 @@ def rendered(settings: CorpusSettings, block: int = 0) -> np.ndarray:
 
 
 @pytest.mark.processes
-def test_one_seed_is_one_corpus_bit_for_bit(tmp_path: Path, no_progress: Progress) -> None:
+def test_one_seed_is_one_corpus_bit_for_bit(tmp_path, no_progress):
     sources = [
         build.prepare_synthetic(replace(SMALL, seed=seed), tmp_path / name, no_progress)
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -50,7 +48,7 @@ synthetic.main()
 
 
 @pytest.fixture
-def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(tmp_path, monkeypatch):
     """Blocks of 40 clips, which renderers hand over 15 at a time."""
     renderer = tmp_path / "renderer"
     renderer.write_text(SMALL_BLOCKS)
@@ -61,9 +59,7 @@ def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.processes
-def test_the_number_of_cores_makes_no_difference(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch, small_blocks: None
-) -> None:
+def test_the_number_of_cores_makes_no_difference(tmp_path, no_progress, monkeypatch, small_blocks):
     two_blocks = replace(SMALL, clips_per_word=2)
     assert Corpus(two_blocks).blocks == 2
     fingerprints = set()
@@ -74,7 +70,7 @@ def test_the_number_of_cores_makes_no_difference(
 
 
 @pytest.mark.processes
-def test_a_block_is_the_same_in_every_process() -> None:
+def test_a_block_is_the_same_in_every_process():
     clips = rendered(SMALL)
     assert np.array_equal(clips, rendered(SMALL))
     assert clips.shape == (140, 16_000)
@@ -83,7 +79,7 @@ def test_a_block_is_the_same_in_every_process() -> None:
     assert peaks.max() < 0.91 * 32_767
 
 
-def test_voices_and_clips_of_the_splits() -> None:
+def test_voices_and_clips_of_the_splits():
     corpus = Corpus(replace(SMALL, clips_per_word=20))
     train, test = map(set, corpus.variants)
     assert not train & test
@@ -93,13 +89,13 @@ def test_voices_and_clips_of_the_splits() -> None:
         assert (~corpus.is_test[corpus.labels == label]).sum() == 16
 
 
-def test_the_smallest_corpus_has_both_splits() -> None:
+def test_the_smallest_corpus_has_both_splits():
     corpus = Corpus(replace(SMALL, clips_per_word=2))
     assert corpus.is_test.sum() == (~corpus.is_test).sum() == 35
 
 
 @pytest.mark.processes
-def test_every_word_fits_and_is_heard() -> None:
+def test_every_word_fits_and_is_heard():
     script = """
 from istbench.workloads.speech_data.espeak import ACCENTS, SAMPLE_RATE, Synthesizer
 from istbench.workloads.speech_data.words import WORDS
@@ -113,7 +109,7 @@ with Synthesizer() as synthesizer:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_an_unknown_voice_is_named() -> None:
+def test_an_unknown_voice_is_named():
     with (
         espeak.Synthesizer() as synthesizer,
         pytest.raises(UserError, match=r"eSpeak NG has no voice 'xx\+m3'"),
@@ -121,25 +117,21 @@ def test_an_unknown_voice_is_named() -> None:
         synthesizer.say("yes", voice="xx+m3", rate=200, pitch=50, pitch_range=50)
 
 
-def test_without_espeak_the_way_out_is_named(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_espeak_the_way_out_is_named(tmp_path, no_progress, monkeypatch):
     monkeypatch.setattr(espeak.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'istbench\[speech\]'.*--data DIR"):
         Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
 
 
 @pytest.mark.processes
-def test_a_renderer_that_fails_is_reported(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renderer_that_fails_is_reported(tmp_path, no_progress, monkeypatch):
     monkeypatch.setattr(build.sys, "executable", "false")
     with pytest.raises(UserError, match="rendering the synthetic speech failed: exit status 1"):
         Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
 
 
 @pytest.mark.processes
-def test_a_reader_that_goes_away_stops_the_renderer() -> None:
+def test_a_reader_that_goes_away_stops_the_renderer():
     command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=8).to_json()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
@@ -151,19 +143,19 @@ def test_a_reader_that_goes_away_stops_the_renderer() -> None:
     process.stderr.close()
 
 
-def imports_none(module: str, *heavy: str) -> str:
+def imports_none(module, *heavy):
     """A script that fails where importing `module` imports one of those."""
     return f"import sys, {module}; assert not {set(heavy)} & set(sys.modules)"
 
 
 @pytest.mark.processes
-def test_renderers_start_without_heavy_imports() -> None:
+def test_renderers_start_without_heavy_imports():
     script = imports_none(synthetic.__name__, "torch", "soundfile")
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.processes
-def test_workers_start_without_heavy_imports() -> None:
+def test_workers_start_without_heavy_imports():
     script = imports_none(Speech.__module__, "torchaudio", "soundfile", "espeakng_loader")
     worker = multiprocessing.get_context("forkserver").Process(target=exec, args=(script,))
     worker.start()

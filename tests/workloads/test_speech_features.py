@@ -8,7 +8,7 @@ from istbench.workloads.speech_data.features import extractor
 BANDS, WINDOW, HOP, RATE = 128, 2048, 512, 16_000
 
 
-def slaney_mel(frequency: np.ndarray) -> np.ndarray:
+def slaney_mel(frequency):
     """Slaney's scale: linear below 1 kHz, 27 mels an interval of 6.4 above."""
     linear = 3 * frequency / 200
     with np.errstate(divide="ignore"):
@@ -16,11 +16,11 @@ def slaney_mel(frequency: np.ndarray) -> np.ndarray:
     return np.where(frequency < 1000, linear, logarithmic)
 
 
-def slaney_hertz(mel: np.ndarray) -> np.ndarray:
+def slaney_hertz(mel):
     return np.where(mel < 15, 200 * mel / 3, 1000 * 6.4 ** ((mel - 15) / 27))
 
 
-def filter_bank() -> np.ndarray:
+def filter_bank():
     """Triangles of area one over the transform's frequencies: [128, 1025]."""
     top = slaney_mel(np.array([RATE / 2.0]))[0]
     edges = slaney_hertz(np.linspace(0, top, BANDS + 2))
@@ -32,7 +32,7 @@ def filter_bank() -> np.ndarray:
     return bank
 
 
-def reference_features(clip: np.ndarray) -> np.ndarray:
+def reference_features(clip):
     """The published features of one clip, float64 throughout: [4096]."""
     padded = np.pad(clip.astype(np.float64), WINDOW // 2)
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
@@ -43,7 +43,7 @@ def reference_features(clip: np.ndarray) -> np.ndarray:
     return np.maximum(decibels, -80).reshape(-1)
 
 
-def test_features_agree_with_an_independent_computation() -> None:
+def test_features_agree_with_an_independent_computation():
     draw = np.random.default_rng(3)
     time = np.arange(RATE) / RATE
     chirp = 0.4 * np.sin(2 * np.pi * (200 + 2500 * time) * time)
@@ -55,7 +55,7 @@ def test_features_agree_with_an_independent_computation() -> None:
     np.testing.assert_allclose(features, [reference_features(clip) for clip in clips], atol=0.02)
 
 
-def test_each_clip_is_measured_against_its_own_maximum() -> None:
+def test_each_clip_is_measured_against_its_own_maximum():
     clips = torch.randn(2, RATE, generator=torch.Generator().manual_seed(0))
     quiet = clips * torch.tensor([[1.0], [0.01]])
     features = extractor()(quiet)
@@ -63,5 +63,5 @@ def test_each_clip_is_measured_against_its_own_maximum() -> None:
     torch.testing.assert_close(features, extractor()(clips), atol=1e-3, rtol=0)
 
 
-def test_silence_is_finite() -> None:
+def test_silence_is_finite():
     assert extractor()(torch.zeros(1, RATE)).eq(0).all()

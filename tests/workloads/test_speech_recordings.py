@@ -1,15 +1,11 @@
 """Recorded words: reading the official layout, the split by speaker, and what is said about bad input."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import soundfile
 import torch
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.prepared import downloaded
 from istbench.workloads.speech import Speech
 from istbench.workloads.speech_data.clip import read_clip
@@ -17,10 +13,8 @@ from istbench.workloads.speech_data.features import extractor
 from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.words import WORDS
 
-Make = Callable[..., Path]
 
-
-def test_words_in_the_official_layout(recordings: Make, tmp_path: Path, no_progress: Progress) -> None:
+def test_words_in_the_official_layout(recordings, tmp_path, no_progress):
     data = recordings()
     for extra in ("_background_noise_", "_silence_", "marvelous"):
         (data / extra).mkdir()
@@ -43,13 +37,13 @@ def test_words_in_the_official_layout(recordings: Make, tmp_path: Path, no_progr
 
 
 @pytest.mark.parametrize("inside", ["speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02", "any"])
-def test_word_folders_up_to_two_levels_down(recordings: Make, tmp_path: Path, inside: str) -> None:
+def test_word_folders_up_to_two_levels_down(recordings, tmp_path, inside):
     recordings(f"outer/{inside}")
     found = find_recordings(tmp_path / "outer")
     assert len(found.paths) == 70
 
 
-def test_no_speaker_is_in_both_splits(recordings: Make) -> None:
+def test_no_speaker_is_in_both_splits(recordings):
     data = recordings()
     for number in range(40):
         soundfile.write(data / "go" / f"{number:08x}_nohash_0.wav", np.zeros(100), 16_000)
@@ -62,7 +56,7 @@ def test_no_speaker_is_in_both_splits(recordings: Make) -> None:
     assert 2 <= len(test) < len(train)
 
 
-def test_clips_are_padded_and_cut_to_a_second(tmp_path: Path) -> None:
+def test_clips_are_padded_and_cut_to_a_second(tmp_path):
     short, long = tmp_path / "short.wav", tmp_path / "long.wav"
     soundfile.write(short, np.full(10, 0.5), 16_000)
     soundfile.write(long, np.full(20_000, 0.5), 16_000)
@@ -70,21 +64,21 @@ def test_clips_are_padded_and_cut_to_a_second(tmp_path: Path) -> None:
     assert read_clip(long).samples.tolist() == [0.5] * 16_000
 
 
-def _truncate(path: Path) -> None:
+def _truncate(path):
     path.write_bytes(path.read_bytes()[:9000])
 
 
-def _make_folder(path: Path) -> None:
+def _make_folder(path):
     path.unlink()
     path.mkdir()
 
 
-def _dangle(path: Path) -> None:
+def _dangle(path):
     path.unlink()
     path.symlink_to(path.with_name("gone.wav"))
 
 
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+BROKEN = {
     "truncated": (_truncate, "truncated: its header promises"),
     "text": (lambda path: path.write_text("hello, this is no sound"), "not a WAV file"),
     "empty": (lambda path: path.write_bytes(b""), "not a WAV file"),
@@ -108,7 +102,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_file_is_named(recordings: Make, tmp_path: Path, no_progress: Progress, fault: str) -> None:
+def test_a_broken_file_is_named(recordings, tmp_path, no_progress, fault):
     data = recordings()
     file = data / "house" / "speaker0_nohash_0.wav"
     damage, says = BROKEN[fault]
@@ -122,9 +116,9 @@ def test_a_broken_file_is_named(recordings: Make, tmp_path: Path, no_progress: P
     assert not list((tmp_path / "cache" / "speech").glob("*partial"))
 
 
-def test_a_directory_in_another_layout_is_refused(recordings: Make, tmp_path: Path) -> None:
+def test_a_directory_in_another_layout_is_refused(recordings, tmp_path):
     data = recordings()
-    cases: list[tuple[Path, str]] = [(tmp_path / "nowhere", "no such directory")]
+    cases = [(tmp_path / "nowhere", "no such directory")]
     cases.append((data / "bed" / "speaker0_nohash_0.wav", "not a directory"))
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -139,7 +133,7 @@ def test_a_directory_in_another_layout_is_refused(recordings: Make, tmp_path: Pa
             find_recordings(path)
 
 
-def test_an_empty_folder_among_the_35_words_is_refused(recordings: Make) -> None:
+def test_an_empty_folder_among_the_35_words_is_refused(recordings):
     data = recordings()
     for clip in (data / "zero").iterdir():
         clip.unlink()
@@ -149,7 +143,7 @@ def test_an_empty_folder_among_the_35_words_is_refused(recordings: Make) -> None
     assert find_recordings(data).words == WORDS[:-1]
 
 
-def test_files_beside_the_clips_are_left_out_and_named_in_a_note(recordings: Make) -> None:
+def test_files_beside_the_clips_are_left_out_and_named_in_a_note(recordings):
     data = recordings()
     (data / "bed" / "notes.txt").write_text("recorded in the kitchen")
     (data / "go" / "LICENSE").write_text("CC BY 4.0")
@@ -158,7 +152,7 @@ def test_files_beside_the_clips_are_left_out_and_named_in_a_note(recordings: Mak
     assert found.note == "files beside the clips are left out: notes.txt, LICENSE"
 
 
-def test_a_recording_of_another_format_is_named(tmp_path: Path) -> None:
+def test_a_recording_of_another_format_is_named(tmp_path):
     for word in ("yes", "no"):  # a word without any WAV file is a word too
         (tmp_path / word).mkdir()
         soundfile.write(tmp_path / "yes" / "0.wav", np.zeros(100), 16_000)
@@ -167,17 +161,15 @@ def test_a_recording_of_another_format_is_named(tmp_path: Path) -> None:
         find_recordings(tmp_path)
 
 
-def test_two_corpora_in_one_directory_are_refused(recordings: Make, tmp_path: Path) -> None:
+def test_two_corpora_in_one_directory_are_refused(recordings, tmp_path):
     recordings("both/first")
     recordings("both/second")
     with pytest.raises(UserError, match=r"word folders in .*first, .*second; give one of these"):
         find_recordings(tmp_path / "both")
 
 
-def test_downloaded_recordings_are_used(
-    recordings: Make, tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fake(root: Path, download: bool) -> None:
+def test_downloaded_recordings_are_used(recordings, tmp_path, no_progress, monkeypatch):
+    def fake(root, download):
         recordings(f"cache/speech/{root.name}/SpeechCommands/speech_commands_v0.02")
         (root / "speech_commands_v0.02.tar.gz").write_bytes(b"archive")
 
@@ -190,10 +182,8 @@ def test_downloaded_recordings_are_used(
     assert not list(cache.rglob("*.tar.gz"))
 
 
-def test_a_refused_download_is_one_line(
-    tmp_path: Path, no_progress: Progress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(root: Path, download: bool) -> None:
+def test_a_refused_download_is_one_line(tmp_path, no_progress, monkeypatch):
+    def refuse(root, download):
         raise OSError("<urlopen error [Errno 111] Connection refused>\nsecond line")
 
     monkeypatch.setattr("torchaudio.datasets.SPEECHCOMMANDS", refuse)
@@ -203,6 +193,6 @@ def test_a_refused_download_is_one_line(
     assert downloaded(tmp_path / "speech") is None
 
 
-def test_an_unknown_source_lists_the_known(tmp_path: Path, no_progress: Progress) -> None:
+def test_an_unknown_source_lists_the_known(tmp_path, no_progress):
     with pytest.raises(UserError, match=r"did you mean 'download'.*Known: download, synthetic"):
         Speech().fetch("downlaod", tmp_path, no_progress)

@@ -1,14 +1,11 @@
 """The synthetic images: beyond a linear model, within reach of a small convolutional network."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from istbench.workloads.base import Progress
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
 from istbench.workloads.image_data.synthetic import CLASSES, Textures, draw
 
@@ -16,7 +13,7 @@ TRAIN, TEST = 3_000, 600
 CHANCE = 1 / len(CLASSES)
 
 
-def images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def images(count, seed):
     """Images float32 [count, 3, 32, 32] around zero, and their classes."""
     labels = np.arange(count) % len(CLASSES)
     drawn = draw(labels, np.random.default_rng(seed)).astype(np.float32)
@@ -24,15 +21,15 @@ def images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def data():
     return *images(TRAIN, 1), *images(TEST, 2)
 
 
-def accuracy(scores: torch.Tensor, labels: torch.Tensor) -> float:
+def accuracy(scores, labels):
     return float((scores.argmax(1) == labels).float().mean())
 
 
-def test_a_linear_model_does_little_better_than_guess(data) -> None:
+def test_a_linear_model_does_little_better_than_guess(data):
     train, labels, test, test_labels = data
     inputs, test_inputs = (F.pad(part.flatten(1), (0, 1), value=1.0) for part in (train, test))
     gram, target = inputs.T @ inputs, inputs.T @ F.one_hot(labels, len(CLASSES)).float()
@@ -41,14 +38,14 @@ def test_a_linear_model_does_little_better_than_guess(data) -> None:
         assert accuracy(test_inputs @ weights, test_labels) < 2 * CHANCE
 
 
-def test_every_class_has_the_same_mean_image(data) -> None:
+def test_every_class_has_the_same_mean_image(data):
     train, labels, _, _ = data
     means = torch.stack([train[labels == number].mean(0) for number in range(len(CLASSES))])
     expected = train.var(0) * len(CLASSES) / TRAIN  # of a mean over so many images
     assert 0.9 < float((means.var(0) / expected).mean()) < 1.1
 
 
-def test_a_small_convolutional_network_learns(data) -> None:
+def test_a_small_convolutional_network_learns(data):
     train, labels, test, test_labels = data
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -73,7 +70,7 @@ def test_a_small_convolutional_network_learns(data) -> None:
         assert accuracy(model.eval()(test), test_labels) > 5 * CHANCE
 
 
-def test_a_seed_is_a_data_set(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_seed_is_a_data_set(tmp_path, no_progress):
     one, again, other = (
         Cifar10(Cifar10Options(images=600, data_seed=seed)).prepare(None, tmp_path / name, no_progress)
         for seed, name in ((0, "a"), (0, "b"), (1, "a"))
@@ -83,7 +80,7 @@ def test_a_seed_is_a_data_set(tmp_path: Path, no_progress: Progress) -> None:
     assert one.seen == "SYNTHETIC images, 720 images"
 
 
-def test_both_splits_have_every_class_alike() -> None:
+def test_both_splits_have_every_class_alike():
     textures = Textures(train=100, seed=0)
     assert np.bincount(textures.labels[~textures.is_test]).tolist() == [10] * 10
     assert np.bincount(textures.labels[textures.is_test]).tolist() == [2] * 10

@@ -1,17 +1,13 @@
 """The toy workload's data."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import nn
 
 from istbench.base.errors import UserError
-from istbench.workloads.base import Progress
 from istbench.workloads.toy import Toy, ToyOptions
 
 
-def test_the_same_points_in_every_process(tmp_path: Path, no_progress: Progress) -> None:
+def test_the_same_points_in_every_process(tmp_path, no_progress):
     first, second = Toy(), Toy()
     source = first.prepare(None, tmp_path / "cache", no_progress)
     assert source == second.prepare(None, tmp_path / "cache", no_progress)
@@ -27,7 +23,7 @@ def test_the_same_points_in_every_process(tmp_path: Path, no_progress: Progress)
     assert sum(len(labels) for _, labels in first.test_batches()) == 128
 
 
-def test_other_options_are_other_data(tmp_path: Path, no_progress: Progress) -> None:
+def test_other_options_are_other_data(tmp_path, no_progress):
     fingerprints = {
         Toy(options).prepare(None, tmp_path, no_progress).fingerprint
         for options in (ToyOptions(), ToyOptions(samples=64), ToyOptions(classes=3), ToyOptions(features=3))
@@ -35,22 +31,22 @@ def test_other_options_are_other_data(tmp_path: Path, no_progress: Progress) -> 
     assert len(fingerprints) == 4
 
 
-def test_a_data_directory_is_refused(tmp_path: Path, no_progress: Progress) -> None:
+def test_a_data_directory_is_refused(tmp_path, no_progress):
     with pytest.raises(UserError, match="makes its own data"):
         Toy().prepare(tmp_path, tmp_path, no_progress)
 
 
-def test_data_before_open_is_a_programming_error() -> None:
+def test_data_before_open_is_a_programming_error():
     with pytest.raises(RuntimeError, match="open the workload"):
         _ = Toy().train_size
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_plain_training_reaches_the_targets(tmp_path: Path, no_progress: Progress, batch_norm: bool) -> None:
+def test_plain_training_reaches_the_targets(tmp_path, no_progress, batch_norm):
     toy = Toy(ToyOptions(batch_norm=batch_norm))
     toy.open(toy.prepare(None, tmp_path, no_progress))
     torch.manual_seed(0)
-    model: nn.Module = toy.build_model()
+    model = toy.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=toy.method_defaults("ddp")["lr"])
     generator = torch.Generator().manual_seed(0)
     for _ in range(int(toy.epochs)):

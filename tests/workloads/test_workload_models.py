@@ -1,20 +1,17 @@
 """Models, neuron groups, initial weights and options of the built-in workloads."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.node.registry import build_workload
-from istbench.workloads.base import Workload
 from istbench.workloads.initialise import initial_rows, initializers
 from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.toy import Toy, ToyOptions
 
-WORKLOADS: dict[str, Callable[[], Workload]] = {
+WORKLOADS = {
     "speech-2": lambda: Speech(SpeechOptions(hidden=24)),
     "speech-3": lambda: Speech(SpeechOptions(hidden=24, layers=3)),
     "toy": Toy,
@@ -24,16 +21,16 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 
 
 @pytest.fixture(params=sorted(WORKLOADS))
-def workload(request: pytest.FixtureRequest) -> Workload:
+def workload(request):
     return WORKLOADS[request.param]()
 
 
-def meta_model(workload: Workload) -> nn.Module:
+def meta_model(workload):
     with torch.device("meta"):
         return workload.build_model()
 
 
-def random_model(workload: Workload) -> nn.Module:
+def random_model(workload):
     """The model with every parameter and every statistic random, in eval mode."""
     torch.manual_seed(5)
     model = workload.build_model()
@@ -43,7 +40,7 @@ def random_model(workload: Workload) -> nn.Module:
     return model.eval()
 
 
-def test_permuting_a_group_leaves_the_function_unchanged(workload: Workload) -> None:
+def test_permuting_a_group_leaves_the_function_unchanged(workload):
     model = random_model(workload)
     groups = workload.neuron_groups(model)
     inputs = torch.randn(6, next(model.parameters()).shape[1])
@@ -56,7 +53,7 @@ def test_permuting_a_group_leaves_the_function_unchanged(workload: Workload) -> 
         torch.testing.assert_close(model(inputs), expected)
 
 
-def test_groups_are_valid_and_cover_every_hidden_tensor(workload: Workload) -> None:
+def test_groups_are_valid_and_cover_every_hidden_tensor(workload):
     model = meta_model(workload)
     groups = workload.neuron_groups(model)
     validate_groups(model, groups)
@@ -65,7 +62,7 @@ def test_groups_are_valid_and_cover_every_hidden_tensor(workload: Workload) -> N
     assert left <= {"output.bias"}
 
 
-def test_the_speech_model_is_the_published_one() -> None:
+def test_the_speech_model_is_the_published_one():
     model = meta_model(Speech())
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert shapes == {
@@ -82,7 +79,7 @@ def test_the_speech_model_is_the_published_one() -> None:
     assert deeper.get_parameter("output.weight").shape == (35, 100)
 
 
-def test_initial_rows_are_the_rows_of_the_full_parameter(workload: Workload) -> None:
+def test_initial_rows_are_the_rows_of_the_full_parameter(workload):
     model = meta_model(workload)
     for name, parameter in model.named_parameters():
         full = workload.initial_rows(model, name, None, seed=3)
@@ -96,7 +93,7 @@ def test_initial_rows_are_the_rows_of_the_full_parameter(workload: Workload) -> 
             assert not torch.equal(workload.initial_rows(model, name, None, seed=4), full)
 
 
-def test_normal_initial_values_are_finite_and_standard() -> None:
+def test_normal_initial_values_are_finite_and_standard():
     rule = initializers(nn.Embedding(4, 5))["weight"]
     values = initial_rows(rule, torch.Size([2000, 500]), "weight", None, seed=1)
     assert values.isfinite().all()
@@ -121,6 +118,6 @@ def test_normal_initial_values_are_finite_and_standard() -> None:
         ("translation", {"hidden": 7}, "hidden must be even"),
     ],
 )
-def test_options_out_of_range_are_refused(workload: str, wrong: dict[str, int], says: str) -> None:
+def test_options_out_of_range_are_refused(workload, wrong, says):
     with pytest.raises(UserError, match=f"{workload}.*{says}"):
         build_workload(workload, wrong)

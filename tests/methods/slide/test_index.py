@@ -30,7 +30,7 @@ def index(weight, *, kind=SimHash, built=True, **options):
     return kept
 
 
-def same(one: Tables, other: Tables) -> bool:
+def same(one, other):
     return np.array_equal(one.rows, other.rows) and np.array_equal(one.starts, other.starts)
 
 
@@ -88,7 +88,7 @@ def test_common_rows_are_found_again_between_rebuilds():
     assert all(before == found[0] != found[-1] for before in found[:-1])
 
 
-def trained(shard: OutputShard, first: int, last: int) -> list[float]:
+def trained(shard, first, last):
     """The losses of steps from `first` to `last`."""
     labels, labelled = labels_of([[sample % 9] for sample in range(20)]), np.ones(20, bool)
     losses = []
@@ -104,7 +104,7 @@ def trained(shard: OutputShard, first: int, last: int) -> list[float]:
 OF_SHARD = {"functions": 0, "tables": 0, "target": 10, "common": 5}
 
 
-def shard(weight: np.ndarray, bias: np.ndarray) -> OutputShard:
+def shard(weight, bias):
     optimizer = RowOptimizer.of(Rule.LAZY_ADAM, weight, bias)
     kept = index(weight, **OF_SHARD)
     return OutputShard(weight, bias, optimizer, ONE, index=kept, random=8, seed=4)

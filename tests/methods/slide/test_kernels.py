@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from slide_problems import drawn_rows, labels_of, normal, sets_of
-from torch import Tensor
 
-from istbench.methods.slide.inversion import Pairs, inverted
+from istbench.methods.slide.inversion import inverted
 from istbench.methods.slide.kernels import backward, row_outputs
 from istbench.methods.slide.optimizer import RowOptimizer, Rule
 from istbench.methods.slide.threads import Threads
@@ -20,17 +19,17 @@ SLOPES = normal(len(PAIRS), seed=3)
 NO_PAIRS = inverted(sets_of([[], []]), labels_of([[], []]), SIZE)
 
 
-def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def problem():
     return normal(SIZE, WIDTH), normal(SIZE, seed=1), normal(SAMPLES, WIDTH, seed=4)
 
 
-def dense_outputs(weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+def dense_outputs(weight, bias, hidden):
     """The outputs of all pairs, in double precision."""
     samples, rows = torch.from_numpy(PAIRS.samples).long(), torch.from_numpy(OF_PAIRS)
     return (hidden @ weight.T + bias)[samples, rows]
 
 
-def gradients() -> list[Tensor]:
+def gradients():
     """Those of weight, bias and hidden vectors, by torch, where the pairs' are `SLOPES`."""
     tensors = [torch.from_numpy(array).double().requires_grad_() for array in problem()]
     dense_outputs(*tensors).backward(torch.from_numpy(SLOPES).double())
@@ -71,9 +70,7 @@ def test_a_step_of_sgd_is_the_gradient_of_rows_and_leaves_the_others():
     np.testing.assert_array_equal(weight[idle], old_weight[idle])
 
 
-def by_torch(
-    rule: Rule, weight: np.ndarray, bias: np.ndarray, steps: list[tuple[np.ndarray, Pairs]]
-) -> list[Tensor]:
+def by_torch(rule, weight, bias, steps):
     """Weight and bias after `steps` of torch's own optimizer."""
     tensors = [torch.from_numpy(array.copy()).requires_grad_() for array in (weight, bias)]
     build = torch.optim.Adam if rule == Rule.ADAM else torch.optim.SparseAdam

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from slide_problems import drawn_rows, labels_of, normal, sets_of
-from torch import Tensor
 from torch.nn import functional as F
 
-from istbench.methods.slide.active import Labels, active_sets, owned
+from istbench.methods.slide.active import active_sets, owned
 from istbench.methods.slide.inversion import inverted
 from istbench.methods.slide.kernels import backward, row_outputs
 from istbench.methods.slide.optimizer import RowOptimizer, Rule
@@ -27,7 +26,7 @@ LABELLED = np.array([bool(rows) for rows in TRUE])
 HIDDEN = [np.maximum(normal(len(TRUE), WIDTH, seed=step), 0) for step in range(4)]
 
 
-def own_labels(first: int, last: int) -> Labels:
+def own_labels(first, last):
     """The labels of rows from `first` to `last`, as the node that has them sees them."""
     ends = np.cumsum([len(rows) for rows in TRUE])
     return owned(ends, np.array([row for rows in TRUE for row in rows]), first, last)
@@ -36,7 +35,7 @@ def own_labels(first: int, last: int) -> Labels:
 class Node:
     """Rows from `first` to `last` of the layer, all of them active, by a table with one bucket."""
 
-    def __init__(self, layer: LabelLayer, first: int, last: int, rule: Rule, threads: Threads) -> None:
+    def __init__(self, layer, first, last, rule, threads):
         self.weight = layer.weight.detach()[first:last].numpy().copy()
         self.bias = layer.bias.detach()[first:last].numpy().copy()
         self.optimizer = RowOptimizer.of(rule, self.weight, self.bias)
@@ -48,16 +47,16 @@ class Node:
         self.pairs = inverted(sets, self.labels, last - first)
         self.threads = threads
 
-    def forward(self, hidden: np.ndarray):
+    def forward(self, hidden):
         self.outputs = row_outputs(self.weight, self.bias, hidden, self.pairs, self.threads)
         return normaliser(self.outputs, self.pairs, self.labels, self.threads)
 
-    def backward(self, hidden: np.ndarray, logs: np.ndarray) -> np.ndarray:
+    def backward(self, hidden, logs):
         slopes = output_gradient(self.outputs, self.pairs, self.labels, logs, LABELLED, self.threads)
         return backward(self.weight, self.bias, hidden, slopes, self.pairs, self.optimizer, 0.05, self.threads)
 
 
-def layer() -> LabelLayer:
+def layer():
     torch.manual_seed(1)
     made = LabelLayer(WIDTH, SIZE, block=20)
     torch.nn.init.normal_(made.weight)
@@ -65,13 +64,13 @@ def layer() -> LabelLayer:
     return made
 
 
-def sparse_labels() -> SparseBatch:
+def sparse_labels():
     labels = own_labels(0, SIZE)
     offsets = torch.from_numpy(np.concatenate([[0], labels.ends]))
     return SparseBatch(offsets, torch.from_numpy(labels.rows).long(), None, SIZE)
 
 
-def dense_steps(model: LabelLayer, rule: Rule) -> list[tuple[float, Tensor]]:
+def dense_steps(model, rule):
     """The loss and the gradient of the hidden vectors of every step, of the workload's own layer."""
     build = torch.optim.SGD if rule == Rule.SGD else torch.optim.Adam
     optimizer, found = build(model.parameters(), lr=0.05), []

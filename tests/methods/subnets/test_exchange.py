@@ -19,14 +19,14 @@ from istbench.workloads.neuron_groups.layout import layout_of, select, subnet_in
 from istbench.workloads.neuron_groups.partition import Deals, home_partition
 
 
-def _mlp() -> tuple[nn.Module, list[NeuronGroup]]:
+def _mlp():
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
     first = NeuronGroup("a", 7, (Slot("0.weight", 0), Slot("0.bias", 0), Slot("2.weight", 1)))
     second = NeuronGroup("b", 9, (Slot("2.weight", 0), Slot("2.bias", 0), Slot("4.weight", 1)))
     return model, [first, second]
 
 
-def _cnn() -> tuple[nn.Module, list[NeuronGroup]]:
+def _cnn():
     model = nn.Sequential(
         nn.Conv2d(2, 6, 3),
         nn.BatchNorm2d(6),
@@ -43,7 +43,7 @@ def _cnn() -> tuple[nn.Module, list[NeuronGroup]]:
     ]
 
 
-def _attention() -> tuple[nn.Module, list[NeuronGroup]]:
+def _attention():
     model = nn.Module()
     model.register_parameter("qkv", nn.Parameter(torch.randn(3 * 5 * 2, 7)))
     model.register_parameter("out", nn.Parameter(torch.randn(6, 2 * 5 * 2)))
@@ -53,7 +53,7 @@ def _attention() -> tuple[nn.Module, list[NeuronGroup]]:
     return model, [heads, inputs, NeuronGroup("hidden", 6, (Slot("out", 0), Slot("last", 1)))]
 
 
-def _recurrent() -> tuple[nn.Module, list[NeuronGroup]]:
+def _recurrent():
     model = nn.Module()
     model.register_parameter("state", nn.Parameter(torch.randn(6, 6)))
     model.register_parameter("readout", nn.Parameter(torch.randn(2, 6)))
@@ -66,9 +66,7 @@ MODELS = {"mlp": _mlp, "cnn": _cnn, "attention": _attention, "recurrent": _recur
 class Cluster:
     """n nodes' holdings side by side in one process, two planes of every tensor."""
 
-    def __init__(
-        self, model: nn.Module, groups: list[NeuronGroup], world_size: int, coverage: int = 1, moving: float = 1.0
-    ) -> None:
+    def __init__(self, model, groups, world_size, coverage=1, moving=1.0):
         self.full = {name: [t.detach().clone(), t.detach() * 2] for name, t in named_tensors(model).items()}
         self.layout, self.world_size = layout_of(model, groups), world_size
         self.deals = Deals(groups, world_size, seed=3, coverage=coverage, moving=moving)
@@ -77,7 +75,7 @@ class Cluster:
         self.partition = self.deals.partition(0)
         self.nodes = [self._holdings(node) for node in range(world_size)]
 
-    def _holdings(self, node: int) -> Holdings:
+    def _holdings(self, node):
         subnet, home = {}, {}
         for cut in self.layout.cut:
             planes = self.full[cut.name]
@@ -87,7 +85,7 @@ class Cluster:
                 home[cut.name] = [select(p, cut.axes[:1], rows) for p in planes]
         return Holdings(subnet, home)
 
-    def meet(self) -> int:
+    def meet(self):
         """Leads take the means; returns the values sent."""
         meeting, nodes, like = Meeting(self.layout, self.partition), range(self.world_size), torch.empty(0)
         wire = [[gather_blocks(self.nodes[a], meeting.outgoing(a, b), like) for b in nodes] for a in nodes]
@@ -98,7 +96,7 @@ class Cluster:
             take_means(self.nodes[b], led, arrived)
         return sum(len(values) for row in wire for values in row)
 
-    def repartition(self) -> list[list[int]]:
+    def repartition(self):
         """Moves to the next round; returns the values sent from node to node."""
         self.round += 1
         new = self.deals.partition(self.round)
@@ -113,7 +111,7 @@ class Cluster:
         self.partition = new
         return [[wire[a][b].numel() for b in nodes] for a in nodes]
 
-    def holder_of_entries(self, name: str) -> torch.Tensor:
+    def holder_of_entries(self, name):
         """Per entry of a tensor, the node that holds its current value."""
         cut = next(cut for cut in self.layout.cut if cut.name == name)
         full = torch.empty(cut.shape, dtype=torch.int64)

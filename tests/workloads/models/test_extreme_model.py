@@ -13,7 +13,7 @@ from istbench.workloads.neuron_groups.groups import permute_units
 FEATURES, HIDDEN, LABELS = 12, 6, 23
 
 
-def sparse(rows: list[dict[int, float]], columns: int, *, ones: bool = False) -> SparseBatch:
+def sparse(rows, columns, *, ones=False):
     offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
     indices = torch.tensor([index for row in rows for index in row], dtype=torch.int64)
     values = torch.tensor([value for row in rows for value in row.values()], dtype=torch.float32)
@@ -24,7 +24,7 @@ POINTS = sparse([{0: 0.5, 7: -1.0}, {}, {3: 2.0}, {11: 1.0, 0: 0.25, 4: 1.5}], F
 TRUE = sparse([{22: 1, 0: 1, 5: 1}, {8: 1}, {}, {7: 1, 8: 1}], LABELS, ones=True)
 
 
-def network(block: int) -> ExtremeNetwork:
+def network(block):
     torch.manual_seed(3)
     model = ExtremeNetwork(FEATURES, HIDDEN, LABELS, block)
     for parameter in model.parameters():
@@ -32,7 +32,7 @@ def network(block: int) -> ExtremeNetwork:
     return model
 
 
-def plain_loss(model: ExtremeNetwork, points: SparseBatch, labels: SparseBatch) -> torch.Tensor:
+def plain_loss(model, points, labels):
     hidden = F.relu(points.dense() @ model.input.weight + model.input.bias)
     logs = F.log_softmax(hidden @ model.output.weight.t() + model.output.bias, dim=1)
     truth = labels.dense()
@@ -40,7 +40,7 @@ def plain_loss(model: ExtremeNetwork, points: SparseBatch, labels: SparseBatch) 
 
 
 @pytest.mark.parametrize("block", [1, 4, 8, LABELS, 1000])
-def test_the_loss_in_blocks_is_the_dense_one_with_its_gradients(block: int) -> None:
+def test_the_loss_in_blocks_is_the_dense_one_with_its_gradients(block):
     model = network(block)
     loss, expected = model(POINTS, TRUE), plain_loss(model, POINTS, TRUE)
     torch.testing.assert_close(loss, expected)
@@ -51,19 +51,19 @@ def test_the_loss_in_blocks_is_the_dense_one_with_its_gradients(block: int) -> N
         torch.testing.assert_close(one, other)
 
 
-def test_gradients_are_those_of_differences() -> None:
+def test_gradients_are_those_of_differences():
     model = network(4).double()
     hidden = torch.randn(4, HIDDEN, dtype=torch.float64, requires_grad=True)
     inputs = (hidden, model.output.weight, model.output.bias)
 
-    def loss(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def loss(hidden, weight, bias):
         named = {"weight": weight, "bias": bias}
         return torch.func.functional_call(model.output, named, (hidden, TRUE))
 
     assert torch.autograd.gradcheck(loss, inputs)
 
 
-def test_outputs_whole_and_in_blocks_are_alike() -> None:
+def test_outputs_whole_and_in_blocks_are_alike():
     model = network(5)
     whole = model(POINTS)
     blocks = list(model.output.outputs(model.hidden(POINTS)))
@@ -72,7 +72,7 @@ def test_outputs_whole_and_in_blocks_are_alike() -> None:
     assert whole.shape == (4, LABELS)
 
 
-def test_half_precision_is_near() -> None:
+def test_half_precision_is_near():
     model = network(4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(POINTS, TRUE)
@@ -84,7 +84,7 @@ def test_half_precision_is_near() -> None:
     torch.testing.assert_close(model.output.weight.grad, wanted, rtol=0.1, atol=0.05)
 
 
-def test_a_batch_is_cut_and_compared_as_tensors_are() -> None:
+def test_a_batch_is_cut_and_compared_as_tensors_are():
     parts = POINTS.chunk(3)
     assert [len(part) for part in parts] == [2, 2]
     assert torch.cat([part.dense() for part in parts]).equal(POINTS.dense())
@@ -94,7 +94,7 @@ def test_a_batch_is_cut_and_compared_as_tensors_are() -> None:
     assert TRUE.equal(TRUE.to(torch.device("cpu"), non_blocking=True))
 
 
-def test_permuting_hidden_units_leaves_the_function_unchanged() -> None:
+def test_permuting_hidden_units_leaves_the_function_unchanged():
     workload = Amazon670k(Amazon670kOptions(hidden=HIDDEN))
     model = network(4)
     before, weights = model(POINTS), model.input.weight.clone()
@@ -104,7 +104,7 @@ def test_permuting_hidden_units_leaves_the_function_unchanged() -> None:
     torch.testing.assert_close(model(POINTS), before)
 
 
-def test_rows_start_as_in_the_full_model() -> None:
+def test_rows_start_as_in_the_full_model():
     workload = Amazon670k(Amazon670kOptions(hidden=HIDDEN, features=300, labels=200))
     with torch.device("meta"):
         model = workload.build_model()

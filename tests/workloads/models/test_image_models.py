@@ -1,7 +1,5 @@
 """The image networks: their sizes, and the channels that are dealt out."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
@@ -9,19 +7,19 @@ from torch import nn
 from istbench.base.errors import UserError
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
-from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, permute_units, validate_groups
+from istbench.workloads.neuron_groups.groups import Slot, permute_units, validate_groups
 
 
-def parameters(model: nn.Module) -> int:
+def parameters(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_resnet18_has_its_published_number_of_parameters() -> None:
+def test_resnet18_has_its_published_number_of_parameters():
     with torch.device("meta"):
         assert parameters(cifar_resnet18(64, 10)) == 11_173_962
 
 
-def test_vgg12_has_twelve_layers_with_weights() -> None:
+def test_vgg12_has_twelve_layers_with_weights():
     with torch.device("meta"):
         layers = [m for m in vgg12(64, 1000, 224).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert len(layers) == 12
@@ -29,21 +27,21 @@ def test_vgg12_has_twelve_layers_with_weights() -> None:
 
 
 @pytest.mark.parametrize("resolution", [32, 33, 63, 64, 96])
-def test_vgg12_takes_images_of_any_resolution(resolution: int) -> None:
+def test_vgg12_takes_images_of_any_resolution(resolution):
     assert vgg12(2, 5, resolution)(torch.randn(2, 3, resolution, resolution)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("pixels", [32, 40])
-def test_resnet18_takes_images_of_any_size(pixels: int) -> None:
+def test_resnet18_takes_images_of_any_size(pixels):
     assert cifar_resnet18(2, 5)(torch.randn(2, 3, pixels, pixels)).shape == (2, 5)
 
 
-def test_a_resolution_that_leaves_no_pixel_is_refused() -> None:
+def test_a_resolution_that_leaves_no_pixel_is_refused():
     with pytest.raises(UserError, match="at least 32, not 31"):
         vgg12(8, 10, 31)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[NeuronGroup]], int]] = {
+NETWORKS = {
     "resnet18": (lambda: cifar_resnet18(3, 4), resnet_groups, 32),
     "resnet18 of 48 pixels": (lambda: cifar_resnet18(3, 4), resnet_groups, 48),
     "vgg12": (lambda: vgg12(2, 4, 32), vgg_groups, 32),
@@ -54,7 +52,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Ne
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_permuting_a_group_leaves_the_function_unchanged(name: str, training: bool) -> None:
+def test_permuting_a_group_leaves_the_function_unchanged(name, training):
     build, groups_of, pixels = NETWORKS[name]
     torch.manual_seed(5)
     model = build().double().train(training)
@@ -73,13 +71,13 @@ def test_permuting_a_group_leaves_the_function_unchanged(name: str, training: bo
         torch.testing.assert_close(model(inputs), expected, rtol=1e-6, atol=1e-9)
 
 
-def layers_in_no_group(model: nn.Module, groups: list[NeuronGroup]) -> list[str]:
+def layers_in_no_group(model, groups):
     indexed = {slot.tensor for group in groups for slot in group.slots}
     layers = (name for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear))
     return [name for name in layers if f"{name}.weight" not in indexed]
 
 
-def test_resnet18_is_whole_but_for_the_inner_channels_of_its_blocks() -> None:
+def test_resnet18_is_whole_but_for_the_inner_channels_of_its_blocks():
     model = cifar_resnet18(3, 4)
     groups = resnet_groups(model)
     validate_groups(model, groups)
@@ -89,7 +87,7 @@ def test_resnet18_is_whole_but_for_the_inner_channels_of_its_blocks() -> None:
     assert layers_in_no_group(model, groups) == ["stem", *shortcuts, "output"]
 
 
-def test_every_hidden_unit_of_vgg12_is_dealt_out() -> None:
+def test_every_hidden_unit_of_vgg12_is_dealt_out():
     model = vgg12(2, 4, 64)
     groups = vgg_groups(model)
     validate_groups(model, groups)

@@ -10,7 +10,7 @@ from istbench.workloads.neuron_groups.structure import chain_groups
 STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
-def test_channels_index_their_rows_their_norm_and_their_columns_through_a_flatten() -> None:
+def test_channels_index_their_rows_their_norm_and_their_columns_through_a_flatten():
     model = nn.Sequential(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
         nn.Conv2d(4, 5, 3, bias=False),
@@ -32,7 +32,7 @@ def test_channels_index_their_rows_their_norm_and_their_columns_through_a_flatte
     validate_groups(model, [first, second, third])
 
 
-def test_a_norm_after_the_flatten_has_an_entry_a_column() -> None:
+def test_a_norm_after_the_flatten_has_an_entry_a_column():
     model = nn.Sequential(
         nn.Conv1d(2, 3, 3), nn.Flatten(), nn.BatchNorm1d(12), nn.Dropout(), nn.Linear(12, 2), nn.BatchNorm1d(2)
     ).eval()
@@ -47,7 +47,7 @@ def test_a_norm_after_the_flatten_has_an_entry_a_column() -> None:
     torch.testing.assert_close(model(inputs), before)
 
 
-def test_inputs_and_outputs_of_a_chain_are_in_no_group() -> None:
+def test_inputs_and_outputs_of_a_chain_are_in_no_group():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.BatchNorm1d(2))
     (group,) = chain_groups(model, model)
     assert {slot.tensor for slot in group.slots} == {"1.weight", "1.bias", "3.weight"}
@@ -68,12 +68,12 @@ def test_inputs_and_outputs_of_a_chain_are_in_no_group() -> None:
         ([nn.Conv2d(4, 4, 3), nn.Flatten(2), nn.Linear(4, 2)], "1 does not flatten all dimensions"),
     ],
 )
-def test_what_is_no_chain_of_units_is_refused_by_name(layers: list[nn.Module], says: str) -> None:
+def test_what_is_no_chain_of_units_is_refused_by_name(layers, says):
     model = nn.Sequential(*layers)
     with pytest.raises(ValueError, match=says):
         chain_groups(model, model)
 
 
-def test_a_module_of_another_model_is_refused() -> None:
+def test_a_module_of_another_model_is_refused():
     with pytest.raises(ValueError, match="the chain has a Linear that is not in the model"):
         chain_groups(nn.Sequential(nn.Linear(2, 2)), [nn.Linear(2, 2)])
