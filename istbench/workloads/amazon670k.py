@@ -4,26 +4,35 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.errors import UserError, printable
 from istbench.base.options.numbers import Classes, Count, Seed, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, Block, DataSource, Progress, Workload, divided
-from istbench.workloads.extreme_data.cache import PointsSummary, open_split
+from istbench.workloads.base import Batch, Block, DataSource, Progress, divided, opened
+from istbench.workloads.extreme_data.build import (
+    AMAZON_670K,
+    PointsSummary,
+    open_split,
+    prepare_files,
+    prepare_made_up,
+)
+from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.points import Points, SparseBatch
+from istbench.workloads.extreme_data.synthetic import MadeUp
 from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.models.extreme_parts import ExtremeSoftmax
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
-from istbench.workloads.prepared import open_summary
+from istbench.workloads.prepared import Sourced, open_summary
 from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024
+_INPUT_BOUND = 0.1  # of initial weights
 _PLANNED_FEATURES, _PLANNED_LABELS = 76, 6
 _PROPENSITIES = {"amazon": (0.6, 2.6), "wikipedia": (0.5, 0.4), "other": (0.55, 1.5)}
 _DOWNLOAD = (
@@ -47,7 +56,7 @@ class Amazon670kOptions:
     data_seed: Seed = option(0, "seed of the synthetic points; no effect on real ones")
 
 
-class Amazon670k(Workload):
+class Amazon670k(Sourced):
     """Classify sparse points among very many labels: one hidden layer, softmax over all labels.
 
     Data: any data set of the Extreme Classification Repository in its sparse text, or synthetic points. `prepare`
@@ -62,7 +71,6 @@ class Amazon670k(Workload):
     batch_size = 256
     epochs = 10
     evaluates_blocks = True
-    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
     width = "hidden"
     sized_by_data = True
 
@@ -77,53 +85,24 @@ class Amazon670k(Workload):
 
     # Data.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """The data set in directory `data`, or the synthetic points.
+    def _download(self, folder: Path, progress: Progress) -> Path:
+        raise UserError(_DOWNLOAD)
 
-        Raises:
-            UserError: for a directory in the wrong layout, a broken file (naming its line), or a `cache` that is
-                not writable.
-        """
-        from istbench.workloads.extreme_data.build import prepare_files
-
-        if data is None:
-            return self._prepare_synthetic(cache, progress)
-        return self._learnt(prepare_files(data, _folder(cache), progress))
-
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` with the synthetic points. Amazon-670K has no download address.
-
-        Raises:
-            UserError: for an unknown source, and as `prepare`; for "download", with the place of the data set.
-        """
-        if source == "synthetic":
-            return self._prepare_synthetic(cache, progress)
-        if source == "download":
-            raise UserError(_DOWNLOAD)
-        raise unknown_name("data source", source, self.sources)
-
-    def _prepare_synthetic(self, cache: Path, progress: Progress) -> DataSource:
-        from istbench.workloads.extreme_data.build import prepare_made_up
-        from istbench.workloads.extreme_data.synthetic import MadeUp
-
+    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+        if data is not None:
+            return prepare_files(data, folder, progress)
         options = self.options
         made_up = MadeUp(
             points=options.points, features=options.features, labels=options.labels, seed=options.data_seed
         )
-        return self._learnt(prepare_made_up(made_up, _folder(cache), progress))
+        return prepare_made_up(made_up, folder, progress)
 
-    def _learnt(self, source: DataSource) -> DataSource:
-        """Set the sizes of the model and the targets from `source`, and return it."""
-        self._summary(source)
-        return source
-
-    def _summary(self, source: DataSource) -> PointsSummary:
+    def _learn(self, source: DataSource) -> None:
         summary = open_summary(Path(source.path), PointsSummary)
         self._features, self._labels = summary.features, summary.labels
         self._propensity = summary.propensity if self.options.propensity == "auto" else self.options.propensity
         # Levels below the paper's precision at width 512: 0.3861 with data parallel, 0.3962 with IST.
         self.targets = (0.30, 0.35, 0.38) if source.kind == self.name else ()
-        return summary
 
     def open(self, source: DataSource) -> None:
         """Map the prepared points: every process on a machine shares one copy in memory.
@@ -131,14 +110,12 @@ class Amazon670k(Workload):
         Raises:
             UserError: if they are missing or damaged.
         """
-        self._summary(source)
+        self._learn(source)
         self._splits = {split: open_split(Path(source.path), split) for split in self.opened_splits}
         self._weights = None
 
     def _split(self, split: str) -> Points:
-        if split not in self._splits:
-            raise RuntimeError("open the workload before using its data")
-        return self._splits[split]
+        return opened(self._splits.get(split))
 
     @property
     def train_size(self) -> int:
@@ -199,9 +176,6 @@ class Amazon670k(Workload):
         Raises:
             UserError: for a directory in the wrong layout, or a broken header.
         """
-        from istbench.workloads.extreme_data.build import AMAZON_670K
-        from istbench.workloads.extreme_data.files import find_files
-
         name = "the synthetic points"
         if data is not None:
             files = find_files(data)
@@ -239,10 +213,3 @@ class Amazon670k(Workload):
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Adam with learning rate 0.001 and 20 local steps; the paper does not name its optimizer."""
         return {"optimizer": "adam", "lr": 0.001, "local_steps": 20}
-
-
-_INPUT_BOUND = 0.1
-
-
-def _folder(cache: Path) -> Path:
-    return cache / "amazon670k"

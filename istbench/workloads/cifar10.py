@@ -2,20 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import nn
 
-from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.errors import UserError, printable
 from istbench.base.options.numbers import Count, Seed, Units
 from istbench.base.options.options import option
 from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
-from istbench.workloads.image_data.cache import open_classes
-from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, find_batches
+from istbench.workloads.image_data.build import open_classes, prepare_batches, prepare_decoded, prepare_textures
+from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, download_cifar10, find_batches
+from istbench.workloads.image_data.folders import find_image_files, find_root
 from istbench.workloads.image_data.sources import DecodedImages, Images
+from istbench.workloads.image_data.synthetic import Textures
 from istbench.workloads.images import ImageClassifier
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
+from istbench.workloads.prepared import Sourced, named_errors
 
 _SYNTHETIC_IMAGES = 10_000
 
@@ -39,7 +42,7 @@ class Cifar10Options:
         check_widened(self.widen, self.widened)
 
 
-class Cifar10(ImageClassifier):
+class Cifar10(ImageClassifier, Sourced):
     """Classify images of 32 x 32 pixels into ten classes: ResNet18 in its CIFAR form, of any width.
 
     Data: CIFAR-10's own batches, any image folders, or synthetic textures. `prepare` and `open` set the number of
@@ -48,13 +51,11 @@ class Cifar10(ImageClassifier):
 
     name = "cifar10"
     Options = Cifar10Options
-    metric = "accuracy"
     targets: tuple[float, ...] = (0.8, 0.85, 0.88, 0.9)
     batch_size = 128
     epochs = 30
     width = "width"
     pixels = SIDE
-    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
 
     options: Cifar10Options
 
@@ -64,48 +65,20 @@ class Cifar10(ImageClassifier):
 
     # Data.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """The images in directory `data`, the downloaded ones in `cache`, or the synthetic ones.
+    def _download(self, folder: Path, progress: Progress) -> Path:
+        return download_cifar10(folder, progress)
 
-        Raises:
-            UserError: for a directory in the wrong layout, a broken file or image (naming it), or a `cache` that
-                cannot be written.
-        """
-        from istbench.workloads.prepared import downloaded
-
-        folder = _folder(cache)
-        real = data if data is not None else downloaded(folder)
-        source = self._prepare_synthetic(folder, progress) if real is None else _prepare(real, folder, progress)
-        self._learn_classes(source)
-        return source
-
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` from `source`, one of `sources`, for later runs without --data.
-
-        Raises:
-            UserError: for an unknown source, a failed download, and as `prepare`.
-        """
-        from istbench.workloads.image_data.cifar_batches import download_cifar10
-
-        folder = _folder(cache)
-        if source == "synthetic":
-            return self._prepare_synthetic(folder, progress)
-        if source == "download":
-            return _prepare(download_cifar10(folder, progress), folder, progress)
-        raise unknown_name("data source", source, self.sources)
-
-    def _prepare_synthetic(self, folder: Path, progress: Progress) -> DataSource:
-        from istbench.workloads.image_data.build import prepare_textures
-        from istbench.workloads.image_data.synthetic import Textures
-
+    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+        if data is not None:
+            return _prepare(data, folder, progress)
         return prepare_textures(Textures(train=self.options.images, seed=self.options.data_seed), folder, progress)
 
     def images(self, source: DataSource) -> Images:
         """The prepared images, mapped."""
-        self._learn_classes(source)
+        self._learn(source)
         return DecodedImages(Path(source.path), with_test=not self.without_test)
 
-    def _learn_classes(self, source: DataSource) -> None:
+    def _learn(self, source: DataSource) -> None:
         classes = open_classes(Path(source.path))
         self._classes = len(classes)
         # The targets are for CIFAR-10's photographs. Reports on others use shares of the best run's metric.
@@ -138,10 +111,6 @@ class Cifar10(ImageClassifier):
 
 def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
     """CIFAR-10's batches in `data`, or the image folders there."""
-    from istbench.workloads.image_data.build import prepare_batches, prepare_decoded
-    from istbench.workloads.image_data.folders import find_image_files, find_root
-    from istbench.workloads.prepared import named_errors
-
     with named_errors(str(data)):
         if not data.is_dir():
             what = "not a directory; extract archives first" if data.exists() else "no such directory"
@@ -159,7 +128,3 @@ def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
 
 
 _EXPECTED = "expected cifar-10-batches-py, cifar-10-batches-bin, or image folders train/CLASS and test/CLASS"
-
-
-def _folder(cache: Path) -> Path:
-    return cache / "cifar10"

@@ -11,7 +11,8 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Resolution, Units
 from istbench.base.options.options import option
 from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
-from istbench.workloads.image_data.cache import LARGEST_DECODED, open_classes
+from istbench.workloads.image_data.build import LARGEST_DECODED, open_classes, prepare_decoded, prepare_listed
+from istbench.workloads.image_data.folders import find_image_files
 from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
 from istbench.workloads.images import ImageClassifier
 from istbench.workloads.models.vgg import vgg12, vgg_groups
@@ -84,7 +85,6 @@ class ImageNet(ImageClassifier):
 
     name = "imagenet"
     Options = ImageNetOptions
-    metric = "accuracy"
     targets = ()
     batch_size = 16
     epochs = 1
@@ -117,9 +117,6 @@ class ImageNet(ImageClassifier):
                 note="synthetic data: noise in place of images, for throughput only",
                 learnable=False,
             )
-        from istbench.workloads.image_data.build import prepare_decoded, prepare_listed
-        from istbench.workloads.image_data.folders import find_image_files
-
         files, folder = find_image_files(data), cache / "imagenet"
         if options.pixels <= LARGEST_DECODED:
             source = prepare_decoded(files, options.pixels, folder, progress)

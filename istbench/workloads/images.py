@@ -1,30 +1,25 @@
-"""The base class of image classifiers: batches from any source, cross entropy, accuracy."""
+"""The base class of image classifiers: batches from any source."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from istbench.workloads.base import Batch, DataSource, Workload, opened
+from istbench.workloads.base import Batch, DataSource, opened
+from istbench.workloads.classifier import Classifier
 from istbench.workloads.image_data.sources import Images
-from istbench.workloads.metrics import classification_metrics
 
 
-class ImageClassifier(Workload):
+class ImageClassifier(Classifier):
     """An image classifier. Subclasses find the images and build the network.
 
-    top: values of k for the metric `topK`, the share of images with their class among the k largest outputs. Only
-        values below the number of classes count.
     pixels: height and width of the network's input.
     """
 
-    top: ClassVar[tuple[int, ...]] = ()
     pixels: int
     batches_ahead: ClassVar[int] = 2
-    metrics_are_means = True
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
@@ -63,15 +58,6 @@ class ImageClassifier(Workload):
         """The test images in order, without augmentation."""
         return opened(self._images).test_batches()
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of the softmax."""
-        images, classes = batch
-        return F.cross_entropy(model(images), classes)
-
     def meta_batch(self, samples: int) -> Batch:
         """Images and classes without values."""
         return torch.empty(samples, 3, self.pixels, self.pixels), torch.empty(samples, dtype=torch.int64)
-
-    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """`accuracy`: the share of images whose class has the largest output; `topK`; `loss`: cross entropy."""
-        return classification_metrics(model, batches, self.top)

@@ -13,11 +13,13 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, ClassVar, TypeVar
 from zipfile import BadZipFile
 
 import msgspec
@@ -29,7 +31,7 @@ from istbench.base.errors import UserError, printable
 from istbench.base.files import sync
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, Natural
-from istbench.workloads.base import Progress
+from istbench.workloads.base import Progress, Workload
 
 SPLITS = ("train", "test")
 _SUMMARY = "prepared.json"
@@ -61,7 +63,7 @@ def prepared(
     key: Mapping[str, Any],
     content: type[S],
     make: Callable[[Path], S],
-    samples: Callable[[Path, S, str], int],
+    open_split: Callable[[Path, S, str], Sized],
     progress: Progress,
 ) -> tuple[Path, S]:
     """The resolved path and the summary of the prepared directory of `kind` and `key` under `cache`.
@@ -72,18 +74,17 @@ def prepared(
         version, key: determine the content with `kind`; `key` is JSON-ready.
         content: the type of the summary.
         make: fills an empty directory with arrays; returns its summary.
-        samples: opens the arrays of a split; returns its number of samples; raises UserError or OSError if an array
-            is missing or damaged.
+        open_split: opens the arrays of a split; raises UserError or OSError if one is missing or damaged.
 
     Raises:
         UserError: if `cache` is not writable or the disk is full; and errors of `make`.
     """
     text = json.dumps([kind, version, key], sort_keys=True)
     final = cache / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    summary = _whole(final, content, samples)
+    summary = _whole(final, content, open_split)
     if summary is None:
         with _disk_errors(cache), locked(final.with_name(f".{final.name}.lock"), progress):
-            summary = _whole(final, content, samples) or _make(final, make)
+            summary = _whole(final, content, open_split) or _make(final, make)
     return final.resolve(), summary
 
 
@@ -126,6 +127,14 @@ def sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
 
 
+def fingerprint(directory: Path, names: Iterable[str], facts: str = "") -> str:
+    """A hash of `facts` and of the values in the arrays `names` of `directory`."""
+    digest = hashlib.sha256(facts.encode())
+    for name in names:
+        digest.update(np.load(directory / name, mmap_mode="r", allow_pickle=False).data)
+    return digest.hexdigest()
+
+
 def damaged(directory: Path, why: str) -> UserError:
     """The error for a damaged prepared directory."""
     return UserError(
@@ -165,11 +174,11 @@ def locked(path: Path, progress: Progress) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _whole(directory: Path, content: type[S], samples: Callable[[Path, S, str], int]) -> S | None:
+def _whole(directory: Path, content: type[S], open_split: Callable[[Path, S, str], Sized]) -> S | None:
     """The summary of a complete directory; None if a file is missing, or has another size or other samples."""
     try:
         summary = _read_summary(directory, content)
-        counts = tuple(samples(directory, summary, split) for split in SPLITS)
+        counts = tuple(len(open_split(directory, summary, split)) for split in SPLITS)
         return summary if (summary.bytes, summary.train, summary.test) == (sizes(directory), *counts) else None
     except (UserError, OSError):
         return None
@@ -282,16 +291,69 @@ def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.nda
     return array
 
 
-def open_labels(directory: Path, split: str, classes: int, what: str) -> np.ndarray:
-    """The labels of `split`, int64 [n] in memory, all below `classes`; `what` names the classes in errors.
+@dataclass(frozen=True)
+class Labelled:
+    """The samples of a split by number, such as a mapped array, and their labels int64 [n]."""
+
+    samples: Any
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def labelled(directory: Path, split: str, samples: Sized, classes: int, what: str) -> Labelled:
+    """The `samples` of `split` with their labels, all below `classes`; `what` names the classes in errors.
 
     Raises:
-        UserError: if they are missing or damaged.
+        UserError: if the labels are missing or damaged, or of another number.
     """
     labels = np.array(map_array(directory, f"{split}_labels.npy", np.int64, 1))
     if not ((labels >= 0) & (labels < classes)).all():
         raise damaged(directory, f"{split}_labels.npy has labels outside its {classes} {what}")
-    return labels
+    if len(samples) != len(labels):
+        raise damaged(directory, f"{split} has {len(samples)} samples, for {len(labels)} labels")
+    return Labelled(samples, labels)
+
+
+class Sourced(Workload):
+    """A workload of given or downloaded data, which makes synthetic data without them."""
+
+    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """The data in directory `data`, the downloaded data in `cache`, or synthetic data.
+
+        Raises:
+            UserError: for a directory in the wrong layout, a broken file (naming it), or a `cache` that is not
+                writable.
+        """
+        real = data if data is not None else downloaded(cache / self.name)
+        source = self._prepared(real, cache / self.name, progress)
+        self._learn(source)
+        return source
+
+    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+        """Fill `cache` from `source`, one of `sources`, for later runs without --data.
+
+        Raises:
+            UserError: for a failed download, and as `prepare`.
+        """
+        folder = cache / self.name
+        real = self._download(folder, progress) if source == "download" else None
+        return self._prepared(real, folder, progress)
+
+    @abstractmethod
+    def _download(self, folder: Path, progress: Progress) -> Path:
+        """Download the data to `folder` unless it is there; returns its directory."""
+
+    @abstractmethod
+    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+        """Prepare the data in directory `data`, or synthetic data, in `folder`."""
+
+    @abstractmethod
+    def _learn(self, source: DataSource) -> object:
+        """Set the sizes of the model and the targets from `source`."""
 
 
 def downloaded(folder: Path) -> Path | None:

@@ -4,24 +4,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from istbench.base.errors import unknown_name
 from istbench.base.options.numbers import Clips, Seed, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided
-from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.base import Batch, DataSource, Progress, divided
+from istbench.workloads.classifier import Classifier
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
-from istbench.workloads.prepared import open_summary
-from istbench.workloads.speech_data.cache import Arrays, SpeechSummary, open_mean, open_split
+from istbench.workloads.prepared import Labelled, Sourced, open_summary
+from istbench.workloads.speech_data.build import (
+    SpeechSummary,
+    open_mean,
+    open_split,
+    prepare_recorded,
+    prepare_synthetic,
+)
 from istbench.workloads.speech_data.features import FEATURES
-from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, CorpusSettings
+from istbench.workloads.speech_data.recordings import download_speech_commands
+from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, Corpus
 from istbench.workloads.speech_data.words import WORDS
 
 _TEST_BATCH = 1_024
@@ -37,7 +42,7 @@ class SpeechOptions:
     data_seed: Seed = option(0, "seed of the synthetic corpus; no effect on recorded data")
 
 
-class Speech(Workload):
+class Speech(Classifier, Sourced):
     """Classify one-second clips of spoken words: 4096 features, one or two hidden layers with BatchNorm.
 
     Data: recorded words, a folder each, such as the 35 of Speech Commands v0.02; or a synthetic corpus of these
@@ -47,63 +52,29 @@ class Speech(Workload):
 
     name = "speech"
     Options = SpeechOptions
-    metric = "accuracy"
     targets: tuple[float, ...] = (0.63, 0.75, 0.77)
     batch_size = 128
-    metrics_are_means = True
     epochs = 20
     width = "hidden"
-    sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
 
     options: SpeechOptions
 
     def __init__(self, options: SpeechOptions | None = None) -> None:
         super().__init__(options)
-        self._splits: dict[str, Arrays] = {}
+        self._splits: dict[str, Labelled] = {}
         self._words = WORDS
         self._mean = np.zeros(FEATURES, np.float32)
 
     # Data.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """The recorded words in directory `data`, the downloaded ones in `cache`, or the synthetic corpus.
+    def _download(self, folder: Path, progress: Progress) -> Path:
+        return download_speech_commands(folder, progress)
 
-        Raises:
-            UserError: for a directory in the wrong layout, a broken recording (naming it), a missing eSpeak NG, or
-                a `cache` that is not writable.
-        """
-        from istbench.workloads.prepared import downloaded
-        from istbench.workloads.speech_data.build import prepare_recorded
-
-        folder = _folder(cache)
-        recorded = data if data is not None else downloaded(folder)
-        if recorded is None:
-            source = self._prepare_synthetic(folder, progress)
-        else:
-            source = prepare_recorded(recorded, folder, progress)
-        self._learn_words(source)
-        return source
-
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
-        """Fill `cache` from `source`, one of `sources`, for later runs without --data.
-
-        Raises:
-            UserError: for an unknown source, a failed download, and as `prepare`.
-        """
-        from istbench.workloads.speech_data.build import prepare_recorded
-        from istbench.workloads.speech_data.recordings import download_speech_commands
-
-        if source == "synthetic":
-            return self._prepare_synthetic(_folder(cache), progress)
-        if source == "download":
-            return prepare_recorded(download_speech_commands(_folder(cache), progress), _folder(cache), progress)
-        raise unknown_name("data source", source, self.sources)
-
-    def _prepare_synthetic(self, folder: Path, progress: Progress) -> DataSource:
-        from istbench.workloads.speech_data.build import prepare_synthetic
-
-        settings = CorpusSettings(clips_per_word=self.options.clips_per_word, seed=self.options.data_seed)
-        return prepare_synthetic(settings, folder, progress)
+    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+        if data is not None:
+            return prepare_recorded(data, folder, progress)
+        corpus = Corpus(clips_per_word=self.options.clips_per_word, seed=self.options.data_seed)
+        return prepare_synthetic(corpus, folder, progress)
 
     def open(self, source: DataSource) -> None:
         """Map the prepared features: every process on a machine shares one copy in memory.
@@ -111,15 +82,16 @@ class Speech(Workload):
         Raises:
             UserError: if they are missing or damaged.
         """
-        self._learn_words(source)
-        path, words = Path(source.path), len(self._words)
-        self._splits = {split: open_split(path, split, words) for split in self.opened_splits}
+        summary, path = self._learn(source), Path(source.path)
+        self._splits = {split: open_split(path, summary, split) for split in self.opened_splits}
         self._mean = open_mean(path)
 
-    def _learn_words(self, source: DataSource) -> None:
-        self._words = open_summary(Path(source.path), SpeechSummary).words
+    def _learn(self, source: DataSource) -> SpeechSummary:
+        summary = open_summary(Path(source.path), SpeechSummary)
+        self._words = summary.words
         # The papers' targets are for these words. For others the report uses shares of the best run's metric.
         self.targets = type(self).targets if self._words == WORDS else ()
+        return summary
 
     @property
     def train_size(self) -> int:
@@ -140,8 +112,8 @@ class Speech(Workload):
         for first in range(0, len(test.labels), _TEST_BATCH):
             yield self._batch(test, np.arange(first, min(first + _TEST_BATCH, len(test.labels))))
 
-    def _batch(self, split: Arrays, chosen: np.ndarray) -> Batch:
-        features = split.features[chosen]
+    def _batch(self, split: Labelled, chosen: np.ndarray) -> Batch:
+        features = split.samples[chosen]
         # A shift of the inputs does not change training with BatchNorm. But its running mean could not follow the
         # weights if every input were near -60 dB.
         features -= self._mean
@@ -161,18 +133,9 @@ class Speech(Workload):
         model.add_module("output_norm", nn.BatchNorm1d(len(self._words), affine=False))
         return model
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of the softmax."""
-        features, words = batch
-        return F.cross_entropy(model(features), words)
-
     def meta_batch(self, samples: int) -> Batch:
         """Features and words without values."""
         return torch.empty(samples, FEATURES), torch.empty(samples, dtype=torch.int64)
-
-    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """`accuracy`: the share of clips whose word has the largest output; `loss`: mean cross entropy."""
-        return classification_metrics(model, batches)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """A group for each hidden layer: rows of its weight, its BatchNorm entries, columns of the next weight."""
@@ -185,7 +148,3 @@ class Speech(Workload):
     def method_defaults(self, method: str) -> dict[str, Any]:
         """The papers' settings: plain SGD with learning rate 0.01, 20 local steps."""
         return {"lr": 0.01, "local_steps": 20}
-
-
-def _folder(cache: Path) -> Path:
-    return cache / "speech"

@@ -104,7 +104,7 @@ class Task(Workload):
         self.task_model.blank(planned=True)
         train, test = self.split(True), None if self.without_test else self.split(False)
         sizes = train.count, test.count if test else 0
-        contents = f"{sizes} {train.content()} {test.content() if test else ''}"
+        contents = f"{sizes} {train.content} {test.content if test else ''}"
         turns = f"{self.file.name}: data yields batches"
         if "samples" not in self.file and self.file.settings.samples is None:
             turns += f" of {train.batch_size} samples"

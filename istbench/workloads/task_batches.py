@@ -6,7 +6,8 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from istbench.base.options.numbers import Count
 from istbench.base.plugin_code import users_code
 from istbench.base.seeds import derived_seed
 from istbench.workloads.base import Batch
-from istbench.workloads.task_file import TaskFile
+from istbench.workloads.task_file import TaskFile, plain
 
 _USUAL_BATCH = 32
 _MOST_BATCHES = 2**20
@@ -68,10 +69,9 @@ class Parts:
                 "tensors of this batch differ in length; leave accumulation_steps out"
             )
         size = -(-len(self) // count)
-        pieces = range(0, len(self), size)
         return [
-            self._mapped(partial(_cut, first=first, last=first + size), min(size, len(self) - first))
-            for first in pieces
+            self._mapped(itemgetter(slice(first, first + size)), min(size, len(self) - first))
+            for first in range(0, len(self), size)
         ]
 
     def equal(self, other: "Parts") -> bool:
@@ -175,7 +175,7 @@ def samples_of(file: TaskFile, parts: Any, *, in_turn: bool) -> int:
         return _rows(parts)
     if "samples" in file:
         with file.running("samples"):
-            found = _number(file.function("samples")(parts))
+            found = plain(file.function("samples")(parts))
         return int(convert(found, Count, lambda _: f"{TASK_FILE} {file.name}: samples(batch)"))
     return file.settings.samples or guessed_samples(parts)
 
@@ -208,47 +208,11 @@ def _of_images(inner: Any) -> bool:
     return all(isinstance(one, Tensor) and one.dim() == 3 and len(one) <= _MOST_CHANNELS for one in inner)
 
 
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor | np.generic) else value
-
-
-def _cut(tensor: Tensor, *, first: int, last: int) -> Tensor:
-    return tensor[first:last]
-
-
-class NoTargets:
-    """In the place of the targets of a batch, which are among its inputs."""
-
-    def __init__(self, samples: int) -> None:
-        self._samples = samples
-        self.shape = torch.Size([samples])
-
-    def to(self, *args: Any, **kwargs: Any) -> "NoTargets":
-        """Itself."""
-        return self
-
-    def chunk(self, count: int) -> list["NoTargets"]:
-        """As many pieces as `Parts.chunk` makes."""
-        size = -(-self._samples // count)
-        return [NoTargets(min(size, self._samples - at)) for at in range(0, self._samples, size)]
-
-    def equal(self, other: "NoTargets") -> bool:
-        """Whether both stand for as many samples."""
-        return len(self) == len(other)
-
-    def dim(self) -> int:
-        """One dimension, of samples."""
-        return 1
-
-    def __len__(self) -> int:
-        return self._samples
-
-
 def as_batch(file: TaskFile, parts: Any, *, in_turn: bool) -> Batch:
     """A minibatch of `file` as methods take it."""
     with during("counting the samples of a batch", file.place("data"), "write samples(batch)"):
         inputs = Parts(parts, samples_of(file, parts, in_turn=in_turn))
-    return inputs, NoTargets(len(inputs))
+    return inputs, torch.empty(len(inputs), 0)  # the targets are among the inputs
 
 
 class RandomNumbers:
@@ -297,7 +261,6 @@ class Samples:
 
     def __init__(self, file: TaskFile, train: bool, dataset: Any) -> None:
         self._file, self._where, self._dataset = file, f"data(train={train})", dataset
-        self._content: str | None = None
         self.batch_size = file.settings.batch_size or _USUAL_BATCH
         with file.watched("data"):
             self.count: int = len(dataset)
@@ -324,13 +287,12 @@ class Samples:
             indices = list(range(first, min(first + self.batch_size, self.count)))
             yield self.batch(indices, derived_seed("in order", number))
 
+    @cached_property
     def content(self) -> str:
         """A digest of some samples, the same for the same data; empty if they differ the second time."""
-        if self._content is None:
-            some = sorted({0, self.count // 2, self.count - 1})
-            with self._file.watched("data"):
-                self._content = _steady(self._file, self.batch(some, 0), self.batch(some, 0))
-        return self._content
+        some = sorted({0, self.count // 2, self.count - 1})
+        with self._file.watched("data"):
+            return _steady(self._file, self.batch(some, 0), self.batch(some, 0))
 
 
 class Stream:
@@ -430,6 +392,7 @@ class Stream:
         while every.draw():
             yield every.batch
 
+    @property
     def content(self) -> str:
         """A digest of the first batch, the same for the same data; empty if it differs in a second pass."""
         if self._content is None:

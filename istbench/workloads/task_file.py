@@ -173,7 +173,7 @@ class TaskFile:
             if field.name in _NO_FUNCTIONS and callable(constants.get(field.name)):
                 raise UserError(f"{TASK_FILE} {self.name}: {field.name} is a function; it should be a constant")
             for where, value in given.items():
-                value = _plain(value)
+                value = plain(value)
                 value = [value] if field.name == "targets" and isinstance(value, int | float) else value
                 checked = convert(value, field.type, self._places(where))
                 if found.setdefault(field.name, checked) != checked:
@@ -203,7 +203,7 @@ class TaskFile:
         return msgspec.structs.replace(settings, metric=name, lower_is_better=lower)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A `value` of Python for a tensor or an array."""
     return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 

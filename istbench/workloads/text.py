@@ -142,8 +142,9 @@ class Text(Workload):
             UserError: if it is missing or damaged.
         """
         path = Path(source.path)
-        self._learn(open_summary(path, TextSummary))
-        self._splits = {split: open_split(path, split, self._symbols) for split in self.opened_splits}
+        summary = open_summary(path, TextSummary)
+        self._learn(summary)
+        self._splits = {split: open_split(path, summary, split) for split in self.opened_splits}
 
     def _learn(self, summary: TextSummary) -> None:
         self._symbols = summary.symbols

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Layers, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, DataSource, Progress, Workload, divided, opened
-from istbench.workloads.metrics import classification_metrics
+from istbench.workloads.base import Batch, DataSource, Progress, divided, opened
+from istbench.workloads.classifier import Classifier
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
 
@@ -36,15 +35,13 @@ class ToyOptions:
     bias: bool = option(True, "biases in the linear layers")
 
 
-class Toy(Workload):
+class Toy(Classifier):
     """Classify points into a few Gaussian clusters. The data is computed, not stored."""
 
     name = "toy"
     Options = ToyOptions
-    metric = "accuracy"
     targets = (0.5, 0.8)
     batch_size = 16
-    metrics_are_means = True
     epochs = 10
     width = "hidden"
 
@@ -128,18 +125,9 @@ class Toy(Workload):
         model.add_module("output", nn.Linear(width, options.classes, bias=options.bias))
         return model
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of the softmax."""
-        points, clusters = batch
-        return F.cross_entropy(model(points), clusters)
-
     def meta_batch(self, samples: int) -> Batch:
         """Points and clusters without values."""
         return torch.empty(samples, self.options.features), torch.empty(samples, dtype=torch.int64)
-
-    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """`accuracy`: the share of points whose cluster has the largest output; `loss`: cross entropy."""
-        return classification_metrics(model, batches)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
         """A group for each hidden layer. The output bias is in no group: every node keeps it."""

@@ -30,10 +30,10 @@ OWN_FOLDERS = {
     "cli/new_command.py": "a file that must not exist",
     "cli/streams.py": "the null device",
     "workloads/prepared.py": "the cache of the user",
-    "workloads/extreme_data/cache.py": "the cache of the user",
-    "workloads/speech_data/cache.py": "the cache of the user",
+    "workloads/extreme_data/build.py": "the cache of the user",
+    "workloads/speech_data/build.py": "the cache of the user",
     "workloads/text_data/cache.py": "the cache of the user",
-    "workloads/image_data/cache.py": "the cache of the user",
+    "workloads/image_data/build.py": "the cache of the user",
 }
 WRITES = re.compile(
     r"\.write_(text|bytes)\(|\bopen\((\w+, )?\"(w|x|a|r\+)|\bnp\.save\w*\((?!file\b)|savefig\((?!file\b)"

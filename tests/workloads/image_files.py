@@ -1,9 +1,13 @@
 """Small image folders and batches of CIFAR-10 to read."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from istbench.workloads.image_data.build import DecodedSummary, open_decoded
+from istbench.workloads.prepared import SPLITS, open_summary
 
 CLASSES = ("cat", "dog", "eel")
 
@@ -65,6 +69,13 @@ def batches(root, each, *, binary=False):
         else:
             write_pickle(folder / name, {b"data": images[chosen], b"labels": labels[chosen].tolist()})
     return folder, images.reshape(-1, 3, 32, 32), labels
+
+
+def decoded(source):
+    """The summary and both splits of prepared images."""
+    directory = Path(source.path)
+    summary = open_summary(directory, DecodedSummary)
+    return summary, *(open_decoded(directory, summary, split) for split in SPLITS)
 
 
 def write_pickle(path, value):

@@ -231,7 +231,7 @@ def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path, no_progres
 
 @pytest.mark.usefixtures("one_free_gigabyte")
 def test_points_that_the_disk_cannot_hold_are_refused_before_they_are_drawn(tmp_path, no_progress, monkeypatch):
-    monkeypatch.setattr(MadeUp, "chunks", None)  # an error of its own, if drawn
+    monkeypatch.setattr(MadeUp, "chunks", lambda made_up: None)  # an error of its own, if drawn
     with pytest.raises(UserError, match=r"of 1,000,010,000 points takes .* GB.*1.0 GB are free.*use fewer points"):
         Amazon670k(Amazon670kOptions(points=10**9)).prepare(None, tmp_path, no_progress)
     assert not list(tmp_path.rglob("*.npy"))

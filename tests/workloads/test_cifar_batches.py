@@ -5,18 +5,16 @@ import os
 import pickle
 import shutil
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_files import batches, write_pickle
+from image_files import batches, decoded, write_pickle
 
 from istbench.base.errors import UserError
 from istbench.workloads.cifar10 import Cifar10
 from istbench.workloads.image_data import cifar_batches
-from istbench.workloads.image_data.cache import open_decoded
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
 
 EACH = 4
@@ -36,10 +34,10 @@ def test_both_official_layouts_are_read(tmp_path, no_progress, binary, above):
     assert (source.kind, source.train, source.test) == ("cifar10", 20, 4)
     assert source.seen == "CIFAR-10, 24 of 60,000 images: a subset"
     assert workload.targets == (0.8, 0.85, 0.88, 0.9)
-    summary, train, test = open_decoded(Path(source.path))
+    summary, train, test = decoded(source)
     assert summary.classes == cifar_batches.CLASSES
-    assert np.array_equal(train.images, images[:20])
-    assert np.array_equal(test.images, images[20:])
+    assert np.array_equal(train.samples, images[:20])
+    assert np.array_equal(test.samples, images[20:])
     assert np.array_equal(np.concatenate([train.labels, test.labels]), labels)
 
 
@@ -70,8 +68,8 @@ def test_the_pickles_of_python_3_are_read(tmp_path, no_progress, protocol, kind,
     folder, images, labels = batches(tmp_path / "data", EACH)
     content = {"data": images[:EACH].reshape(EACH, -1).copy(order), "labels": LABELS[kind](labels[:EACH])}
     (folder / "data_batch_1").write_bytes(pickle.dumps(content, protocol=protocol))
-    _, train, _ = open_decoded(Path(Cifar10().prepare(folder, tmp_path / "cache", no_progress).path))
-    assert np.array_equal(train.images, images[:20])
+    _, train, _ = decoded(Cifar10().prepare(folder, tmp_path / "cache", no_progress))
+    assert np.array_equal(train.samples, images[:20])
     assert np.array_equal(train.labels, labels[:20])
 
 

@@ -140,7 +140,7 @@ def test_a_stored_test_split_may_be_gone_after_its_preparation(name, tmp_path):
 
 
 def test_speech_opens_no_test_clip(tmp_path, no_progress):
-    from istbench.workloads.speech_data.cache import feature_writer, prepared
+    from istbench.workloads.speech_data.build import feature_writer, prepared
 
     labels = np.arange(20) % 5
 

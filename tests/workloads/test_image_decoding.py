@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_files import CLASSES, folders, pixels, save
+from image_files import CLASSES, decoded, folders, pixels, save
 from PIL import Image
 from torchvision.datasets.folder import pil_loader
 
 from istbench.base.errors import UserError
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
-from istbench.workloads.image_data import build, cache, decode
-from istbench.workloads.image_data.cache import open_decoded, open_listed
+from istbench.workloads.image_data import build, decode
+from istbench.workloads.image_data.build import ListedSummary, open_listed
 from istbench.workloads.image_data.decode import BrokenImage, cropped, scaled, whole
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
+from istbench.workloads.prepared import SPLITS, open_summary
 
 TINY = ImageNetOptions(model="vgg12", width=4, resolution=32)
 LARGE = ImageNetOptions(model="resnet18", resolution=72)
@@ -154,12 +155,12 @@ def test_images_are_decoded_once(tmp_path, no_progress, monkeypatch):
     assert (told[0], told[-1]) == ((0, 15), (15, 15))
     monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
     assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
-    _, train, test = open_decoded(Path(source.path))
-    assert isinstance(train.images, np.memmap)
-    assert not train.images.flags.writeable
+    _, train, test = decoded(source)
+    assert isinstance(train.samples, np.memmap)
+    assert not train.samples.flags.writeable
     for split, files in (("train", train), ("test", test)):
         paths = sorted((root / split).rglob("*.png"))
-        for path, image in zip(paths, files.images, strict=True):
+        for path, image in zip(paths, files.samples, strict=True):
             assert np.array_equal(np.asarray(Image.open(path)), image.transpose(1, 2, 0))
 
 
@@ -176,9 +177,11 @@ def test_large_images_are_scanned_once_and_listed(tmp_path, no_progress, monkeyp
     source = ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress)
     monkeypatch.setattr(build, "read_file", lambda path: pytest.fail(f"read {path} again"))
     assert ImageNet(LARGE).prepare(root, tmp_path / "cache", no_progress) == source
-    summary, train, test = open_listed(Path(source.path))
-    assert (summary.classes, len(train.paths), len(test.paths)) == (CLASSES, 9, 6)
-    assert train.paths[4] == root / "train" / "dog" / "1.png"
+    directory = Path(source.path)
+    summary = open_summary(directory, ListedSummary)
+    train, test = (open_listed(directory, summary, split) for split in SPLITS)
+    assert (summary.classes, len(train), len(test)) == (CLASSES, 9, 6)
+    assert train.samples[4] == root / "train" / "dog" / "1.png"
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
@@ -224,14 +227,14 @@ def test_a_damaged_cache_is_made_again(tmp_path, no_progress, change):
     source = Cifar10().prepare(root, tmp_path / "cache", no_progress)
     change(Path(source.path))
     with pytest.raises(UserError, match="prepared data is damaged .*: remove .*, and istbench makes it again"):
-        open_decoded(Path(source.path))
+        decoded(source)
     assert Cifar10().prepare(root, tmp_path / "cache", no_progress) == source
-    open_decoded(Path(source.path))
+    decoded(source)
 
 
 def test_images_that_the_disk_cannot_hold_are_refused(tmp_path, no_progress, monkeypatch):
     usage = shutil._ntuple_diskusage(2**40, 2**40 - 10, 10)
-    monkeypatch.setattr(cache.shared.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"15 images takes .*use a lower resolution.*ISTBENCH_CACHE"):
         Cifar10().prepare(folders(tmp_path / "data"), tmp_path / "cache", no_progress)
     with pytest.raises(UserError, match="GB are free in .*; use fewer images"):

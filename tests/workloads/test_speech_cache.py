@@ -17,7 +17,7 @@ from istbench.workloads.base import DataSource
 from istbench.workloads.prepared import open_summary
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build
-from istbench.workloads.speech_data.cache import SpeechSummary, feature_writer, open_split, prepared
+from istbench.workloads.speech_data.build import SpeechSummary, feature_writer, open_split, prepared
 from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
@@ -42,6 +42,10 @@ def prepare(cache, progress, key=None, fill=fill):
     path, summary = prepared(cache, "kind", key or {"a": 1}, WORDS, fill, progress)
     counts = {"train": summary.train, "test": summary.test}
     return DataSource(kind="kind", path=str(path), fingerprint=summary.fingerprint, **counts)
+
+
+def opened(directory, split):
+    return open_split(Path(directory), open_summary(Path(directory), SpeechSummary), split)
 
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -71,10 +75,10 @@ def test_clips_keep_their_order_within_their_split(tmp_path, no_progress):
     source = prepare(tmp_path, no_progress)
     assert (source.train, source.test) == (6, 4)
     for split, members in (("train", ~IS_TEST), ("test", IS_TEST)):
-        arrays = open_split(Path(source.path), split, 35)
-        assert isinstance(arrays.features, np.memmap)
+        arrays = opened(source.path, split)
+        assert isinstance(arrays.samples, np.memmap)
         assert np.array_equal(arrays.labels, LABELS[members])
-        assert np.array_equal(arrays.features, features(0, 10)[members])
+        assert np.array_equal(arrays.samples, features(0, 10)[members])
 
 
 def test_the_second_time_nothing_is_done(tmp_path, no_progress):
@@ -104,9 +108,9 @@ def test_a_damaged_directory_is_made_again(tmp_path, no_progress):
     file = Path(source.path) / "test_features.npy"
     os.truncate(file, 1000)
     with pytest.raises(UserError, match="damaged"):
-        open_split(Path(source.path), "test", 35)
+        opened(source.path, "test")
     assert prepare(tmp_path, no_progress) == source
-    open_split(Path(source.path), "test", 35)
+    opened(source.path, "test")
 
 
 @pytest.mark.processes
@@ -245,11 +249,11 @@ def test_an_array_that_goes_bad_later_is_named(tmp_path, no_progress):
     for content in (b"", b"\x93NUMPY", pickle.dumps(print), header + lying.ljust(117).encode() + b"\n"):
         (directory / "train_labels.npy").write_bytes(content)
         with pytest.raises(UserError, match=f"prepared data is damaged .*: remove {directory}, and istbench"):
-            open_split(directory, "train", 35)
+            opened(directory, "train")
     (directory / "train_labels.npy").unlink()
     os.mkfifo(directory / "train_labels.npy")
     with pytest.raises(UserError, match="prepared data is damaged"):
-        open_split(directory, "train", 35)
+        opened(directory, "train")
 
 
 def test_a_summary_that_goes_bad_later_is_named(tmp_path, no_progress):

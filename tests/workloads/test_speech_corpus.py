@@ -3,7 +3,6 @@
 import multiprocessing
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +10,13 @@ import pytest
 from istbench.base.errors import UserError
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build, espeak, synthetic
-from istbench.workloads.speech_data.synthetic import Corpus, CorpusSettings
+from istbench.workloads.speech_data.synthetic import Corpus
 from istbench.workloads.speech_data.words import WORDS
 
-SMALL = CorpusSettings(clips_per_word=4)
 
-
-def rendered(settings, block=0):
+def rendered():
     """The clips of a block, from a process of its own: int16 [n, 16000]."""
-    command = [sys.executable, "-m", synthetic.__name__, str(block), settings.to_json()]
+    command = [sys.executable, "-m", synthetic.__name__, "0", "4", "0"]
     output = subprocess.run(command, check=True, capture_output=True).stdout
     return np.frombuffer(output, np.int16).reshape(-1, 16_000)
 
@@ -27,7 +24,7 @@ def rendered(settings, block=0):
 @pytest.mark.processes
 def test_one_seed_is_one_corpus_bit_for_bit(tmp_path, no_progress):
     sources = [
-        build.prepare_synthetic(replace(SMALL, seed=seed), tmp_path / name, no_progress)
+        build.prepare_synthetic(Corpus(clips_per_word=4, seed=seed), tmp_path / name, no_progress)
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
     first, same, other = (source.fingerprint for source in sources)
@@ -42,7 +39,7 @@ SMALL_BLOCKS = f"""#!{sys.executable}
 import sys
 from istbench.workloads.speech_data import synthetic
 synthetic.BLOCK_CLIPS, synthetic.CHUNK_CLIPS = 40, 15
-sys.argv = sys.argv[3:]  # without the options of `python -P -m MODULE BLOCK SETTINGS`
+sys.argv = sys.argv[3:]  # without the options of `python -P -m MODULE`
 synthetic.main()
 """
 
@@ -60,8 +57,8 @@ def small_blocks(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_the_number_of_cores_makes_no_difference(tmp_path, no_progress, monkeypatch, small_blocks):
-    two_blocks = replace(SMALL, clips_per_word=2)
-    assert Corpus(two_blocks).blocks == 2
+    two_blocks = Corpus(clips_per_word=2)
+    assert two_blocks.blocks == 2
     fingerprints = set()
     for cores in (1, 3):
         monkeypatch.setattr(build, "cores", lambda cores=cores: cores)
@@ -71,8 +68,8 @@ def test_the_number_of_cores_makes_no_difference(tmp_path, no_progress, monkeypa
 
 @pytest.mark.processes
 def test_a_block_is_the_same_in_every_process():
-    clips = rendered(SMALL)
-    assert np.array_equal(clips, rendered(SMALL))
+    clips = rendered()
+    assert np.array_equal(clips, rendered())
     assert clips.shape == (140, 16_000)
     peaks = np.abs(clips.astype(int)).max(1)
     assert peaks.min() > 0.09 * 32_767
@@ -80,7 +77,7 @@ def test_a_block_is_the_same_in_every_process():
 
 
 def test_voices_and_clips_of_the_splits():
-    corpus = Corpus(replace(SMALL, clips_per_word=20))
+    corpus = Corpus(clips_per_word=20)
     train, test = map(set, corpus.variants)
     assert not train & test
     assert train | test == set(espeak.voice_variants())
@@ -90,7 +87,7 @@ def test_voices_and_clips_of_the_splits():
 
 
 def test_the_smallest_corpus_has_both_splits():
-    corpus = Corpus(replace(SMALL, clips_per_word=2))
+    corpus = Corpus(clips_per_word=2)
     assert corpus.is_test.sum() == (~corpus.is_test).sum() == 35
 
 
@@ -132,7 +129,7 @@ def test_a_renderer_that_fails_is_reported(tmp_path, no_progress, monkeypatch):
 
 @pytest.mark.processes
 def test_a_reader_that_goes_away_stops_the_renderer():
-    command = [sys.executable, "-m", synthetic.__name__, "0", CorpusSettings(clips_per_word=8).to_json()]
+    command = [sys.executable, "-m", synthetic.__name__, "0", "8", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

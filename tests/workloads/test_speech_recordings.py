@@ -191,8 +191,3 @@ def test_a_refused_download_is_one_line(tmp_path, no_progress, monkeypatch):
         Speech().fetch("download", tmp_path, no_progress)
     assert "\n" not in str(caught.value)
     assert downloaded(tmp_path / "speech") is None
-
-
-def test_an_unknown_source_lists_the_known(tmp_path, no_progress):
-    with pytest.raises(UserError, match=r"did you mean 'download'.*Known: download, synthetic"):
-        Speech().fetch("downlaod", tmp_path, no_progress)

@@ -241,8 +241,8 @@ def test_data_is_called_once_to_open_it_and_once_for_each_further_pass(task, tmp
 
 
 def test_a_stream_that_differs_each_time_has_no_fingerprint_of_its_content(task):
-    assert task(code=STREAM).split(True).content()
-    assert not task("float(number)", "float(len(opened))", code=STREAM).split(True).content()
+    assert task(code=STREAM).split(True).content
+    assert not task("float(number)", "float(len(opened))", code=STREAM).split(True).content
 
 
 def test_an_iterable_dataset_without_a_length_is_counted(task):

@@ -1,15 +1,28 @@
-"""Prepare a directory of points, from repository text or synthetic."""
+"""Prepare a directory of points, from repository text or synthetic, and open it.
 
+A prepared directory holds CSR arrays, which every process maps: of both splits, `SPLIT_feature_ends.npy` and
+`SPLIT_label_ends.npy` (int64 [points]), `SPLIT_features.npy` and `SPLIT_labels.npy` (int32), `SPLIT_values.npy`
+(float32), and `prepared.json`.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
 
 from istbench.base.errors import UserError, printable
 from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Units
+from istbench.workloads import prepared as shared
 from istbench.workloads.base import Progress
-from istbench.workloads.extreme_data.cache import DataSetFacts, PointsWriter, Propensity, open_split, prepared
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
+from istbench.workloads.extreme_data.points import Points, Rows
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.prepared import SPLITS, require_room, source_of
+from istbench.workloads.prepared import SPLITS, damaged, map_array, source_of
 
 AMAZON_670K = (135_909, 670_091)
 """Features and labels of Amazon-670K."""
@@ -20,6 +33,150 @@ SYNTHETIC_NOTE = (
     "synthetic points: random features and labels with a long tail, not Amazon's products "
     "(for these, or any data set of the XC repository: --data DIR)"
 )
+VERSION = 1
+KINDS = {
+    "feature_ends": np.int64,
+    "features": np.int32,
+    "values": np.float32,
+    "label_ends": np.int64,
+    "labels": np.int32,
+}
+
+Propensity = Literal["amazon", "wikipedia", "other"]
+
+
+class PointsSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json.
+
+    Attributes:
+        features, labels: numbers of features and labels.
+        propensity: the kind of data set, which determines the propensities of labels.
+    """
+
+    features: Units
+    labels: Units
+    propensity: Propensity
+
+
+class PointsWriter:
+    """Writes the points of both splits in chunks. It uses plain writes, so a full disk raises an error."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files: dict[str, BinaryIO] = {}
+        self._lengths: dict[str, int] = {}
+        for split in SPLITS:
+            for name, kind in KINDS.items():
+                self._files[f"{split}_{name}"] = file = (directory / f"{split}_{name}.npy").open("wb")
+                self._lengths[f"{split}_{name}"] = 0
+                _write_header(file, kind, 0)
+
+    def write(self, split: str, points: Points) -> None:
+        """Append `points` to `split`."""
+        features, labels = points.features, points.labels
+        arrays = {
+            "feature_ends": features.ends + self._lengths[f"{split}_features"],
+            "label_ends": labels.ends + self._lengths[f"{split}_labels"],
+            "features": features.indices,
+            "labels": labels.indices,
+            "values": np.ones(len(features.indices)) if features.values is None else features.values,
+        }
+        for name, array in arrays.items():
+            self._files[f"{split}_{name}"].write(np.ascontiguousarray(array, KINDS[name]).data)
+            self._lengths[f"{split}_{name}"] += len(array)
+
+    def close(self) -> None:
+        """Write the final headers, flush the files to disk and close them."""
+        for name, file in self._files.items():
+            with file:
+                file.seek(0)
+                _write_header(file, KINDS[name.partition("_")[2]], self._lengths[name])
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _write_header(file: BinaryIO, kind: type, length: int) -> None:
+    """Write a header of the same size for any `length`: numpy leaves room for an array to grow."""
+    header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def open_split(directory: Path, split: str) -> Points:
+    """Map the split "train" or "test" of a prepared directory.
+
+    Raises:
+        UserError: if one of its files is missing or damaged.
+    """
+    arrays = {name: map_array(directory, f"{split}_{name}.npy", kind, 1) for name, kind in KINDS.items()}
+    for ends, *entries in (("feature_ends", "features", "values"), ("label_ends", "labels")):
+        last = int(arrays[ends][-1]) if len(arrays[ends]) else 0
+        for name in entries:
+            if len(arrays[name]) != last:
+                raise damaged(directory, f"{split}_{name}.npy has {len(arrays[name])} entries, not {last}")
+    if len(arrays["feature_ends"]) != len(arrays["label_ends"]):
+        raise damaged(directory, f"{split} has features and labels of different points")
+    features = Rows(arrays["feature_ends"], arrays["features"], arrays["values"])
+    return Points(features, Rows(arrays["label_ends"], arrays["labels"]))
+
+
+def _checked_split(directory: Path, summary: PointsSummary, split: str) -> Points:
+    """`open_split`; refuses indices with which a batch would read elsewhere."""
+    points = open_split(directory, split)
+    for rows, columns in ((points.features, summary.features), (points.labels, summary.labels)):
+        if (np.diff(rows.ends, prepend=0) < 0).any():
+            raise damaged(directory, f"{split} has a point that ends before it starts")
+        if len(rows.indices) and not 0 <= rows.indices.min() <= rows.indices.max() < columns:
+            raise damaged(directory, f"{split} has indices outside its {columns} columns")
+    return points
+
+
+def _prepared(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    points: Iterator[tuple[str, Points]],
+    task: str,
+    total: int,
+    progress: Progress,
+    *,
+    features: int,
+    labels: int,
+    propensity: Propensity,
+    needed: int = 0,
+) -> tuple[Path, PointsSummary]:
+    """The prepared directory of (`kind`, `key`) under `cache`, made of `total` points unless it exists.
+
+    Args:
+        key: JSON-ready; everything that determines the content.
+        points: in chunks, each with its split. needed: about their bytes on disk.
+        task: for `progress`.
+
+    Raises:
+        UserError: if `cache` is not writable or the disk is full; and errors of `points`.
+    """
+
+    def make(directory: Path) -> PointsSummary:
+        shared.require_room(directory, needed, f"{total:,} points", "use fewer points")
+        done = 0
+        with closing(PointsWriter(directory)) as writer:
+            for split, chunk in points:
+                writer.write(split, chunk)
+                done += len(chunk)
+                progress(task, done, total)
+        counts = {split: len(open_split(directory, split)) for split in SPLITS}
+        for split, count in counts.items():
+            if count == 0:
+                raise UserError(f"no {split} points: give more points, or files of both splits")
+        names = [f"{split}_{name}.npy" for split in SPLITS for name in KINDS]
+        return PointsSummary(
+            fingerprint=shared.fingerprint(directory, names, f"{features} {labels} {propensity}"),
+            **counts,
+            features=features,
+            labels=labels,
+            propensity=propensity,
+            bytes=shared.sizes(directory),
+        )
+
+    return shared.prepared(cache, kind, VERSION, key, PointsSummary, make, _checked_split, progress)
 
 
 def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
@@ -30,21 +187,19 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
             writable.
     """
     files = find_files(data)
-
-    def facts() -> DataSetFacts:
-        header = files.header
-        kind = _propensity([files.root.name, *(path.name for path in files.files.values())])
-        return DataSetFacts(features=header.features, labels=header.labels, propensity=kind)
-
-    def fill(writer: PointsWriter) -> None:
-        done = 0
-        for split, points in files.points():
-            writer.write(split, points)
-            done += len(points)
-            progress("points read", done, files.header.points)
-
-    key = {**files.cache_key(), "name": files.root.name}
-    path, summary = prepared(cache, "repository", key, facts, fill, progress)
+    header = files.header
+    path, summary = _prepared(
+        cache,
+        "repository",
+        {**files.cache_key(), "name": files.root.name},
+        files.points(),
+        "points read",
+        header.points,
+        progress,
+        features=header.features,
+        labels=header.labels,
+        propensity=_propensity([files.root.name, *(path.name for path in files.files.values())]),
+    )
     _require_labels(files, path)
     official = (summary.features, summary.labels) == AMAZON_670K
     kind, name = ("amazon670k", "Amazon-670K") if official else ("xc_repository", files.root.name)
@@ -73,20 +228,19 @@ def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSou
     Raises:
         UserError: for a cache that is not writable, or a disk without room for them.
     """
-
-    def facts() -> DataSetFacts:
-        return DataSetFacts(features=made_up.features, labels=made_up.labels, propensity="other")
-
-    def fill(writer: PointsWriter) -> None:
-        whole = made_up.points + made_up.test
-        require_room(writer.directory, made_up.bytes_on_disk, f"{whole:,} points", "use fewer points")
-        done = 0
-        for split, points in made_up.chunks():
-            writer.write(split, points)
-            done += len(points)
-            progress("synthetic points", done, whole)
-
-    path, summary = prepared(cache, "synthetic", asdict(made_up), facts, fill, progress)
+    path, summary = _prepared(
+        cache,
+        "synthetic",
+        asdict(made_up),
+        made_up.chunks(),
+        "synthetic points",
+        made_up.points + made_up.test,
+        progress,
+        features=made_up.features,
+        labels=made_up.labels,
+        propensity="other",
+        needed=made_up.bytes_on_disk,
+    )
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC points", unit="points", note=SYNTHETIC_NOTE)
 
 

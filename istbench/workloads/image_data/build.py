@@ -1,34 +1,50 @@
-"""Prepare a directory from a user's images, or from synthetic ones.
+"""Prepare a directory from a user's images or from synthetic ones, and open it.
 
-All files are decoded once, to find and name the broken ones before training.
+All files are decoded once, to find and name the broken ones before training. A directory of decoded images, which
+every process maps, holds `train_images.npy`, `train_labels.npy`, the same for the test split, and `prepared.json`.
+A directory of listed files, which are decoded for each batch, has `train_paths.npy` in place of the images.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from istbench.base.errors import UserError, printable
 from istbench.base.machine import cores
+from istbench.base.options.numbers import Natural
 from istbench.workloads.base import DataSource, Progress
-from istbench.workloads.image_data.cache import (
-    VERSION,
-    DecodedSummary,
-    ListedSummary,
-    image_writer,
-    listed_images,
-    prepared_decoded,
-    write_list,
-)
 from istbench.workloads.image_data.cifar_batches import CLASSES, IMAGES, SIDE, CifarBatches
 from istbench.workloads.image_data.decode import BrokenImage, Pixels, in_order, read_file, scaled, whole
-from istbench.workloads.image_data.folders import ImageFiles
+from istbench.workloads.image_data.folders import MOST_CLASSES, ImageFiles
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.prepared import SPLITS, prepared, require_room, sizes, source_of, utf8_name
+from istbench.workloads.prepared import (
+    SPLITS,
+    Labelled,
+    SplitWriter,
+    Summary,
+    damaged,
+    fingerprint,
+    labelled,
+    map_array,
+    open_summary,
+    prepared,
+    require_room,
+    sizes,
+    source_of,
+    utf8_name,
+)
+
+VERSION = 3
+"""Part of every cache key. Raise it when the pixels of an image or the other arrays change."""
+LARGEST_DECODED = 64
+"""Images up to this resolution are stored decoded."""
 
 SYNTHETIC_NOTE = (
     "synthetic image data: random textures, not photographs "
@@ -37,6 +53,144 @@ SYNTHETIC_NOTE = (
 _CHUNK = 256  # images that a thread decodes at a time
 _SHOWN = 3  # names of broken images
 _TASK = "images decoded"
+_COUNTED = 4_096  # images whose levels are counted at a time
+_NAMES = "surrogateescape"  # keeps file names of any bytes
+
+ClassName = Annotated[str, Meta(min_length=1, max_length=255)]
+Level = Annotated[float, Meta(ge=0, le=255)]
+Spread = Annotated[float, Meta(ge=1, le=255)]
+
+
+class _Summary(Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    classes: Annotated[tuple[ClassName, ...], Meta(min_length=2, max_length=MOST_CLASSES)]
+    converted: Natural
+
+
+class DecodedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json for decoded images.
+
+    Attributes:
+        classes: in the order of their labels.
+        converted, resized: numbers of images in both splits that were not RGB, or not of this size.
+        resolution: height and width. mean, deviation: of the training pixels for each colour, 0 to 255.
+    """
+
+    resized: Natural
+    resolution: Annotated[int, Meta(ge=8, le=LARGEST_DECODED)]
+    mean: tuple[Level, Level, Level]
+    deviation: tuple[Spread, Spread, Spread]
+
+
+class ListedSummary(_Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json for listed files, which were all decoded once as a check.
+
+    Attributes:
+        classes: in the order of their labels. converted: number of images that are not RGB. root: folder of the
+            paths.
+    """
+
+    root: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+def open_classes(directory: Path) -> tuple[str, ...]:
+    """The classes of a prepared directory of either kind, in the order of their labels.
+
+    Raises:
+        UserError: if its summary is missing or damaged.
+    """
+    kind = DecodedSummary if (directory / "train_images.npy").exists() else ListedSummary
+    return open_summary(directory, kind).classes
+
+
+def image_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray, resolution: int) -> SplitWriter:
+    """A writer for images, uint8 [b, 3, resolution, resolution], with classes `labels` and splits `is_test`."""
+    shape = (3, resolution, resolution)
+    needed = len(labels) * 3 * resolution**2
+    way_out = "use a lower resolution"
+    require_room(directory, needed, f"{len(labels):,} images", way_out)
+    return SplitWriter(directory, labels, is_test, name="images", shape=shape, kind=np.uint8)
+
+
+def prepared_decoded(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    classes: tuple[str, ...],
+    resolution: int,
+    fill: Callable[[Path], tuple[int, int]],
+    progress: Progress,
+) -> tuple[Path, DecodedSummary]:
+    """The directory of decoded images of (`kind`, `key`) under `cache`. `fill` makes it unless it exists.
+
+    Args:
+        key: JSON-ready; everything that determines the content.
+        fill: writes the arrays of both splits into a directory; returns the numbers of images that it converted to
+            RGB, and that it scaled.
+
+    Raises:
+        UserError: if `cache` is not writable or the disk is full.
+    """
+
+    def make(directory: Path) -> DecodedSummary:
+        converted, resized = fill(directory)
+        counts = {split: len(_open_images(directory, split, resolution)) for split in SPLITS}
+        names = [f"{split}_{part}.npy" for split in SPLITS for part in ("images", "labels")]
+        mean, deviation = _statistics(_open_images(directory, "train", resolution))
+        return DecodedSummary(
+            fingerprint=fingerprint(directory, names),
+            classes=classes,
+            **counts,
+            converted=converted,
+            resized=resized,
+            resolution=resolution,
+            mean=mean,
+            deviation=deviation,
+            bytes=sizes(directory),
+        )
+
+    key = {**key, "resolution": resolution}
+    return prepared(cache, kind, VERSION, key, DecodedSummary, make, open_decoded, progress)
+
+
+def open_decoded(directory: Path, summary: DecodedSummary, split: str) -> Labelled:
+    """Map `split` of decoded images: uint8 [n, 3, resolution, resolution].
+
+    Raises:
+        UserError: if one of its files is missing or damaged.
+    """
+    images = _open_images(directory, split, summary.resolution)
+    return labelled(directory, split, images, len(summary.classes), "classes")
+
+
+def open_listed(directory: Path, summary: ListedSummary, split: str) -> Labelled:
+    """The paths of the images of `split`.
+
+    Raises:
+        UserError: if one of its files is missing or damaged.
+    """
+    blob = map_array(directory, f"{split}_paths.npy", np.uint8, 1).tobytes()
+    paths = [Path(summary.root, name) for name in blob.decode(errors=_NAMES).split("\0")]
+    return labelled(directory, split, paths, len(summary.classes), "classes")
+
+
+def _open_images(directory: Path, split: str, resolution: int) -> np.ndarray:
+    images = map_array(directory, f"{split}_images.npy", np.uint8, 4)
+    if images.shape[1:] != (3, resolution, resolution):
+        raise damaged(directory, f"{split}_images.npy has images of {images.shape[1:]}")
+    return images
+
+
+def _statistics(images: np.ndarray) -> tuple[Any, Any]:
+    """Mean and standard deviation of every colour, from exact counts of its levels."""
+    counts = np.zeros((3, 256), np.int64)
+    for first in range(0, len(images), _COUNTED):
+        chunk = images[first : first + _COUNTED]
+        for colour in range(3):
+            counts[colour] += np.bincount(chunk[:, colour].reshape(-1), minlength=256)
+    levels, total = np.arange(256), counts.sum(1)
+    mean = counts @ levels / total
+    deviation = np.sqrt(np.maximum(counts @ levels**2 / total - mean**2, 1.0))
+    return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
 def prepare_decoded(
@@ -83,7 +237,9 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
             pass
         for split, members in zip(SPLITS, (~files.is_test, files.is_test), strict=True):
             names = [str(files.paths[place].relative_to(files.root)) for place in np.flatnonzero(members).tolist()]
-            write_list(directory, split, names, files.labels[members])
+            blob = "\0".join(names).encode(errors=_NAMES)
+            np.save(directory / f"{split}_paths.npy", np.frombuffer(blob, np.uint8))
+            np.save(directory / f"{split}_labels.npy", files.labels[members].astype(np.int64))
         tests = int(files.is_test.sum())
         return ListedSummary(
             fingerprint=scan.fingerprint,
@@ -95,9 +251,8 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
             bytes=sizes(directory),
         )
 
-    path, summary = prepared(
-        cache, "image_files", VERSION, files.cache_key(), ListedSummary, make, listed_images, progress
-    )
+    key = files.cache_key()
+    path, summary = prepared(cache, "image_files", VERSION, key, ListedSummary, make, open_listed, progress)
     name, note = f"images in {files.shown_name}", _conversions(summary)
     return source_of(path, summary, kind="image_folders", name=name, unit="images", note=note)
 
@@ -116,10 +271,8 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
             read.append(images)
             labels.append(classes)
         with closing(image_writer(directory, np.concatenate(labels), batches.is_test, SIDE)) as writer:
-            first = 0
-            for images in read:
-                writer.write(first, images)
-                first += len(images)
+            for number, images in enumerate(read):
+                writer.write(number * len(images), images)
         return 0, 0
 
     path, summary = prepared_decoded(cache, "cifar10", batches.cache_key(), CLASSES, SIDE, fill, progress)

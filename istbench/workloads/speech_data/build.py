@@ -1,32 +1,124 @@
-"""Prepare a directory of features, from recorded or synthetic clips."""
+"""Prepare a directory of features, from recorded or synthetic clips, and open it.
+
+A prepared directory holds `train_features.npy`, `train_labels.npy`, `train_mean.npy`, `test_features.npy`,
+`test_labels.npy` and `prepared.json`. Every process maps it.
+"""
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
+from istbench.base.options.numbers import Natural
+from istbench.workloads import prepared as shared
 from istbench.workloads.base import DataSource, Progress
-from istbench.workloads.prepared import source_of
+from istbench.workloads.prepared import SPLITS, Labelled, SplitWriter, damaged, labelled, map_array, source_of
 from istbench.workloads.speech_data import espeak, synthetic
-from istbench.workloads.speech_data.cache import SpeechSummary, feature_writer, prepared, require_room
-from istbench.workloads.speech_data.features import extractor
+from istbench.workloads.speech_data.features import FEATURES, VERSION, extractor
 from istbench.workloads.speech_data.recordings import find_recordings
-from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus, CorpusSettings
-from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
+from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus
+from istbench.workloads.speech_data.words import CLIP_SAMPLES, MOST_WORDS, WORDS
 
 SYNTHETIC_NOTE = (
     "synthetic speech data: words spoken by eSpeak NG, not recordings "
     "(for these: --data DIR, or `istbench data speech --source download`)"
 )
+_MEAN = "train_mean.npy"
 _RECORDED_CHUNK = 256
 _CLIP_BYTES = CLIP_SAMPLES * 2
+
+Word = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class SpeechSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of prepared.json.
+
+    Attributes:
+        words: the words in the order of their labels.
+        converted: number of clips in both splits that were not 16 kHz mono.
+    """
+
+    words: Annotated[tuple[Word, ...], Meta(min_length=2, max_length=MOST_WORDS)]
+    converted: Natural
+
+
+def open_split(directory: Path, summary: SpeechSummary, split: str) -> Labelled:
+    """Map the features of `split`, float32 [n, 4096].
+
+    Raises:
+        UserError: if one of its files is missing or damaged.
+    """
+    features = map_array(directory, f"{split}_features.npy", np.float32, 2)
+    if features.shape[1] != FEATURES:
+        raise damaged(directory, f"{split}_features.npy has {features.shape[1]} features of a clip")
+    return labelled(directory, split, features, len(summary.words), "words")
+
+
+def open_mean(directory: Path) -> np.ndarray:
+    """The mean features of the training clips of a prepared directory, float32 [4096] in dB.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    mean = np.array(map_array(directory, _MEAN, np.float32, 1))
+    if mean.shape != (FEATURES,) or not np.isfinite(mean).all():
+        raise damaged(directory, f"{_MEAN} does not have {FEATURES} numbers")
+    return mean
+
+
+def prepared(
+    cache: Path,
+    kind: str,
+    key: Mapping[str, Any],
+    words: tuple[str, ...],
+    fill: Callable[[Path], int],
+    progress: Progress,
+) -> tuple[Path, SpeechSummary]:
+    """The prepared directory of (`kind`, `key`) under `cache`. `fill(directory)` makes it unless it exists.
+
+    Args:
+        key: JSON-ready; everything that determines the content.
+        words: in the order of their labels.
+        fill: writes the arrays of both splits into an empty directory; returns the number of converted clips.
+
+    Raises:
+        UserError: if `cache` is not writable or the disk is full.
+    """
+
+    def make(directory: Path) -> SpeechSummary:
+        converted = fill(directory)
+        train, test = (map_array(directory, f"{split}_features.npy", np.float32, 2) for split in SPLITS)
+        names = [f"{split}_{part}.npy" for split in SPLITS for part in ("features", "labels")]
+        fingerprint = shared.fingerprint(directory, names)
+        np.save(directory / _MEAN, train.mean(0, dtype=np.float64).astype(np.float32))
+        return SpeechSummary(
+            fingerprint=fingerprint,
+            words=words,
+            train=len(train),
+            test=len(test),
+            converted=converted,
+            bytes=shared.sizes(directory),
+        )
+
+    def opened(directory: Path, summary: SpeechSummary, split: str) -> Labelled:
+        open_mean(directory)  # refuses a damaged one
+        return open_split(directory, summary, split)
+
+    return shared.prepared(cache, kind, VERSION, key, SpeechSummary, make, opened, progress)
+
+
+def feature_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray) -> SplitWriter:
+    """A writer for features of clips, float32 [b, 4096], with words `labels` and splits `is_test`."""
+    return SplitWriter(directory, labels, is_test, name="features", shape=(FEATURES,), kind=np.float32)
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
@@ -38,7 +130,7 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     recordings = find_recordings(data)
 
     def fill(directory: Path) -> int:
-        require_room(directory, len(recordings.paths), "make room there")
+        _require_room(directory, len(recordings.paths), "make room there")
         converted = 0
 
         def chunks() -> Iterator[tuple[int, np.ndarray]]:
@@ -56,8 +148,8 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     return source_of(path, summary, kind=kind, name=name, unit="clips", note=note, whole=whole)
 
 
-def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress) -> DataSource:
-    """Prepare features of the synthetic corpus of `settings` under `cache`.
+def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSource:
+    """Prepare features of the clips of `corpus` under `cache`.
 
     Raises:
         UserError: if it is not in `cache` and eSpeak NG is missing, or the cache is not writable.
@@ -65,14 +157,17 @@ def prepare_synthetic(settings: CorpusSettings, cache: Path, progress: Progress)
 
     def fill(directory: Path) -> int:
         espeak.require()
-        corpus = Corpus(settings)
-        require_room(directory, corpus.size, "use fewer clips_per_word")
+        _require_room(directory, corpus.size, "use fewer clips_per_word")
         clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
         _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
         return 0
 
-    path, summary = prepared(cache, "synthetic", asdict(settings), WORDS, fill, progress)
+    path, summary = prepared(cache, "synthetic", asdict(corpus), WORDS, fill, progress)
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
+
+
+def _require_room(directory: Path, clips: int, way_out: str) -> None:
+    shared.require_room(directory, clips * FEATURES * 4, f"{clips:,} clips", way_out)
 
 
 def _conversion_note(summary: SpeechSummary) -> str:
@@ -119,7 +214,8 @@ class _Renderer:
 
     def __init__(self, corpus: Corpus, block: int) -> None:
         self._clips = corpus.block_range(block)
-        command = [sys.executable, "-P", "-m", synthetic.__name__, str(block), corpus.settings.to_json()]
+        numbers = (block, corpus.clips_per_word, corpus.seed)
+        command = [sys.executable, "-P", "-m", synthetic.__name__, *map(str, numbers)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
 

@@ -4,10 +4,10 @@ A prepared directory holds `train_symbols.npy` and `test_symbols.npy` (uint16 [s
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from istbench.base.errors import UserError
@@ -43,8 +43,7 @@ class TextSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fiel
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Numbered:
+class Numbered(NamedTuple):
     """A text as numbers of symbols, uint16, in two splits; other fields as in `TextSummary`."""
 
     train: np.ndarray
@@ -70,8 +69,7 @@ def numbered(codes: np.ndarray, symbols: Symbols, place: str, test_percent: int)
             f"{100 - test_percent} % and a test part; give more text"
         )
     if symbols == "bytes":
-        train, test = codes[:cut].astype(np.uint16), codes[cut:].astype(np.uint16)
-        return Numbered(train=train, test=test, symbols=_BYTES)
+        return Numbered(codes[:cut].astype(np.uint16), codes[cut:].astype(np.uint16), _BYTES)
     known = np.unique(codes[:cut])
     if len(known) >= _MOST_SYMBOLS:
         raise UserError(
@@ -82,25 +80,10 @@ def numbered(codes: np.ndarray, symbols: Symbols, place: str, test_percent: int)
     numbers[known] = np.arange(len(known), dtype=np.uint16)
     train, test = numbers[codes[:cut]], numbers[codes[cut:]]
     unknown = int((test == len(known)).sum())
-    return Numbered(
-        train=train,
-        test=test,
-        symbols=len(known) + (unknown > 0),
-        unknown=unknown,
-        vocabulary="".join(map(chr, known.tolist())),
-    )
+    return Numbered(train, test, len(known) + (unknown > 0), unknown, "".join(map(chr, known.tolist())))
 
 
-class _Read(NamedTuple):
-    """A text in memory: its symbols, its fingerprint, and its kind and name as in `DataSource`."""
-
-    numbered: Numbered
-    fingerprint: str
-    kind: str
-    name: str
-
-
-_unprepared: dict[str, _Read] = {}  # the last text that `count_symbols` read, until it is prepared
+_unprepared: dict[str, tuple[Numbered, TextSummary]] = {}  # the last text of `count_symbols`, until it is prepared
 _counts: dict[str, int] = {}
 
 
@@ -114,7 +97,7 @@ def count_symbols(text: TextFiles, symbols: Symbols, test_percent: int) -> int:
     if key not in _counts:
         _unprepared.clear()
         _unprepared[key] = _read(text, symbols, test_percent)
-        _counts[key] = _unprepared[key].numbered.symbols
+        _counts[key] = _unprepared[key][0].symbols
     return _counts[key]
 
 
@@ -130,27 +113,14 @@ def prepare_text(
 
     def make(directory: Path) -> TextSummary:
         progress("text read", 0, 1)
-        found, fingerprint, kind, name = _unprepared.get(str(key)) or _read(text, symbols, test_percent)
+        found, summary = _unprepared.get(str(key)) or _read(text, symbols, test_percent)
         for split, array in zip(SPLITS, (found.train, found.test), strict=True):
             np.save(directory / f"{split}_symbols.npy", array)
             sync(directory / f"{split}_symbols.npy")
         progress("text read", 1, 1)
-        return TextSummary(
-            fingerprint=fingerprint,
-            train=len(found.train),
-            test=len(found.test),
-            symbols=found.symbols,
-            unknown=found.unknown,
-            vocabulary=found.vocabulary,
-            kind=kind,
-            name=name,
-            bytes=shared.sizes(directory),
-        )
+        return msgspec.structs.replace(summary, bytes=shared.sizes(directory))
 
-    made = shared.prepared(
-        cache, "text", VERSION, key, TextSummary, make,
-        lambda directory, summary, split: len(open_split(directory, split, summary.symbols)), progress,
-    )  # fmt: skip
+    made = shared.prepared(cache, "text", VERSION, key, TextSummary, make, open_split, progress)
     _unprepared.clear()
     return made
 
@@ -159,24 +129,34 @@ def _key(text: TextFiles, symbols: Symbols, test_percent: int) -> dict[str, Any]
     return {"symbols": symbols, "test_percent": test_percent, "place": text.place, **text.cache_key()}
 
 
-def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> _Read:
+def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[Numbered, TextSummary]:
+    """The symbols of `text` and their summary, without the sizes of files."""
     decoded = symbols == "characters"
     whole = text.read(decoded=decoded)
     found = numbered(whole.codes(decoded=decoded), symbols, text.place, test_percent)
-    fingerprint = hashlib.sha256(symbols.encode() + b"\n" + whole.content).hexdigest()
-    return _Read(found, fingerprint, whole.kind, whole.name)
+    return found, TextSummary(
+        fingerprint=hashlib.sha256(symbols.encode() + b"\n" + whole.content).hexdigest(),
+        train=len(found.train),
+        test=len(found.test),
+        symbols=found.symbols,
+        unknown=found.unknown,
+        vocabulary=found.vocabulary,
+        kind=whole.kind,
+        name=whole.name,
+        bytes={},
+    )
 
 
-def open_split(directory: Path, split: str, symbols: int) -> np.ndarray:
-    """Map the symbols of `split`, uint16 [symbols], all below `symbols`.
+def open_split(directory: Path, summary: TextSummary, split: str) -> np.ndarray:
+    """Map the symbols of `split`, uint16 [symbols].
 
     Raises:
         UserError: if the file is missing or damaged.
     """
     name = f"{split}_symbols.npy"
     array = map_array(directory, name, np.uint16, 1)
-    if len(array) and int(array.max()) >= symbols:
-        raise damaged(directory, f"{name} has symbols outside its {symbols}")
+    if len(array) and int(array.max()) >= summary.symbols:
+        raise damaged(directory, f"{name} has symbols outside its {summary.symbols}")
     return array
 
 
