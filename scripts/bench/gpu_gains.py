@@ -33,8 +33,8 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_
 from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.figures import SpeedUpFigure
-from istbench.studies.reproduce.p3 import PAPER, SOURCE
 from istbench.studies.reproduce.paper import Subject
+from istbench.studies.reproduce.papers import PAPERS
 from istbench.studies.reproduce.replayed_gains import (
     BANDWIDTHS,
     BASELINE,
@@ -61,6 +61,8 @@ from istbench.studies.reproduce.replayed_gains import (
 )
 from istbench.studies.reproduce.sending_ratio import ratio_plots, ratio_tables
 
+EXTENT = PAPERS["p3"].experiments[0].at["laptop"]
+SOURCE = "P3 (arXiv 1905.03960)"
 _SHOWN = (1, 2, 4, 8, 15, 30)  # Gbit/s
 _SETTINGS = (
     ESTIMATED,
@@ -96,7 +98,7 @@ def main() -> None:
 
 def redraw(path: Path, target: Path) -> str:
     """Write ratio.csv and the picture of the replayed seconds in `path` into `target`; returns the tables."""
-    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Overrides(), (), ())
+    subjects = subjects_of(EXTENT, Overrides(), (), ())
     pairs = published_beside(SOURCE, subjects)
     parameters = {name: parameters_of(one) for name, one in {network_of(one): one for one in subjects}.items()}
     curves = {
@@ -150,7 +152,7 @@ def study(
 
     bandwidths: of the links, Gbit/s. settings: estimates of the GPU and of the cost of a message, beside ours.
     """
-    subjects = subjects_of(PAPER.experiments[0].at["laptop"], Overrides(), runs, ())
+    subjects = subjects_of(EXTENT, Overrides(), runs, ())
     recorded = {name: records[0] for name, records in read_by_seed(subjects)[0].items()}
     if not recorded:
         return (), ()

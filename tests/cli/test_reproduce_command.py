@@ -36,9 +36,7 @@ def toys(request, monkeypatch, tmp_path):
         workload="toy", methods=(("ddp", {}), ("ist", {"local_steps": 2})), nodes=(2,), seeds=(0, 1),
         run={"steps": steps, "eval_every": steps // 4},
     )  # fmt: skip
-    measure = curves.Curves(
-        sources=("Toys",), workload="toy", clock=MeasuredClock(), picture="points", title="Points"
-    )
+    measure = curves.Curves(sources=("Toys",), workload="toy", clock=MeasuredClock(), title="Points")
     extent = Extent(
         cells=(Cells(suite=suite, hours=0.01),),
         measure=measure,
@@ -83,7 +81,7 @@ def test_a_paper_is_trained_once_and_ends_in_ours_beside_published(istbench, toy
     assert "not reached, best" in printed
     assert "Differs, width: narrow." in printed
     assert {path.name for path in (toys / "report").iterdir()} == {
-        "ist-laptop.md", "ist-laptop.csv", "points.png", "points.svg",
+        "ist-laptop.md", "ist-laptop.csv", "toy.png", "toy.svg",
     }  # fmt: skip
     assert istbench(*asked, "--report", "--only", "points")[0] == 0
     (damaged, *_) = (toys / "runs").glob("*/events.jsonl")

@@ -5,7 +5,8 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+
+import msgspec
 
 from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile, at_bandwidth, bandwidth_text, load_profile
@@ -43,15 +44,7 @@ class ClockedSubjects:
     problems: tuple[str, ...] = ()
 
 
-class Clock(Protocol):
-    """A clock of our seconds."""
-
-    def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
-        """The `subjects` on this clock; it may be fitted to some of the published `figures`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredClock:
+class MeasuredClock(msgspec.Struct, frozen=True, kw_only=True, tag="measured"):
     """Train seconds, as measured on the machines that trained."""
 
     def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
@@ -87,8 +80,7 @@ class FittedPoint:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayedClock:
+class ReplayedClock(msgspec.Struct, frozen=True, kw_only=True, tag="replayed"):
     """Seconds of replays on a cluster.
 
     Attributes:
@@ -102,7 +94,7 @@ class ReplayedClock:
     fitted: tuple[FittedPoint, FittedPoint] | None = None
 
     def put(self, subjects: Sequence[Subject], figures: Sequence[Figure]) -> ClockedSubjects:
-        """Replay every run of `subjects`; see `Clock.put`."""
+        """Replay every run of `subjects`, on a clock that may be fitted to some of the published `figures`."""
         profile = load_profile(self.cluster)
         if self.bandwidth is not None:
             profile = at_bandwidth(profile, self.bandwidth)
@@ -157,6 +149,10 @@ def _replays(runs: Sequence[Run], profile: ClusterProfile, problems: list[str]) 
         except UserError as error:
             problems.append(f"{run.header.cell}: {error}")
     return moved
+
+
+Clock = MeasuredClock | ReplayedClock
+"""A clock of our seconds."""
 
 
 def _replay(run: Run, profile: ClusterProfile) -> Run:

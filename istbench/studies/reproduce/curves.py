@@ -3,7 +3,8 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
@@ -21,19 +22,17 @@ _FITTED = " (fitted)"
 _PARALLEL = "ddp"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curves:
+class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
     """Published seconds to levels of a metric, and published speed-ups to a level.
 
     Attributes:
         sources: names of the papers whose figures count. workload: theirs.
-        clock: of our seconds. picture: stem of the picture's file. title: of the picture.
+        clock: of our seconds. title: of the picture, whose file has the name of the workload.
     """
 
     sources: tuple[str, ...]
     workload: str
     clock: Clock
-    picture: str
     title: str
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
@@ -83,7 +82,7 @@ class Curves:
             panels.append(Panel(title=network or self.workload, series=tuple(series)))
         first = trained[0][0]
         yield Plot(
-            stem=self.picture,
+            stem=self.workload,
             title=self.title,
             subtitle=f"{timed.difference.text} Published: dotted lines. "
             f"Data: {', '.join(sorted(data_of(one for _, one in trained)))}",

@@ -1,7 +1,8 @@
 """Final values of a metric beside those of a paper."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+
+import msgspec
 
 from istbench.report.tables.numbers import metric_value
 from istbench.studies.reproduce.curves import node_differences, published_notes
@@ -11,8 +12,7 @@ from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Su
 from istbench.studies.reproduce.values import estimate_of, finals_of, range_text
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finals:
+class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
     """Published final values of metrics. A figure that names no options stands beside every row of its method.
 
     Attributes:
@@ -20,7 +20,7 @@ class Finals:
     """
 
     sources: tuple[str, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: dict[str, str] = {}
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""

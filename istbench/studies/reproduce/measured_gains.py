@@ -1,7 +1,8 @@
 """Samples a second of a method over those of another one, measured, beside the published speed-ups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from istbench.report.tables.numbers import number
 from istbench.results.stats import estimate
@@ -13,8 +14,7 @@ from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Di
 from istbench.studies.reproduce.values import range_text
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredGains:
+class MeasuredGains(msgspec.Struct, frozen=True, kw_only=True, tag="measured_gains"):
     """Published speed-ups in samples a second, beside the train seconds of our runs.
 
     sources: names of the papers whose figures count.

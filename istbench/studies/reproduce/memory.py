@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.tables.numbers import number
@@ -12,8 +14,7 @@ from istbench.studies.reproduce.matching import network_words
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedMemory:
+class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True, tag="memory"):
     """The networks that fit on a node, by plan, without a run.
 
     Attributes:

@@ -170,22 +170,6 @@ class Experiment:
     at: Mapping[Scale, Extent]
 
 
-def experiment(
-    name: str,
-    title: str,
-    laptop: tuple[Sequence[Cells], Measure, Sequence[Difference]],
-    paper: tuple[Sequence[Cells], Measure, Sequence[Difference]],
-    *,
-    needs_data: tuple[bool, bool] = (False, False),
-) -> Experiment:
-    """An experiment by its cells, its measure and its differences at both scales; whether each needs real data."""
-    of_laptop, of_paper = (
-        Extent(cells=tuple(cells), measure=measure, differs=tuple(differs), needs_data=needs)
-        for (cells, measure, differs), needs in zip((laptop, paper), needs_data, strict=True)
-    )
-    return Experiment(name=name, title=title, at={"laptop": of_laptop, "paper": of_paper})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Paper:
     """A paper. name: on the command line. title: for readers, with its source."""

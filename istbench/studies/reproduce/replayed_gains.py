@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -208,8 +209,7 @@ class Gains:
         return max((self.gain(label, bandwidth), bandwidth) for bandwidth in self.seconds[label])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayedGains:
+class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gains"):
     """P3's speed-ups over the parameter server, replayed on machines with one Quadro P4000 each.
 
     Traces recorded here have their computing stretched to an estimate of that GPU. Nothing is fitted.

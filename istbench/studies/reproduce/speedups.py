@@ -3,7 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text, value_text
@@ -25,8 +26,7 @@ from istbench.studies.reproduce.values import (
 _SHARE_OF_BEST = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedUps:
+class SpeedUps(msgspec.Struct, frozen=True, kw_only=True, tag="speedups"):
     """Published speed-ups for which the paper names no level.
 
     Ours are to 95 % of the best value that the other method reaches.

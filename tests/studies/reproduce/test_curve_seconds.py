@@ -31,7 +31,7 @@ def extent(clock, seeds=1, methods=METHODS):
         workload="speech", methods=methods, nodes=(8,), seeds=tuple(range(seeds)), workload_options={"layers": 2},
         run={"epochs": 30},
     )  # fmt: skip
-    measure = Curves(sources=(CURVES, "IST project page"), workload="speech", clock=clock, picture="p", title="t")
+    measure = Curves(sources=(CURVES, "IST project page"), workload="speech", clock=clock, title="t")
     return Extent(
         cells=(Cells(suite=suite),), measure=measure, differs=(Difference(aspect="width", text="ours is narrow."),)
     )

@@ -6,8 +6,10 @@ from p3_runs import write_p3_run, write_p3_runs
 
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
-from istbench.studies.reproduce.p3 import PAPER, SOURCE
+from istbench.studies.reproduce.papers import PAPERS
 from istbench.studies.reproduce.replayed_gains import ReplayedGains, levelled
+
+PAPER, SOURCE = PAPERS["p3"], "P3 (arXiv 1905.03960)"
 
 
 @pytest.fixture
