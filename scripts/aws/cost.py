@@ -9,7 +9,7 @@ table in docs/clouds.md:
 from collections import defaultdict
 
 from istbench.cluster.profile import load_profile
-from istbench.studies.reproduce.figures import read_figures
+from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 
 MACHINES = {"speech": "m5.2xlarge", "cifar10": "p3.2xlarge", "imagenet": "p3.2xlarge"}
@@ -19,7 +19,7 @@ def main() -> None:
     """Print the table."""
     seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     nodes: dict[tuple[str, str], int] = {}
-    for figure in read_figures(PUBLISHED / "figures.csv"):
+    for figure in read_rows(PUBLISHED / "figures.csv", Figure):
         if figure.seconds is not None and figure.nodes is not None:
             key = (figure.workload, " ".join(f"{name}={value}" for name, value in figure.options.items()))
             seconds[key][figure.label] = max(seconds[key].get(figure.label, 0.0), figure.seconds)

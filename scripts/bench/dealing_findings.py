@@ -13,7 +13,7 @@ from istbench.node.registry import load_workload
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.row_time import ranges_overlap
 from istbench.results.load import Run
-from istbench.studies.reproduce.figures import read_figures
+from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.matching import has
 from istbench.studies.reproduce.paper import PUBLISHED
 
@@ -245,7 +245,7 @@ def beside_paper(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[str]:
     options, source = head.config.workload_options, head.data_source
     figures = [
         figure
-        for figure in read_figures(PUBLISHED / "figures.csv")
+        for figure in read_rows(PUBLISHED / "figures.csv", Figure)
         if figure.value is not None
         and (figure.workload, figure.metric) == (head.workload, head.metric)
         and has(options, figure.options)

@@ -7,9 +7,8 @@
     python scripts/bench/gpu_gains.py results/paper-p3/gains.csv results/paper-p3       # ratio.* alone, no replay
 
 `istbench reproduce p3` puts the largest gain of each configuration beside the published one. This program replays
-the same traces, of the first seed, with every bandwidth and setting. Writes tables.md and the pictures. From a
-gains.csv, which has replayed seconds, it makes the tables and picture over the ratio of sending to computing, and
-ratio.csv.
+the same traces, of the first seed, with every bandwidth and setting. Writes tables.md and the pictures, also those
+over the ratio of sending to computing. From a gains.csv, which has replayed seconds, it makes these and ratio.csv.
 """
 
 import argparse
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sending_ratio import ratio_curve, ratio_plots, ratio_tables
 
 from istbench.cluster.trace import COMPUTE, Trace
 from istbench.cluster.trace_file import load_trace
@@ -33,9 +33,7 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_
 from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.figures import SpeedUpFigure
-from istbench.studies.reproduce.paper import Subject
-from istbench.studies.reproduce.papers import PAPERS
-from istbench.studies.reproduce.replayed_gains import (
+from istbench.studies.reproduce.gains import (
     BANDWIDTHS,
     BASELINE,
     BATCH,
@@ -53,13 +51,13 @@ from istbench.studies.reproduce.replayed_gains import (
     model_of,
     network_of,
     published_beside,
-    ratio_curve,
     read_by_seed,
     replayed,
     seconds_a_step,
     steps_of,
 )
-from istbench.studies.reproduce.sending_ratio import ratio_plots, ratio_tables
+from istbench.studies.reproduce.paper import Subject
+from istbench.studies.reproduce.papers import PAPERS
 
 EXTENT = PAPERS["p3"].experiments[0].at["laptop"]
 SOURCE = "P3 (arXiv 1905.03960)"
@@ -99,7 +97,7 @@ def main() -> None:
 def redraw(path: Path, target: Path) -> str:
     """Write ratio.csv and the picture of the replayed seconds in `path` into `target`; returns the tables."""
     subjects = subjects_of(EXTENT, Overrides(), (), ())
-    pairs = published_beside(SOURCE, subjects)
+    pairs = published_beside((SOURCE,), subjects)
     parameters = {name: parameters_of(one) for name, one in {network_of(one): one for one in subjects}.items()}
     curves = {
         (name, setting): ratio_curve(name, parameters[name], found, pairs)
@@ -156,7 +154,7 @@ def study(
     recorded = {name: records[0] for name, records in read_by_seed(subjects)[0].items()}
     if not recorded:
         return (), ()
-    pairs = published_beside(SOURCE, subjects)
+    pairs = published_beside((SOURCE,), subjects)
     gains = {
         (name, setting): replayed(name, one, setting, bandwidths if setting == ESTIMATED else shown(bandwidths))
         for name, one in recorded.items()
@@ -168,8 +166,9 @@ def study(
         for name, one in recorded.items()
         if name in _SWEPT and len(traces := slice_traces(name, runs)) > 2
     }
-    tables = _tables(recorded, estimated, sweeps, gains, pairs)
-    return tables, tuple(_plots(estimated, sweeps, pairs))
+    curves = [ratio_curve(name, recorded[name].parameters, found, pairs) for name, found in estimated.items()]
+    tables = (*_tables(recorded, estimated, sweeps, gains, pairs), *ratio_tables(curves))
+    return tables, (*_plots(estimated, sweeps, pairs), *ratio_plots(curves))
 
 
 def shown(bandwidths: Sequence[float]) -> list[float]:

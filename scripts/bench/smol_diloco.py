@@ -28,7 +28,7 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain,
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
-from istbench.studies.reproduce.figures import Figure, read_figures
+from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 
 PAPER = "smol_diloco"
@@ -68,7 +68,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         done, diverged = counted_runs(arguments.results)
-        figures = [figure for figure in read_figures(arguments.published) if figure.paper == PAPER]
+        figures = [figure for figure in read_rows(arguments.published, Figure) if figure.paper == PAPER]
     except UserError as error:
         parser.error(str(error))
     runs = [*done, *diverged]

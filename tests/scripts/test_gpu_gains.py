@@ -14,10 +14,15 @@ import gpu_gains
 def test_gains_are_replayed_by_bandwidth_and_by_setting(results):
     write_p3_runs(results)
     tables, plots = gpu_gains.study(load_runs(results)[0], (4.0, 15.0), (gpu_gains.GpuSetting(2.0, 20e-6),))
+    *tables, by_ratio, published_gains = tables
     assert len(tables) == 3  # there is no sweep of slices
     assert [row[1].text for row in tables[0].rows][:3] == ["p3", "slicing alone", "p3, over whole tensors"]
     assert plots[0].panels[0].title == "Translation (Sockeye's sizes)"
     assert len(tables[-1].rows) == 2  # a setting each
+    assert [row[1].text for row in by_ratio.rows] == ["p3", "slicing alone"]
+    names = [entry.text for entry in published_gains.rows[0]][:4]
+    assert names == ["Translation (Sockeye's sizes)", "p3", "–", "1.38"]
+    assert [plot.stem for plot in plots] == ["gains", "ratio"]
 
 
 def test_further_tables_have_the_first_seed_alone(results):

@@ -16,7 +16,7 @@ from istbench.report.tables.stalls import stall_lines
 from istbench.results.load import Run
 from istbench.results.on_cluster import run_on_cluster
 from istbench.studies.reproduce.figures import Figure
-from istbench.studies.reproduce.matching import is_like, is_of
+from istbench.studies.reproduce.matching import beside
 from istbench.studies.reproduce.paper import Difference, Subject
 
 _NEAR, _EXACT = 1e-4, 1e-6  # of logarithms: of the value, and of the seconds
@@ -163,7 +163,7 @@ def _replay(run: Run, profile: ClusterProfile) -> Run:
 
 def _pair(point: FittedPoint, subjects: Sequence[Subject], figures: Sequence[Figure]) -> tuple[Figure, Subject]:
     (figure,) = (figure for figure in figures if point.is_figure(figure))
-    (subject,) = (one for one in subjects if is_of(figure, one) and is_like(figure, one))
+    (subject,) = (one for one in subjects if beside(figure, one))
     return figure, subject
 
 

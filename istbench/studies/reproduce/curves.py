@@ -11,9 +11,15 @@ from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
-from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_figures, read_speed_ups
-from istbench.studies.reproduce.matching import is_like, is_of, network_words, nodes_differ
-from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
+from istbench.studies.reproduce.matching import (
+    beside,
+    network_words,
+    node_differences,
+    nodes_differ,
+    published_notes,
+)
+from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.speedups import speedup_row
 from istbench.studies.reproduce.tables import further_table
 from istbench.studies.reproduce.values import estimate_of, is_rough, missed_text, range_text, seconds_to
@@ -39,12 +45,12 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
         """See `Measure.compare`."""
         figures = [
             figure
-            for figure in read_figures(PUBLISHED / "figures.csv")
+            for figure in read_rows(PUBLISHED / "figures.csv", Figure)
             if figure.paper in self.sources and figure.workload == self.workload and figure.seconds is not None
         ]
         speedups = [
             figure
-            for figure in read_speed_ups(PUBLISHED / "speedups.csv")
+            for figure in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure)
             if figure.paper in self.sources and figure.workload == self.workload and figure.level is not None
         ]
         timed = self.clock.put(subjects, figures)
@@ -92,11 +98,6 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
             y_scale="log",
             panels=tuple(panels),
         )
-
-
-def beside(figure: Figure, subject: Subject) -> bool:
-    """Whether `figure` stands beside `subject`."""
-    return is_of(figure, subject) and is_like(figure, subject)
 
 
 def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
@@ -194,21 +195,6 @@ def left_out(figures: Sequence[Figure], subjects: Sequence[Subject]) -> Iterable
     if alone:
         labels = ", ".join(dict.fromkeys(figure.label for figure in alone))
         yield f"Left out: {len(alone)} published figures whose method is not trained at this scale ({labels})."
-
-
-def published_notes(figures: Iterable[Figure | SpeedUpFigure]) -> Iterable[str]:
-    """The remarks of published figures, each once."""
-    return (f"Published: {note}." for note in dict.fromkeys(figure.note for figure in figures) if note)
-
-
-def node_differences(pairs: Iterable[tuple[Figure | SpeedUpFigure, Subject]]) -> Iterable[Difference]:
-    """The difference in nodes, if there is one."""
-    differing = sorted(
-        {(figure.nodes, one.request.nodes) for figure, one in pairs if nodes_differ(figure, one)}, key=str
-    )
-    if differing:
-        words = ", ".join(f"ours {ours} and theirs {theirs}" for theirs, ours in differing)
-        yield Difference(aspect="nodes", text=f"numbers of nodes differ: {words}.")
 
 
 def data_of(subjects: Iterable[Subject]) -> set[str]:

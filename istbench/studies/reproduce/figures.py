@@ -10,13 +10,13 @@ from msgspec import Meta
 
 from istbench.base.decode import convert, read_text
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import Count, Duration, Level, Nodes
+from istbench.base.options.numbers import Duration, Level, Nodes
 from istbench.base.options.options import parse_pairs
 from istbench.results.header import Name
 
 _WAY_OUT = "a line is a figure, with the columns of istbench/studies/reproduce/published/"
-_Row = TypeVar("_Row", bound=msgspec.Struct)
-_Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Row = TypeVar("Row", bound=msgspec.Struct)
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Duration | None = None
     value: Level | None = None
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.level is None) != (self.seconds is None) or None not in (self.level, self.value):
+            raise ValueError("needs level and seconds, or a value")
 
     @property
     def label(self) -> str:
@@ -66,82 +70,33 @@ class SpeedUpFigure(msgspec.Struct, frozen=True, kw_only=True):
     over_options: dict[str, str] = {}
     nodes: Nodes | None = None
     level: Level | None = None
-    gbit_s: _Positive | None = None
-    speedup: _Positive | None = None
+    gbit_s: Positive | None = None
+    speedup: Positive | None = None
     note: str = ""
 
 
-class GpuRate(msgspec.Struct, frozen=True, kw_only=True):
-    """A public measurement of a GPU that trains.
-
-    Attributes:
-        peak_gflops: of the GPU, in single precision. step_ms: of a forward and backward pass of `batch_size`
-            samples. source: where it was published, with the version.
-    """
-
-    gpu: Name
-    peak_gflops: _Positive
-    model: Name
-    batch_size: Count
-    step_ms: _Positive
-    software: Name
-    source: Name
-
-
-def read_figures(path: Path) -> list[Figure]:
-    """The figures of CSV file `path`.
+def read_rows(path: Path, kind: type[Row]) -> list[Row]:
+    """The rows of CSV file `path`, with the fields of `kind` for columns.
 
     Raises:
         UserError: naming the file and the line.
     """
-    figures = _read(path, Figure)
-    for figure, where in figures:
-        if (figure.level is None) != (figure.seconds is None) or None not in (figure.level, figure.value):
-            raise UserError(f"{where} needs level and seconds, or a value; {_WAY_OUT}")
-    return [figure for figure, _ in figures]
-
-
-def read_speed_ups(path: Path) -> list[SpeedUpFigure]:
-    """The speed-ups of CSV file `path`.
-
-    Raises:
-        UserError: naming the file and the line.
-    """
-    return [figure for figure, _ in _read(path, SpeedUpFigure)]
-
-
-def read_gpu_rates(path: Path) -> list[GpuRate]:
-    """The measurements of CSV file `path`.
-
-    Raises:
-        UserError: naming the file and the line.
-    """
-    return [rate for rate, _ in _read(path, GpuRate)]
-
-
-def _read(path: Path, kind: type[_Row]) -> list[tuple[_Row, str]]:
-    """The rows of CSV file `path`, each with its place for messages."""
     text = read_text(path, "a table of published figures")
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    names = kind.__struct_fields__
-    found = []
     try:
-        unknown = sorted(set(reader.fieldnames or ["no columns"]) - set(names))
+        unknown = sorted(set(reader.fieldnames or ["no columns"]) - set(kind.__struct_fields__))
         if unknown:
             raise UserError(f"{path} has an unknown column {unknown[0]!r}; {_WAY_OUT}")
-        for row in reader:
-            where = f"{path}, line {reader.line_num}"
-            found.append((_decoded(row, kind, where), where))
+        return [_decoded(row, kind, f"{path}, line {reader.line_num}") for row in reader]
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}; {_WAY_OUT}") from None
-    return found
 
 
-def _decoded(row: dict[str, str], kind: type[_Row], where: str) -> _Row:
+def _decoded(row: dict[str, str], kind: type[Row], where: str) -> Row:
     if None in row or None in row.values():
         raise UserError(f"{where} does not have as many columns as line 1; {_WAY_OUT}")
     given: dict[str, object] = {name: text for name, text in row.items() if text}
     for name in kind.__struct_fields__:
         if name.endswith("options"):
             given[name] = parse_pairs(row.get(name, "").split(), f"{where}: {name}")
-    return convert(given, kind, lambda path: f"{where}: {'.'.join(map(str, path))}", text=True)
+    return convert(given, kind, lambda path: f"{where}: {'.'.join(map(str, path))}" if path else where, text=True)

@@ -5,9 +5,14 @@ from collections.abc import Sequence
 import msgspec
 
 from istbench.report.tables.numbers import metric_value
-from istbench.studies.reproduce.curves import node_differences, published_notes
-from istbench.studies.reproduce.figures import Figure, read_figures
-from istbench.studies.reproduce.matching import is_like, is_of, network_words, nodes_differ
+from istbench.studies.reproduce.figures import Figure, read_rows
+from istbench.studies.reproduce.matching import (
+    beside,
+    network_words,
+    node_differences,
+    nodes_differ,
+    published_notes,
+)
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.values import estimate_of, finals_of, range_text
 
@@ -26,10 +31,10 @@ class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
         """See `Measure.compare`."""
         pairs = [
             (figure, one)
-            for figure in read_figures(PUBLISHED / "figures.csv")
+            for figure in read_rows(PUBLISHED / "figures.csv", Figure)
             if figure.paper in self.sources and figure.value is not None
             for one in subjects
-            if is_of(figure, one) and is_like(figure, one, self.names)
+            if beside(figure, one, self.names)
         ]
         budgets = {run.header.budget for _, one in pairs for run in one.runs}
         trained = (f"Our budgets: {', '.join(sorted(budgets))}.",) if budgets else ()

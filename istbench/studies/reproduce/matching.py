@@ -1,25 +1,37 @@
 """Pair published figures with our subjects."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from istbench.base.options.options import option_text
 from istbench.report.baseline import same_value
 from istbench.studies.reproduce.figures import Figure, SpeedUpFigure
-from istbench.studies.reproduce.paper import Subject
+from istbench.studies.reproduce.paper import Difference, Subject
 
 Published = Figure | SpeedUpFigure
 
 
-def is_of(figure: Published, subject: Subject) -> bool:
-    """Whether `subject` trains the workload of `figure` with the options that it names."""
-    return figure.workload == subject.request.workload and has(subject.request.workload_options, figure.options)
+def beside(figure: Published, subject: Subject, names: Mapping[str, str] | None = None) -> bool:
+    """Whether `subject` trains the workload of `figure` by its method, with the options that it names.
 
-
-def is_like(figure: Figure, subject: Subject, names: Mapping[str, str] | None = None) -> bool:
-    """Whether `subject` has the method and the options of `figure`. names: our names of other systems."""
+    names: our names of other systems.
+    """
     method = (names or {}).get(figure.method, figure.method)
-    return subject.request.method == method and has(subject.request.method_options, figure.method_options)
+    return _trains(figure, subject, method, figure.method_options)
+
+
+def is_over(figure: SpeedUpFigure, subject: Subject) -> bool:
+    """Whether `subject` trains by the method that the speed-up `figure` compares with."""
+    return _trains(figure, subject, figure.over, figure.over_options)
+
+
+def _trains(figure: Published, subject: Subject, method: str, options: Mapping[str, Any]) -> bool:
+    request = subject.request
+    return (
+        (request.workload, request.method) == (figure.workload, method)
+        and has(request.workload_options, figure.options)
+        and has(request.method_options, options)
+    )
 
 
 def has(options: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -38,3 +50,18 @@ def network_words(figure: Published) -> str:
 def nodes_differ(figure: Published, subject: Subject) -> tuple[str, ...]:
     """The word `nodes`, if `subject` has other nodes than `figure`."""
     return ("nodes",) if figure.nodes not in (None, subject.request.nodes) else ()
+
+
+def published_notes(figures: Iterable[Published]) -> Iterable[str]:
+    """The remarks of published figures, each once."""
+    return (f"Published: {note}." for note in dict.fromkeys(figure.note for figure in figures) if note)
+
+
+def node_differences(pairs: Iterable[tuple[Published, Subject]]) -> Iterable[Difference]:
+    """The difference in nodes, if there is one."""
+    differing = sorted(
+        {(figure.nodes, one.request.nodes) for figure, one in pairs if nodes_differ(figure, one)}, key=str
+    )
+    if differing:
+        words = ", ".join(f"ours {ours} and theirs {theirs}" for theirs, ours in differing)
+        yield Difference(aspect="nodes", text=f"numbers of nodes differ: {words}.")

@@ -9,7 +9,7 @@ from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.tables.numbers import number
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
-from istbench.studies.reproduce.figures import Figure, read_figures
+from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.matching import network_words
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 
@@ -34,7 +34,7 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True, tag="memory"):
         # One figure for each cell: several metrics of a run say the same about its memory.
         figures = {
             (figure.method, network_words(figure)): figure
-            for figure in reversed(read_figures(PUBLISHED / "figures.csv"))
+            for figure in reversed(read_rows(PUBLISHED / "figures.csv", Figure))
             if figure.paper == self.source
         }
         own = list(reversed(figures.values()))

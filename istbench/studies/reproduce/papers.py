@@ -10,10 +10,9 @@ from istbench.base.decode import convert, parse_toml, read_text, toml_lines
 from istbench.base.options.suite import Suite
 from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
-from istbench.studies.reproduce.measured_gains import MeasuredGains
+from istbench.studies.reproduce.gains import MeasuredGains, ReplayedGains
 from istbench.studies.reproduce.memory import PlannedMemory
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper, Scale
-from istbench.studies.reproduce.replayed_gains import ReplayedGains
 from istbench.studies.reproduce.speedups import SpeedUps
 
 

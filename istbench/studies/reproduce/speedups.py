@@ -10,9 +10,16 @@ from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text, value_text
 from istbench.results.stats import Estimate, estimate, speed_up
 from istbench.studies.reproduce.clocks import Clock
-from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_speed_ups
-from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
-from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
+from istbench.studies.reproduce.matching import (
+    beside,
+    is_over,
+    network_words,
+    node_differences,
+    nodes_differ,
+    published_notes,
+)
+from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.values import (
     best_of,
     is_rough,
@@ -40,50 +47,28 @@ class SpeedUps(msgspec.Struct, frozen=True, kw_only=True, tag="speedups"):
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""
-        figures = [one for one in read_speed_ups(PUBLISHED / "speedups.csv") if one.paper == self.source]
-        timed = self.clock.put(subjects, list[Figure]())
+        figures = [one for one in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure) if one.paper == self.source]
+        timed = self.clock.put(subjects, ())
         pairs = [
             (figure, one, row)
             for figure in figures
             for one in timed.subjects
             if (row := speedup_row(figure, one, timed.subjects)) is not None
         ]
-        differing = [(figure, one) for figure, one, _ in pairs if nodes_differ(figure, one)]
         return Comparison(
             rows=tuple(row for _, _, row in pairs),
-            notes=(
-                *timed.notes,
-                *dict.fromkeys(f"Published: {figure.note}." for figure in figures if figure.note),
-            ),
+            notes=(*timed.notes, *published_notes(figures)),
             cautions=timed.cautions,
-            differences=(
-                timed.difference,
-                *(
-                    Difference(aspect="nodes", text=f"ours are {one.request.nodes} nodes, theirs {figure.nodes}.")
-                    for figure, one in differing
-                ),
-            ),
+            differences=(timed.difference, *node_differences((figure, one) for figure, one, _ in pairs)),
             problems=timed.problems,
         )
 
 
 def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subject]) -> Compared | None:
     """The row of `figure` if `subject` is its method and `subjects` have the other one on as many nodes."""
-    if not is_of(figure, subject) or subject.request.method != figure.method:
-        return None
-    if not has(subject.request.method_options, figure.method_options):
-        return None
-    over = next(
-        (
-            one
-            for one in subjects
-            if is_of(figure, one)
-            and (one.request.method, one.request.nodes) == (figure.over, subject.request.nodes)
-            and has(one.request.method_options, figure.over_options)
-        ),
-        None,
-    )
-    if over is None:
+    others = (one for one in subjects if is_over(figure, one) and one.request.nodes == subject.request.nodes)
+    over = next(others, None)
+    if over is None or not beside(figure, subject):
         return None
     level = figure.level if figure.level is not None else _level_of(over, figure.metric)
     ours, text, reached, spread_text = _ours(subject, over, figure.metric, level)

@@ -22,9 +22,9 @@ from istbench.studies.reproduce.cells import (
     subjects_of,
     with_data,
 )
-from istbench.studies.reproduce.figures import read_figures, read_speed_ups
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
 from istbench.studies.reproduce.hours import HoursLeft, forecast, forecasts, hours_left
-from istbench.studies.reproduce.matching import is_like, is_of
+from istbench.studies.reproduce.matching import beside
 from istbench.studies.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.studies.reproduce.papers import PAPERS
 from istbench.studies.reproduce.tables import list_table, listed
@@ -89,13 +89,13 @@ def test_every_published_figure_has_a_table_at_paper_scale():
     extents = [one.at["paper"] for paper in PAPERS.values() for one in paper.experiments]
     subjects = [one for own in extents for one in subjects_of(own, Overrides(), (), ())]
     names = {"dense network": "model_parallel", "SLIDE": "dslide"}
-    for figure in read_figures(PUBLISHED / "figures.csv"):
+    for figure in read_rows(PUBLISHED / "figures.csv", Figure):
         if figure.paper == "smol_diloco":  # scripts/bench/smol_diloco.py has its table
             continue
         failed = figure.value is None and figure.seconds is None  # the plan of memory has these
-        assert failed or any(is_of(figure, one) and is_like(figure, one, names) for one in subjects), figure
-    for figure in read_speed_ups(PUBLISHED / "speedups.csv"):
-        assert any(is_of(figure, one) and one.request.method == figure.method for one in subjects), figure
+        assert failed or any(beside(figure, one, names) for one in subjects), figure
+    for figure in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure):
+        assert any(beside(figure, one) for one in subjects), figure
 
 
 def test_cells_that_tables_share_are_requested_once():

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import istbench
 from istbench.base.errors import UserError
-from istbench.studies.reproduce.figures import Figure, read_figures
+from istbench.studies.reproduce.figures import Figure, read_rows
 
 SHIPPED = Path(istbench.__file__).parent / "studies" / "reproduce" / "published" / "figures.csv"
 COLUMNS = "paper,workload,options,method,method_options,nodes,metric,level,seconds,value,note\n"
 
 
 def test_figures_shipped_are_of_workloads_and_methods_there_are():
-    figures = read_figures(SHIPPED)
+    figures = read_rows(SHIPPED, Figure)
     assert len(figures) == 136
     assert {figure.workload for figure in figures} == {"speech", "cifar10", "imagenet", "amazon670k", "text"}
     (first,) = [f for f in figures if f.options == {"layers": "2"} and f.method == "ddp" and f.level == 0.63]
@@ -42,7 +42,7 @@ def test_a_table_that_is_none_is_named_by_its_line(tmp_path, text, message):
     path = tmp_path / "figures.csv"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        read_figures(path)
+        read_rows(path, Figure)
     assert message in one_line(caught.value)
     assert str(path) in one_line(caught.value)
 
@@ -53,7 +53,7 @@ def test_any_text_is_figures_or_refused(tmp_path_factory, line, cell):
     path = tmp_path_factory.mktemp("figures") / "figures.csv"
     path.write_text(f"{COLUMNS}A,speech,,ist,,8,accuracy,{cell},3,,\n{line}\n", newline="")
     try:
-        figures = read_figures(path)
+        figures = read_rows(path, Figure)
     except UserError as error:
         one_line(error)
     else:

@@ -1,4 +1,4 @@
-"""P3's gains in samples a second, replayed on the paper's GPUs, beside the published ones."""
+"""P3's gains in samples a second, measured or replayed on the paper's GPUs, beside the published ones."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,18 @@ from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run
-from istbench.results.stats import estimate
-from istbench.studies.reproduce.curves import node_differences
-from istbench.studies.reproduce.figures import SpeedUpFigure, read_gpu_rates, read_speed_ups
-from istbench.studies.reproduce.matching import has, is_of, network_words, nodes_differ
+from istbench.results.stats import Estimate, estimate
+from istbench.studies.reproduce.clocks import MeasuredClock
+from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
+from istbench.studies.reproduce.matching import (
+    beside,
+    is_over,
+    network_words,
+    node_differences,
+    nodes_differ,
+    published_notes,
+)
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
-from istbench.studies.reproduce.sending_ratio import PublishedGain, RatioCurve, ratio_plots, ratio_tables
 from istbench.studies.reproduce.values import range_text
 
 PROFILE = PUBLISHED / "p4000.toml"
@@ -209,6 +215,48 @@ class Gains:
         return max((self.gain(label, bandwidth), bandwidth) for bandwidth in self.seconds[label])
 
 
+class MeasuredGains(msgspec.Struct, frozen=True, kw_only=True, tag="measured_gains"):
+    """Published speed-ups in samples a second, beside the train seconds of our runs.
+
+    sources: names of the papers whose figures count.
+    """
+
+    sources: tuple[str, ...]
+
+    def compare(self, subjects: Sequence[Subject]) -> Comparison:
+        """See `Measure.compare`."""
+        pairs = published_beside(self.sources, subjects)
+        rows = [
+            _measured_row(figure, one, over) for figure, one in pairs for over in subjects if is_over(figure, over)
+        ]
+        return Comparison(
+            rows=tuple(rows),
+            notes=tuple(published_notes(figure for figure, _ in pairs)),
+            differences=(
+                MeasuredClock().put(subjects, ()).difference,
+                Difference(
+                    aspect="bandwidth", text="ours is that of your links; `istbench doctor --hosts` measures it."
+                ),
+                *node_differences(pairs),
+            ),
+        )
+
+
+def _measured_row(figure: SpeedUpFigure, subject: Subject, over: Subject) -> Compared:
+    theirs, own = _seconds_a_sample(over), _seconds_a_sample(subject)
+    seeds = sorted(theirs.keys() & own.keys())
+    ours = estimate([theirs[seed] / own[seed] for seed in seeds]) if seeds else None
+    text = "not trained" if ours is None else number(ours.median)
+    planned = min(subject.seeds, over.seeds)
+    return _row(figure, subject, subject.label, ours, text, planned=planned, trained=len(seeds))
+
+
+def _seconds_a_sample(subject: Subject) -> dict[int, float]:
+    """By seed, train seconds of a run over the samples of all its nodes; none without seconds."""
+    ends = {run.header.seed: (run.curve.seconds[-1], run.curve.evaluations[-1].samples) for run in subject.runs}
+    return {seed: seconds / samples for seed, (seconds, samples) in ends.items() if seconds > 0 and samples > 0}
+
+
 class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gains"):
     """P3's speed-ups over the parameter server, replayed on machines with one Quadro P4000 each.
 
@@ -224,19 +272,16 @@ class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gai
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""
         recorded, problems = read_by_seed(subjects)
-        pairs = published_beside(self.source, subjects)
+        pairs = published_beside((self.source,), subjects)
         over_seeds = {
             name: [replayed(name, one, ESTIMATED, self.bandwidths) for one in records]
             for name, records in recorded.items()
         }
-        curves = [
-            ratio_curve(name, recorded[name][0].parameters, gains[0], pairs) for name, gains in over_seeds.items()
-        ]
         return Comparison(
-            rows=tuple(_row(figure, one, over_seeds.get(network_of(one), [])) for figure, one in pairs),
+            rows=tuple(_replayed_row(figure, one, over_seeds.get(network_of(one), [])) for figure, one in pairs),
             notes=(
                 *_estimate_notes({name: records[0] for name, records in recorded.items()}),
-                *dict.fromkeys(f"Published: {figure.note}." for figure, _ in pairs if figure.note),
+                *published_notes(figure for figure, _ in pairs),
             ),
             differences=(
                 Difference(aspect="clock", text="our speed-ups are replayed, not measured; nothing is fitted."),
@@ -247,22 +292,18 @@ class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gai
                 ),
                 *node_differences(pairs),
             ),
-            tables=ratio_tables(curves),
-            plots=tuple(ratio_plots(curves)),
             problems=tuple(problems),
         )
 
 
-def published_beside(source: str, subjects: Sequence[Subject]) -> list[tuple[SpeedUpFigure, Subject]]:
-    """The published speed-ups of `source`, each with the subject that trains its method and options."""
+def published_beside(sources: Sequence[str], subjects: Sequence[Subject]) -> list[tuple[SpeedUpFigure, Subject]]:
+    """The published speed-ups of `sources`, each with the subject that trains its method and options."""
     return [
         (figure, one)
-        for figure in read_speed_ups(PUBLISHED / "speedups.csv")
-        if figure.paper == source
+        for figure in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure)
+        if figure.paper in sources
         for one in subjects
-        if one.request.method == figure.method
-        and is_of(figure, one)
-        and has(one.request.method_options, figure.method_options)
+        if beside(figure, one)
     ]
 
 
@@ -279,33 +320,6 @@ def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTrace
     return found, problems
 
 
-def ratio_curve(
-    name: str, parameters: int, gains: Gains, pairs: Iterable[tuple[SpeedUpFigure, Subject]]
-) -> RatioCurve:
-    """`gains` of the network `name` over the ratio of sending to computing, with its published gains in `pairs`."""
-    model = MODELS[name]
-    return RatioCurve(
-        title=model.title,
-        samples=model.samples,
-        sending_s=volume_bits(parameters, gains.nodes) / (PAYLOAD * 1e9),
-        compute_s=gains.compute,
-        gflop_per_step=gains.compute * PEAK_GFLOPS * model.utilisation,
-        batch_size=BATCH,
-        peak_gflops=PEAK_GFLOPS,
-        gains={
-            label: {gbit_s: gains.gain(label, gbit_s) for gbit_s in gains.seconds[label]}
-            for label in (P3, SLICING, PRIORITY)
-            if label in gains.seconds
-        },
-        published=tuple(
-            PublishedGain(label=label_of(figure, one), gain=figure.speedup - 1, gbit_s=figure.gbit_s)
-            for figure, one in pairs
-            if network_of(one) == name and figure.speedup is not None
-        ),
-        rates=tuple(rate for rate in read_gpu_rates(PUBLISHED / "gpu_rates.csv") if rate.model == name),
-    )
-
-
 def network_of(subject: Subject) -> str:
     return str(subject.request.workload_options.get("model", subject.request.workload))
 
@@ -316,24 +330,37 @@ def label_of(figure: SpeedUpFigure, subject: Subject) -> str:
     return configuration(figure.method, options) or figure.method
 
 
-def _row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -> Compared:
+def _replayed_row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -> Compared:
     label = label_of(figure, subject)
-    ours, text, aspects = None, "not trained", tuple[str, ...]()
     trained = [gains for gains in over_seeds if label in gains.seconds]
-    if trained:
-        gains_at = [gains.largest(label) for gains in trained]
-        largest = estimate([1 + gain for gain, _ in gains_at])
-        at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
-        if figure.gbit_s is None:
-            ours = largest
-            text, aspects = f"{number(largest.median)}, the largest, at {at} Gbit/s", ("bandwidth",)
-        else:
-            gbit_s = figure.gbit_s
-            ours = estimate([1 + gains.gain(label, gbit_s) for gains in trained])
-            text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
+    if not trained:
+        return _row(figure, subject, label, None, "not trained", planned=subject.seeds, trained=0)
+    gains_at = [gains.largest(label) for gains in trained]
+    largest = estimate([1 + gain for gain, _ in gains_at])
+    at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
+    if figure.gbit_s is None:
+        ours, text = largest, f"{number(largest.median)}, the largest, at {at} Gbit/s"
+    else:
+        ours = estimate([1 + gains.gain(label, figure.gbit_s) for gains in trained])
+        text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
+    aspects = ("bandwidth",) if figure.gbit_s is None else ()
+    return _row(figure, subject, label, ours, text, aspects, planned=subject.seeds, trained=len(trained))
+
+
+def _row(
+    figure: SpeedUpFigure,
+    subject: Subject,
+    method: str,
+    ours: Estimate | None,
+    text: str,
+    aspects: tuple[str, ...] = (),
+    *,
+    planned: int,
+    trained: int,
+) -> Compared:
     bandwidth = "bandwidth not given" if figure.gbit_s is None else f"{figure.gbit_s:g} Gbit/s"
     return Compared(
-        method=label,
+        method=method,
         network=network_words(figure) or figure.workload,
         nodes=subject.request.nodes,
         what=f"times the samples/s of {figure.over}, {bandwidth}",
@@ -341,9 +368,9 @@ def _row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[Gains]) -
         published_text="no number" if figure.speedup is None else number(figure.speedup),
         ours=ours,
         ours_text=text,
-        planned=subject.seeds,
-        trained=len(trained),
-        reached=len(trained),
+        planned=planned,
+        trained=trained,
+        reached=trained,
         spread_text=range_text(ours),
         aspects=(*aspects, *nodes_differ(figure, subject)),
     )

@@ -1,9 +1,10 @@
-"""Gains of P3 over the ratio of sending to computing, an axis that needs no GPU's speed.
+"""Gains of P3 over the ratio of sending to computing, an axis that needs no GPU's speed, for `gpu_gains.py`.
 
 The ratio is the seconds of a step in which a link sends, over those in which a node computes. A faster GPU and a
 slower link both raise it. A published bandwidth gives the seconds of sending; a ratio then gives the GPU's speed.
 """
 
+import csv
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +15,59 @@ from istbench.report.phrases import Lead
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
-from istbench.studies.reproduce.figures import GpuRate
+from istbench.studies.reproduce.figures import SpeedUpFigure
+from istbench.studies.reproduce.gains import (
+    BATCH,
+    MODELS,
+    P3,
+    PAYLOAD,
+    PEAK_GFLOPS,
+    PRIORITY,
+    SLICING,
+    Gains,
+    label_of,
+    network_of,
+    volume_bits,
+)
+from istbench.studies.reproduce.paper import PUBLISHED, Subject
 
 _RATIOS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _LEAST_DRAWN = 0.2  # below, both methods hide all sending
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuRate:
+    """A public measurement of a GPU that trains.
+
+    Attributes:
+        peak_gflops: of the GPU, in single precision. step_ms: of a forward and backward pass of `batch_size`
+            samples. source: where it was published, with the version.
+    """
+
+    gpu: str
+    peak_gflops: float
+    model: str
+    batch_size: int
+    step_ms: float
+    software: str
+    source: str
+
+
+def read_gpu_rates() -> list[GpuRate]:
+    """All public measurements."""
+    with (PUBLISHED / "gpu_rates.csv").open(newline="") as file:
+        return [
+            GpuRate(
+                gpu=row["gpu"],
+                peak_gflops=float(row["peak_gflops"]),
+                model=row["model"],
+                batch_size=int(row["batch_size"]),
+                step_ms=float(row["step_ms"]),
+                software=row["software"],
+                source=row["source"],
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +116,33 @@ class RatioCurve:
     def samples_per_s(self, share: float) -> float:
         """Samples per second of a node whose GPU computes at `share` of its peak."""
         return share * self.peak_gflops * self.batch_size / self.gflop_per_step
+
+
+def ratio_curve(
+    name: str, parameters: int, gains: Gains, pairs: Iterable[tuple[SpeedUpFigure, Subject]]
+) -> RatioCurve:
+    """`gains` of the network `name` over the ratio of sending to computing, with its published gains in `pairs`."""
+    model = MODELS[name]
+    return RatioCurve(
+        title=model.title,
+        samples=model.samples,
+        sending_s=volume_bits(parameters, gains.nodes) / (PAYLOAD * 1e9),
+        compute_s=gains.compute,
+        gflop_per_step=gains.compute * PEAK_GFLOPS * model.utilisation,
+        batch_size=BATCH,
+        peak_gflops=PEAK_GFLOPS,
+        gains={
+            label: {gbit_s: gains.gain(label, gbit_s) for gbit_s in gains.seconds[label]}
+            for label in (P3, SLICING, PRIORITY)
+            if label in gains.seconds
+        },
+        published=tuple(
+            PublishedGain(label=label_of(figure, one), gain=figure.speedup - 1, gbit_s=figure.gbit_s)
+            for figure, one in pairs
+            if network_of(one) == name and figure.speedup is not None
+        ),
+        rates=tuple(rate for rate in read_gpu_rates() if rate.model == name),
+    )
 
 
 def gain_at(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
