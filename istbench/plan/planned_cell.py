@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from istbench.base.error_lines import during
 from istbench.base.errors import UserError
-from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
 from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.step import step_cost
-from istbench.plan.traced_node import TracedNode, check_events, trace_like
+from istbench.plan.traced_node import TracedNode, trace_of_nodes
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
@@ -96,12 +95,7 @@ class PlannedCell:
         """
         node = TracedNode(rank, self.nodes, self.cost, seconds)
         assert self.footprint.rounds is not None
-        rounds = self.footprint.rounds(node)
-        node.lead_in(rounds)
-        for _ in range(max(1, len(seconds) // self.method.round_steps)):
-            next(rounds)
-            node.end_round()
-        events = node.builder.to_arrays()
+        events = node.traced(self.footprint.rounds(node), max(1, len(seconds) // self.method.round_steps))
         work = (events["code"] == POST) & (events["kind"] == WORK)
         if work.any():
             events["seconds"][work] = work_s * len(seconds) / np.count_nonzero(work)
@@ -110,18 +104,18 @@ class PlannedCell:
     def trace(self, recorded: TraceMeta, step_s: float, least_steps: int) -> Trace:
         """The trace of whole rounds of at least `least_steps` local steps of `step_s` seconds each, on every node.
 
-        recorded: the machine that recorded those seconds. The trace has the first node alone if others repeat it.
+        recorded: the machine that recorded those seconds.
 
         Raises:
             UserError: for too many messages.
         """
+        planned = self.footprint
         steps = -(-least_steps // self.method.round_steps) * self.method.round_steps
-
-        def traced(rank: int) -> NDArray[Any]:
-            return self.events(rank, [step_s] * steps, 0.0)
-
-        first = traced(0)
-        count = 1 if one_stands_for_all(traced, self.nodes) else self.nodes
-        check_events(self.method.name, len(first) * count, self.nodes)
-        events = [first, *(traced(rank) for rank in range(1, count))]
-        return trace_like(recorded, events, self.nodes, self.footprint.window, self.footprint.last_bytes)
+        return trace_of_nodes(
+            self.method.name,
+            recorded,
+            lambda rank: self.events(rank, [step_s] * steps, 0.0),
+            self.nodes,
+            planned.window,
+            planned.last_bytes,
+        )

@@ -4,27 +4,21 @@ The method's own plan gives the messages. A local step takes the recorded second
 start when the recorded gradients were ready.
 """
 
-import functools
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
 from torch import nn
 
 from istbench.base.errors import UserError
-from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.base import Method, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, load_method, registered
+from istbench.plan.recorded_step import step_cost, trace_of_rounds
 from istbench.plan.script_time import ChosenMethod
 from istbench.plan.script_workload import ScriptWorkload, check_record
-from istbench.plan.traced_node import TracedNode, check_events, trace_like
 from istbench.workloads.contract import blank_model
-
-_LEAST_STEPS = 4
 
 
 def methods_for(record: ScriptRecord) -> list[ChosenMethod]:
@@ -65,33 +59,21 @@ class PlannedScript:
             footprint = method.footprint(model, workload, nodes, workload.batch_size)
         if footprint is None or footprint.rounds is None:
             raise UserError(f"{chosen.name} does not say how its messages follow from the sizes of a model")
-        cost = workload.step_cost(model)
+        cost = step_cost(record)
         return cls(workload=workload, method=method, nodes=nodes, model=model, cost=cost, footprint=footprint)
 
-    def events(self, rank: int) -> NDArray[Any]:
-        """The events of node `rank` in whole rounds of at least 4 local steps."""
-        node = TracedNode(rank, self.nodes, self.cost, [self.workload.computing_s], self.workload.update_cost())
-        assert self.footprint.rounds is not None
-        rounds = self.footprint.rounds(node)
-        node.lead_in(rounds)
-        for _ in range(-(-_LEAST_STEPS // self.method.round_steps)):
-            next(rounds)
-            node.end_round()
-        return node.events()
-
     def trace(self) -> Trace:
-        """The trace of a run. It has the first node alone if the others repeat it (`Trace`).
+        """The trace of a run.
 
         Raises:
             UserError: for too many messages.
         """
-        traced = functools.cache(self.events)
-        first = traced(0)
-        count = 1 if one_stands_for_all(traced, self.nodes) else self.nodes
-        check_events(self.method.name, len(first) * count, self.nodes)
-        events = [first, *(traced(rank) for rank in range(1, count))]
         planned = self.footprint
-        return trace_like(self.workload.record.machine, events, self.nodes, planned.window, planned.last_bytes)
+        assert planned.rounds is not None
+        return trace_of_rounds(
+            self.workload.record, self.method.name, planned.rounds, self.method.round_steps, self.nodes,
+            window=planned.window, last_bytes=planned.last_bytes,
+        )  # fmt: skip
 
 
 def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trace:

@@ -12,10 +12,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.methods.base import CutsUnits, Method, OwnKernels
-from istbench.methods.footprint import StepCost
 from istbench.methods.optimizer import RULES, ClippedOptions
-from istbench.plan.recorded_step import computing_s, step_cost, update_cost
-from istbench.plan.traced_node import UpdateCost
 from istbench.workloads.base import Batch, Progress, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 
@@ -64,19 +61,6 @@ class ScriptWorkload(Workload):
         if own is None or own == "sgd":
             return _BY_STATE[min(record.state_tensors, len(_BY_STATE) - 1)]
         return {"optimizer": own}
-
-    def step_cost(self, model: nn.Module) -> StepCost:
-        """The recorded step of `model`, as the cost of a plan."""
-        return step_cost(self.record)
-
-    @property
-    def computing_s(self) -> float:
-        """Seconds of a recorded step without its update."""
-        return computing_s(self.record)
-
-    def update_cost(self, scale: float = 1.0) -> UpdateCost:
-        """The update of a recorded step, its seconds times `scale`."""
-        return update_cost(self.record, scale)
 
     def computed_bytes(self) -> int:
         """None apart from those in the recorded peak."""

@@ -4,13 +4,11 @@ A test compares every trace with that of the method's own plan (istbench/plan/sc
 option that is missing here has that plan only.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from istbench.base.errors import UserError
-from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.planned_mean import PlannedMean, balanced_runs
@@ -18,11 +16,10 @@ from istbench.methods.planned_mean import message_bytes as mean_bytes
 from istbench.methods.planned_node import PlannedNode
 from istbench.methods.served.cut import cut
 from istbench.methods.served.rounds import served_rounds
-from istbench.plan.recorded_step import computing_s, step_cost, update_cost
+from istbench.plan.recorded_step import LEAST_STEPS, trace_of_rounds
 from istbench.plan.script_time import ChosenMethod
-from istbench.plan.traced_node import MOST_EVENTS, TracedNode, check_events, trace_like
+from istbench.plan.traced_node import MOST_EVENTS
 
-_LEAST_STEPS = 4
 _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
 _MIB, _HALF_BYTES = 2**20, 2
 _EMPTY_BYTES = 4  # a node without parameters broadcasts one number
@@ -171,7 +168,7 @@ def _served(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     slices = cut(sizes.values, options.get("slice_params", 0), sizes.nodes)
     priority = bool(options.get("priority", False))
     count = sum(map(len, slices))
-    if _EVENTS_OF_SLICE * count * sizes.nodes * _LEAST_STEPS > sizes.most:
+    if _EVENTS_OF_SLICE * count * sizes.nodes * LEAST_STEPS > sizes.most:
         raise UserError(f"its {count:,} slices on {sizes.nodes} nodes take more than a second to replay; name it")
     window = int(options["window"]) if priority else None
     return _Planned(rounds=served_rounds(slices, sizes.itemsize, priority), window=window)
@@ -286,19 +283,7 @@ def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int
     itemsize = max(own.bytes // max(1, own.values) for own in trained)
     sizes = _Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
     planned = known.plan(sizes, {**known.defaults, **method.options})
-    cost, seconds, update = step_cost(record), computing_s(record), update_cost(record)
-
-    @functools.cache
-    def events(rank: int) -> Any:
-        node = TracedNode(rank, nodes, cost, [seconds], update)
-        rounds = planned.rounds(node)
-        node.lead_in(rounds)
-        for _ in range(-(-_LEAST_STEPS // planned.steps)):
-            next(rounds)
-            node.end_round()
-        return node.events()
-
-    count = 1 if one_stands_for_all(events, nodes) else nodes
-    check_events(method.name, len(events(0)) * count, nodes)
-    every = [events(rank) for rank in range(count)]
-    return trace_like(record.machine, every, nodes, planned.window, planned.last_bytes)
+    return trace_of_rounds(
+        record, method.name, planned.rounds, planned.steps, nodes,
+        window=planned.window, last_bytes=planned.last_bytes,
+    )  # fmt: skip

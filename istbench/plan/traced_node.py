@@ -1,7 +1,8 @@
 """A planned node whose local steps take given seconds, and are marked as a recorder marks them."""
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
+from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.cluster.trace_builder import EarlierOperations, merge, set_work
 from istbench.methods.planned_node import PlannedNode, StepCost
@@ -54,8 +56,17 @@ class TracedNode(PlannedNode):
         self._earlier = EarlierOperations()
         self._worked: dict[int, float] = {}
 
-    def lead_in(self, rounds: Iterator[None]) -> None:
-        """Run one of `rounds` before the trace, which may then wait for its operations."""
+    def traced(self, rounds: Iterator[None], count: int) -> NDArray[Any]:
+        """The events of `count` of `rounds`, which may wait for operations of one more before them."""
+        self._lead_in(rounds)
+        for _ in range(count):
+            next(rounds)
+            self._end_round()
+        events = self.builder.to_arrays()
+        set_work(events, self._worked)
+        return events
+
+    def _lead_in(self, rounds: Iterator[None]) -> None:
         self._leading = True
         next(rounds)
         self._end_step()
@@ -106,17 +117,11 @@ class TracedNode(PlannedNode):
     def update_seconds(self, share: float) -> float:
         return share * (self._update.optimizer_s + (self.world_size - 1) * self._update.adding_s)
 
-    def end_round(self) -> None:
+    def _end_round(self) -> None:
         """Mark the end of a round inside its last step."""
         self._update_at_last()
         self.builder.mark("round")
         self._end_step()
-
-    def events(self) -> NDArray[Any]:
-        """The trace so far, as an array of dtype `istbench.cluster.trace.EVENT`."""
-        events = self.builder.to_arrays()
-        set_work(events, self._worked)
-        return events
 
     def _begin(self) -> None:
         if self._open:
@@ -142,6 +147,25 @@ def check_events(method: str, events: int, nodes: int) -> None:
     """
     if events > MOST_EVENTS:
         raise UserError(f"{method} has too many messages on {nodes} nodes to replay them in minutes")
+
+
+def trace_of_nodes(
+    method: str,
+    recorded: TraceMeta,
+    events: Callable[[int], NDArray[Any]],
+    nodes: int,
+    window: int | None,
+    last_bytes: int,
+) -> Trace:
+    """The trace of `events` by rank, with the first node alone if others repeat it; the rest as in `trace_like`.
+
+    Raises:
+        UserError: as `check_events` does.
+    """
+    traced = functools.cache(events)
+    count = 1 if one_stands_for_all(traced, nodes) else nodes
+    check_events(method, len(traced(0)) * count, nodes)
+    return trace_like(recorded, [traced(rank) for rank in range(count)], nodes, window, last_bytes)
 
 
 def trace_like(
