@@ -116,7 +116,7 @@ def command(
     from istbench.cli.progress import Display
 
     with Display() as display:
-        probed, advice = _advise(question, out, display, minutes * _MINUTE, started)
+        probed, advice = _advise(question, out, display, minutes * _MINUTE, started, backend.restarts)
     failed = False
     if truth_backend is None:
         _show(advice, as_json)
@@ -188,14 +188,15 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
 
     check()
     return Here(
+        restarts=backend.restarts,
         lab=ShapedNetwork(
             nodes=question.base.nodes, bandwidth=question.bandwidth, latency_s=question.latency_s or 0.0
-        )
+        ),
     )
 
 
 def _advise(
-    question: "Question", out: Path, display: "Screen", seconds: float, started: float
+    question: "Question", out: Path, display: "Screen", seconds: float, started: float, restarts: int
 ) -> "tuple[Probed, Advice]":
     from istbench.cli.replaying import replaying
     from istbench.launch.backends.here import Here
@@ -205,7 +206,7 @@ def _advise(
     from istbench.studies.advise.probe import probe
 
     answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
-    backend = Here()
+    backend = Here(restarts=restarts)
     backend.begin([question.base], out)
     probed = probe(
         question,

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
-from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import Nodes
 from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
@@ -37,6 +36,9 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.node.registry import check_name
+
+if TYPE_CHECKING:
+    from istbench.cli.progress import Display
 
 
 @click.command("compare", cls=SectionedCommand)
@@ -93,7 +95,8 @@ def command(
     --controls, or `controls = true` in a suite, adds others for the methods of the comparison.
 
     istbench does not run a finished cell again. It resumes an unfinished one. A cell that fails does not stop the
-    others. Under torchrun, each of its processes is a node, and cells of fewer nodes use the first.
+    others. One that lost a worker or a host, and used up its --restarts, runs once more at the end. Under torchrun,
+    each of its processes is a node, and cells of fewer nodes use the first.
     """
     backend = take_backend(given)
     suites = [
@@ -111,19 +114,17 @@ def command(
     from istbench.cli.progress import Display
     from istbench.cli.replaying import replaying
 
-    sources: dict[str, DataSource | None] = {}
-    cells: list[dict[str, Any]] = []
-    outcomes, running = list[Outcome](), False
     with Display(quiet=quiet) as display:
-        display.place = f"cell 1 of {len(requests)}"
-        for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
-            display.place = f"cell {number + 1} of {len(requests)}"
-            if outcome.run is not None:
-                sources[outcome.cell] = outcome.source
-            outcomes.append(outcome)
-            running = running or outcome.running
-            cells.append(_as_json(outcome))
-            display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
+        outcomes = _run_all(requests, backend, out, display, again=again)
+        lost = [outcome for outcome in outcomes if outcome.lost and outcome.request is not None]
+        if lost and backend.restarts:
+            display.note(f"second pass: {len(lost)} of {len(requests)} cells failed by a loss")
+            # Also after --again they go on from what the first pass left.
+            repeated = _run_all([one.request for one in lost if one.request], backend, out, display, again=False)
+            second = {id(outcome.request): outcome for outcome in repeated}
+            outcomes = [second.get(id(outcome.request), outcome) for outcome in outcomes]
+    sources = {outcome.cell: outcome.source for outcome in outcomes if outcome.run is not None}
+    cells, running = list(map(_as_json, outcomes)), any(outcome.running for outcome in outcomes)
     failures = failure_lines(outcomes)
     try:
         if running or not backend.shows_results or not sources:
@@ -158,6 +159,19 @@ def command(
         for failure in failures:
             say(failure)
     return EXIT_FAILED if failures else 0
+
+
+def _run_all(
+    requests: list[RunRequest], backend: Backend, out: Path, display: "Display", *, again: bool
+) -> list[Outcome]:
+    """Run the cells of `requests`, and say how each ends."""
+    outcomes = list[Outcome]()
+    display.place = f"cell 1 of {len(requests)}"
+    for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
+        display.place = f"cell {number + 1} of {len(requests)}"
+        outcomes.append(outcome)
+        display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
+    return outcomes
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from istbench.base.decode import convert, literal_choices, type_at, utf8_path
 from istbench.base.errors import UserError, unknown_name
 from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
-from istbench.base.options.numbers import Levels, Nodes
+from istbench.base.options.numbers import Levels, Nodes, Restarts
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RUN_OPTIONS, RunOption
 from istbench.base.units import parse_bandwidth, parse_time
@@ -396,20 +396,33 @@ def places(*options: BackendOption) -> _Decorator:
     )
 
 
-place_options = places(*backend_options())
+place_options = applied(
+    [
+        places(*backend_options()),
+        click.option(
+            "--restarts",
+            type=kind_of(Restarts),
+            help="After a worker, a host or a link is lost, go on from the last checkpoint, up to N times. "
+            "Default: 0 in `run`, 1 in commands that train many cells.",
+        ),
+    ]
+)
 
 
-def take_backend(given: dict[str, Any]) -> Backend:
+def take_backend(given: dict[str, Any], restarts: int = 1) -> Backend:
     """The backend that the options of the current command choose; takes their values out of `given`.
 
-    `--nodes` in `given` becomes the number of nodes that the backend has, unless the user typed it.
+    `--nodes` in `given` becomes the number of nodes that the backend has, unless the user typed it. `restarts` is
+    the default of `--restarts`.
 
     Raises:
-        UserError: as `choose` does.
+        UserError: as `choose` and `Backend.restarting` do.
     """
     context = click.get_current_context()
     values = {option.name: given.pop(option.name) for option in backend_options()}
+    asked = given.pop("restarts")
     backend = choose(values, context.find_object(Backend))  # type: ignore[type-abstract]
+    backend = backend.restarting(restarts if asked is None else asked, typed=asked is not None)
     if backend.nodes is not None and "nodes" not in typed_options(context):
         given["nodes"] = type(given["nodes"])(backend.nodes)
     return backend
@@ -446,7 +459,8 @@ SECTIONS = {
         "steps", "epochs", "max_seconds", "target", "eval_every", "held_out", "tuned",
     ),
     "Data and computing": (
-        "data", "device", "threads", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s", "anyway",
+        "data", "device", "threads", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s",
+        "restarts", "anyway",
     ),
     "Other machines": (
         "hosts", "hosts_python", "ssh_config", "install", "detach", "stop", "slurm",

@@ -139,15 +139,17 @@ def _size(path: Path) -> int:
 
 
 def _urgent(run: RunDirectory) -> list[str]:
-    """The messages of the run about damaged checkpoints and lost sinks."""
+    """The messages of the run about losses, damaged checkpoints and lost sinks."""
     try:
-        said = [
-            event.damage if isinstance(event, Resume) else event.message if event.urgent else ""
-            for event in run.events()
-            if isinstance(event, Resume | Note)
-        ]
+        events = run.events()
     except (OSError, UserError):
         return []
+    said: list[str] = []
+    for event in events:
+        if isinstance(event, Resume) and event.loss is not None:
+            said.append(f"{event.loss.cause}; all nodes start again from step {max(0, event.step)}")
+        said.append(event.damage if isinstance(event, Resume) else "")
+        said.append(event.message if isinstance(event, Note) and event.urgent else "")
     return [line for line in said if line]
 
 

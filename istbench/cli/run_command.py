@@ -56,7 +56,7 @@ def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_j
     The same command again resumes an interrupted run, and shows the results of a finished one. Under torchrun, each
     of its processes is a node.
     """
-    backend = take_backend(given)
+    backend = take_backend(given, restarts=0)
     request = backend.fit(RunRequest(**given))
     check_name("methods", request.method, request.plugins)
     check_name("workloads", request.workload, request.plugins)
@@ -173,4 +173,5 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         **msgspec.to_builtins(header.result),
         "stalled_s": run.stalled_s,
         "stalls": msgspec.to_builtins(run.stalls),
+        "restarts": msgspec.to_builtins(run.restarts),
     }

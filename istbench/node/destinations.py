@@ -5,10 +5,11 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from istbench.base.errors import printable
 from istbench.node.registry import load_sink
@@ -22,7 +23,7 @@ from istbench.results.store import RunDirectory
 if TYPE_CHECKING:
     from istbench.node.sinks.base import EvaluationSink
 
-_FORMAT = "<q"
+_PROGRESS = struct.Struct("<qdd")
 _NAME = "step"
 _LONGEST_S = 30.0  # until the run goes on without a sink that does not return
 
@@ -65,22 +66,40 @@ class StepCounter(Destination):
     """Writes the last finished step to a file that the launcher maps too. It costs no training time."""
 
     def __init__(self, directory: Path) -> None:
-        path = directory / _NAME
-        path.write_bytes(struct.pack(_FORMAT, 0))
+        path, self._began = directory / _NAME, time.time()
+        path.write_bytes(_PROGRESS.pack(0, self._began, self._began))
         with path.open("r+b") as file:
-            self._bytes = mmap.mmap(file.fileno(), struct.calcsize(_FORMAT))
+            self._bytes = mmap.mmap(file.fileno(), _PROGRESS.size)
 
     def step(self, done: int) -> None:
         """Write that `done` steps are done."""
-        struct.pack_into(_FORMAT, self._bytes, 0, done)
+        _PROGRESS.pack_into(self._bytes, 0, done, time.time(), self._began)
+
+
+class Progress(NamedTuple):
+    """The last finished step, 0 before the first; its time, and that of the start, in seconds since 1970."""
+
+    step: int = 0
+    at: float = 0.0
+    began: float = 0.0
+
+
+def read_progress(directory: Path) -> Progress:
+    """What a `StepCounter` wrote last in `directory`."""
+    try:
+        return Progress(*_PROGRESS.unpack((directory / _NAME).read_bytes()))
+    except (OSError, struct.error):
+        return Progress()
 
 
 def read_step(directory: Path) -> int:
     """The last step that a `StepCounter` wrote in `directory`, 0 before the first."""
-    try:
-        return int(struct.unpack(_FORMAT, (directory / _NAME).read_bytes())[0])
-    except (OSError, struct.error):
-        return 0
+    return read_progress(directory).step
+
+
+def forget_progress(directory: Path) -> None:
+    """Delete what an earlier `StepCounter` wrote in `directory`."""
+    (directory / _NAME).unlink(missing_ok=True)
 
 
 class RequestedSink(Destination):

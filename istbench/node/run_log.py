@@ -9,7 +9,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.full_model import Evaluated
 from istbench.node.train_clock import node_seconds
 from istbench.node.training_state import RunTotals
-from istbench.results.events import Evaluation, Note, Resume, RunPart, digest_with
+from istbench.results.events import Evaluation, Note, Ready, Resume, RunPart, digest_with
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
 
@@ -28,6 +28,17 @@ class RunLog:
         self._samples_per_step = samples_per_step
         self._method_noted = False
         self._last: Evaluation | None = None
+
+    def ready(self, run: RunDirectory, began: float, loaded: float) -> None:
+        """Record what a restart took, if the launcher started the run again after a loss.
+
+        began, loaded: when reading the checkpoint began and ended, in seconds since 1970.
+        """
+        last = next((event for event in reversed(run.events()) if isinstance(event, Resume)), None)
+        if last is not None and last.loss is not None:
+            starting_s, loading_s = max(0.0, began - last.loss.noticed), max(0.0, loaded - began)
+            step = self._progress.totals.step
+            self._destinations.record(Ready(step=step, starting_s=starting_s, loading_s=loading_s))
 
     def resumption(self, run: RunDirectory, damage: str) -> None:
         """Record that the run resumes from an older checkpoint; `damage` is a line on the newer one."""

@@ -42,6 +42,10 @@ class StopRequest:
         """Whether the launcher requests a stop."""
         return self._request_file.exists()
 
+    def forget_workers(self) -> None:
+        """Forget the readiness of workers that have ended."""
+        self._ready_file.unlink(missing_ok=True)
+
     def worker_ready(self) -> None:
         """Write that a worker trains and will obey."""
         self._ready_file.touch()

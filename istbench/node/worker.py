@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -142,12 +143,16 @@ class RankTraining:
         self._config, self._setup, self._fabric = config, setup, fabric
         self._evaluator, self._memory = evaluator, memory
         self._state = TrainingState(DistributedCheckpoint(run.checkpoint, fabric), config, setup.method, fabric)
+        began = time.time()
         restored = self._state.restore()
+        loaded = time.time()
         # A served model sets one thread for threads that start later.
         torch.set_num_threads(threads)
         self._progress = RunTotals.none(fabric) if restored is None else restored.progress
         samples_per_step = config.batch_size * setup.method.minibatches(fabric.world_size)
         self._log = RunLog(destinations, self._progress, fabric, samples_per_step)
+        if fabric.rank == 0:
+            self._log.ready(run, began, loaded)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.

@@ -28,20 +28,55 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
     part: RunPart | None = None
 
 
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss of a worker, a host or a link, after which a run starts again by itself.
+
+    Attributes:
+        cause: the line that names the worker or the host.
+        noticed: the time when the launcher had noticed the loss and ended all workers, in seconds since 1970.
+        noticing_s: seconds until then, from the last step, evaluation or checkpoint.
+        redone_steps, redone_s: local steps since the checkpoint, and their seconds; the run does them again.
+    """
+
+    cause: Message
+    noticed: Duration
+    noticing_s: Duration
+    redone_steps: Natural
+    redone_s: Duration
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
+
+
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training resumes from the checkpoint of `step`. A step of -1 stands for a new start without checkpoint.
 
     Attributes:
         damage: a line about a newer, damaged checkpoint; empty without one.
+        loss: the loss after which the run resumes by itself (`--restarts`); None if a command resumes it.
     """
 
     step: Annotated[int, Meta(ge=-1, le=2**62)]
     time: Short = ""
     part: RunPart | None = None
     damage: Message = ""
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "damage", message_of(self.damage))
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ready"):
+    """All nodes have read the checkpoint of `step` (0 without one) after a loss, and train on.
+
+    Attributes:
+        starting_s: seconds from the notice of the loss until all nodes were connected and set up.
+        loading_s: seconds of reading the checkpoint.
+    """
+
+    step: Natural
+    starting_s: Duration
+    loading_s: Duration
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="note"):
@@ -112,7 +147,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
     time: Short = ""
 
 
-Event = Start | Resume | Note | Evaluation | Stall | Fault | Stop
+Event = Start | Resume | Ready | Note | Evaluation | Stall | Fault | Stop
 
 
 def digest_with(before: str, evaluation: Evaluation) -> str:

@@ -13,7 +13,7 @@ from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
 from istbench.results.events import Event, Resume, Stall, Start
 from istbench.results.header import Header
-from istbench.results.run_parts import changes
+from istbench.results.run_parts import Restart, changes, restarts
 from istbench.results.store import RunDirectory
 
 
@@ -22,7 +22,9 @@ class Run:
     """A recorded run: its header and its learning curve.
 
     Attributes:
-        changes: a line for each change of machine, versions or source tree between its parts (`results.run_parts`).
+        changes: a line for its restarts, and for each change of machine, versions or source tree between its parts
+            (`results.run_parts`).
+        restarts: after losses, by itself.
         stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
@@ -33,6 +35,7 @@ class Run:
     curve: Curve
     directory: RunDirectory
     changes: tuple[str, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     stalls: tuple[Stall, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
@@ -102,6 +105,7 @@ def load_run(directory: RunDirectory) -> Run:
         curve=curve,
         directory=directory,
         changes=tuple(changes(events)),
+        restarts=tuple(restarts(events)),
         stalls=stalls_of(events),
     )
 

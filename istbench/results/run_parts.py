@@ -1,9 +1,56 @@
-"""Machines, threads, versions and source trees of the parts of a resumed run."""
+"""The parts of a resumed run: machines, threads, versions, source trees, and the losses between them."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from istbench.results.events import Event, Resume, RunPart, Start
+import msgspec
+
+from istbench.results.events import Event, Loss, Ready, Resume, RunPart, Start
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """A restart of a run by itself, after a loss; its seconds stand in no clock of the run.
+
+    Attributes:
+        step: of the checkpoint, 0 without one. The others are those of `Loss` and `Ready`, 0 where the run was lost
+            again before it was ready.
+    """
+
+    step: int
+    cause: str
+    noticing_s: float
+    starting_s: float = 0.0
+    loading_s: float = 0.0
+    redone_steps: int
+    redone_s: float
+
+    @classmethod
+    def of(cls, step: int, loss: Loss) -> "Restart":
+        """The restart after `loss`, from the checkpoint of `step`."""
+        return cls(
+            step=max(0, step),
+            cause=loss.cause,
+            noticing_s=loss.noticing_s,
+            redone_steps=loss.redone_steps,
+            redone_s=loss.redone_s,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """All seconds that the loss cost."""
+        return self.noticing_s + self.starting_s + self.loading_s + self.redone_s
+
+
+def restarts(events: Sequence[Event]) -> list[Restart]:
+    """The restarts of a run, in order."""
+    found: list[Restart] = []
+    for event in events:
+        if isinstance(event, Resume) and event.loss is not None:
+            found.append(Restart.of(event.step, event.loss))
+        elif isinstance(event, Ready) and found:
+            ready = {"starting_s": event.starting_s, "loading_s": event.loading_s, "step": event.step}
+            found[-1] = msgspec.structs.replace(found[-1], **ready)
+    return found
 
 
 def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
@@ -18,7 +65,7 @@ def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
 
 
 def changes(events: Sequence[Event]) -> list[str]:
-    """A line for each of machine, threads, versions and source tree that differs between the parts of a run."""
+    """A line on the restarts, and one for each of machine, threads, versions and source tree that differs."""
     there = parts(events)
     said = (
         ("resumed on another machine", _machine),
@@ -26,7 +73,26 @@ def changes(events: Sequence[Event]) -> list[str]:
         ("resumed with other versions", _versions),
         ("resumed from another source tree", _source),
     )
-    return [line for what, of in said if (line := _change(what, there, of))]
+    changed = [_change(what, there, of) for what, of in said]
+    return [line for line in (_restarted(restarts(events)), *changed) if line]
+
+
+def _restarted(found: Sequence[Restart]) -> str:
+    if not found:
+        return ""
+    times = "once" if len(found) == 1 else f"{len(found)} times"
+    parts = {
+        "noticing": sum(one.noticing_s for one in found),
+        "starting": sum(one.starting_s for one in found),
+        "loading": sum(one.loading_s for one in found),
+        f"{sum(one.redone_steps for one in found):,} steps again": sum(one.redone_s for one in found),
+    }
+    spent = ", ".join(f"{what} {seconds:.1f}" for what, seconds in parts.items())
+    which = "" if len(found) == 1 else "the last time "
+    return (
+        f"restarted {times} after a loss, {sum(one.seconds for one in found):.1f} s outside its clocks ({spent}): "
+        f"{which}{found[-1].cause}"
+    )
 
 
 def _change(what: str, there: Sequence[tuple[int, RunPart]], of: Callable[[RunPart], str]) -> str:

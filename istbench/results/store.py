@@ -18,7 +18,7 @@ from istbench.base.decode import decode_json, encode_own, read_bytes, regular_fi
 from istbench.base.errors import UserError, printable, shown
 from istbench.base.files import append_line, require_no_link, write_errors, writing_whole
 from istbench.base.options.texts import message_of
-from istbench.results.events import Evaluation, Event, Fault, Resume, Start, Stop
+from istbench.results.events import Evaluation, Event, Fault, Ready, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
 
 MOST_EVENTS_BYTES, MOST_EVENTS = 2**27, 2**20
@@ -226,7 +226,7 @@ class RunDirectory:
         """
         line = msgspec.json.encode(event)
         try:
-            if not isinstance(event, Start | Resume | Fault | Stop):
+            if not isinstance(event, Start | Resume | Ready | Fault | Stop):
                 self._require_room(len(line) + 1)
             append_line(self.events_jsonl, line)
         except OSError as error:

@@ -11,7 +11,7 @@ from istbench.launch.backends.choose import backend_options
 from istbench.launch.hosts.run import HostsRun
 
 CELL = ["--method", "ist", "--workload", "toy"]
-OF_THIS_HOST = (*(option.name for option in backend_options()), "out", "cluster", "explain", "as_json")
+OF_THIS_HOST = (*(option.name for option in backend_options()), "restarts", "out", "cluster", "explain", "as_json")
 
 
 def words_of(*typed):

@@ -25,6 +25,7 @@ Clips = Annotated[int, Meta(ge=2, le=2**20)]
 """Clips of a word, for training and testing together."""
 Percent = Annotated[int, Meta(ge=1, le=50)]
 """A part of the whole, at most half of it."""
+Restarts = Annotated[int, Meta(ge=0, le=100)]
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]

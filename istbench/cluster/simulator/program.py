@@ -190,7 +190,7 @@ def _schedule(op: Records, world: int, backend: Backend, transport: bool, far: b
         op.streams[own] = not (transport and COLLECTIVES[kind].in_turns and backend == "gloo")
         sizes, which = np.unique(op.bytes[own], return_inverse=True)
         known = COLLECTIVES[kind]
-        cut = [known.chunks(size, world, backend) for size in sizes.tolist()]
+        cut = [known.chunks(int(size), world, backend) for size in sizes.tolist()]
         chunks[own] = np.array(cut)[which]
         schedules |= {(kind, count): known.between(world, backend, count, far=far) for count in sorted(set(cut))}
     rows = {id(row): row for schedule in schedules.values() for row in schedule}  # each once

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.run import RunRequest
+from istbench.launch.processes.failures import StuckAtStep, WorkerLost
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -19,6 +20,7 @@ class Outcome:
     """How one cell ended.
 
     Attributes:
+        request: the element of `cells` that the backend got; None where it does not tell.
         cell: the cell's name, or a description if its name is unknown.
         run: the run directory on this machine; None if the cell never had one.
         fresh: False if the cell was done before.
@@ -28,6 +30,7 @@ class Outcome:
     """
 
     cell: str
+    request: RunRequest | None = None
     run: RunDirectory | None = None
     fresh: bool = True
     failure: UserError | RunFailed | None = None
@@ -42,6 +45,11 @@ class Outcome:
         if self.running:
             return "runs on"
         return "done" if self.fresh else "done before"
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed by a loss, so that another try may end well."""
+        return isinstance(self.failure, WorkerLost) and not isinstance(self.failure, StuckAtStep)
 
     def finished(self) -> RunDirectory:
         """The run directory of a cell that is done.
@@ -114,10 +122,23 @@ class Backend(ABC):
     chosen_by: ClassVar[str]
     """The option or command that chooses this backend, for messages."""
 
+    restarts: int = 0
+    """How often a cell starts again from its last checkpoint after a loss (`launch.cells.restarts`)."""
+
     @property
     def nodes(self) -> int | None:
         """Nodes of a cell if the user gives no number; None for the default of the option."""
         return None
+
+    def restarting(self, restarts: int, *, typed: bool) -> "Backend":
+        """This backend with that many `restarts`. typed: whether the user gave the number.
+
+        Raises:
+            UserError: if this backend starts nothing again.
+        """
+        if typed and restarts:
+            raise UserError(f"--restarts {restarts}: {self.chosen_by} starts nothing again; leave --restarts out")
+        return self
 
     @property
     def shows_results(self) -> bool:

@@ -1,5 +1,6 @@
 """Cells on this machine, one after another: on its loopback interface, or in a lab."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,16 @@ class Here(Backend):
 
     chosen_by: ClassVar[str] = "a lab"
     lab: ShapedNetwork | None = None
+    restarts: int = 0
 
     @property
     def nodes(self) -> int | None:
         """The nodes of the lab."""
         return None if self.lab is None else self.lab.nodes
+
+    def restarting(self, restarts: int, *, typed: bool) -> "Here":
+        """This machine with that many `restarts`."""
+        return dataclasses.replace(self, restarts=restarts)
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` in the lab; see `Backend.fit`."""
@@ -58,12 +64,12 @@ class Here(Backend):
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         launcher = LocalLauncher(place=self.lab or ThisMachine())
-        for cell in resolved:
+        for request, cell in zip(cells, resolved, strict=True):
             run, source = RunDirectory.of(out, cell.name), cell.header.data_source
             try:
                 with screen.training(cell.header, run) as scratch:
-                    fresh = execute(cell, run, scratch, launcher, again=again)
+                    fresh = execute(cell, run, scratch, launcher, again=again, restarts=self.restarts)
             except (UserError, RunFailed) as error:
-                yield Outcome(cell=cell.name, run=run, failure=error, source=source)
+                yield Outcome(cell=cell.name, request=request, run=run, failure=error, source=source)
             else:
-                yield Outcome(cell=cell.name, run=run, fresh=fresh, source=source)
+                yield Outcome(cell=cell.name, request=request, run=run, fresh=fresh, source=source)

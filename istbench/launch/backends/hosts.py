@@ -41,6 +41,11 @@ class Hosts(Backend):
     install: bool = False
     detach: bool = False
     stop: bool = False
+    restarts: int = 0
+
+    def restarting(self, restarts: int, *, typed: bool) -> "Hosts":
+        """These hosts with that many `restarts` of each cell."""
+        return dataclasses.replace(self, restarts=restarts)
 
     @property
     def nodes(self) -> int:

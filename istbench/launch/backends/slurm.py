@@ -85,6 +85,11 @@ class Slurm(Backend):
 
     chosen_by: ClassVar[str] = "--slurm"
     options: SlurmOptions
+    restarts: int = 0
+
+    def restarting(self, restarts: int, *, typed: bool) -> "Slurm":
+        """The same, where each job starts the nodes of its cell again that often."""
+        return dataclasses.replace(self, restarts=restarts)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Submit all cells and wait for their jobs; see `Backend.run`."""
@@ -94,7 +99,7 @@ class Slurm(Backend):
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         names = [cell.name for cell in resolved]
-        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again)
+        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again, restarts=self.restarts)
 
 
 class _Silent:
@@ -113,16 +118,21 @@ class _Silent:
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob:
-    """The work of a job: one cell. `out` is the results directory, `again` whether to run it from the start."""
+    """The work of a job: one cell.
+
+    Attributes:
+        out: the results directory. again: whether to run it from the start. restarts: as `Here` takes them.
+    """
 
     request: RunRequest
     out: str
     again: bool
+    restarts: int = 0
 
     def __call__(self) -> str | None:
         """Run the cell; returns the reason of a failure, or None."""
         try:
-            (outcome,) = Here().run([self.request], Path(self.out), self.again, _Silent())
+            (outcome,) = Here(restarts=self.restarts).run([self.request], Path(self.out), self.again, _Silent())
         except (UserError, RunFailed) as error:
             return str(error)
         except KeyboardInterrupt:
@@ -144,6 +154,7 @@ def run_as_jobs(
     say: Say,
     *,
     again: bool = False,
+    restarts: int = 0,
 ) -> Iterator[Outcome]:
     """Run every cell of `requests`, called `names`, as a job, and yield the outcome of each as it ends.
 
@@ -166,7 +177,9 @@ def run_as_jobs(
             elif job := noted.find(name, options.executor):
                 submission.jobs[name] = job
             else:
-                submission.left[name] = CellJob(request=request, out=str(out.resolve()), again=again)
+                submission.left[name] = CellJob(
+                    request=request, out=str(out.resolve()), again=again, restarts=restarts
+                )
         submission.more(len(submission.jobs))
         for name, failure in _collect(submission.jobs, submission.more):
             run, error = RunDirectory.of(out, name), RunFailed(failure) if failure else None

@@ -36,6 +36,15 @@ class Torchrun(Backend):
         """Whether no other host requested the run. Ranks other than 0 do not come so far."""
         return run_folder.folder() is None
 
+    def restarting(self, restarts: int, *, typed: bool) -> "Torchrun":
+        """The same: torchrun itself starts its processes again."""
+        if typed and restarts:
+            raise UserError(
+                f"--restarts {restarts}: torchrun starts its own processes again; give torchrun --max-restarts "
+                f"{restarts}, and leave --restarts out"
+            )
+        return self
+
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` on the hosts of torchrun; see `Backend.fit`."""
         each = self.world.local_size

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import time
 from functools import reduce
 from pathlib import Path
 
@@ -9,31 +10,35 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.resolve import Cell
+from istbench.launch.cells.restarts import Restarts, loss
 from istbench.launch.processes.failures import WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
-from istbench.node.checkpoint_steps import Totals, newest
-from istbench.node.destinations import place_of
+from istbench.node.checkpoint_steps import MANIFEST, Totals, newest
+from istbench.node.destinations import forget_progress, place_of, read_progress
 from istbench.node.stopping import StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
-from istbench.results.events import Resume, RunPart, Start, digest_with
+from istbench.results.events import Loss, Resume, RunPart, Start, digest_with
 from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now
 
 _FROM_BEGINNING = "--again starts it from the beginning"
 
 
-def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False) -> bool:
+def execute(
+    cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False, restarts: int = 0
+) -> bool:
     """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
     Args:
         scratch: an empty directory for the output and progress of the workers. A run that fails keeps the output.
         launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
+        restarts: how often all nodes start again from the last checkpoint after a loss (`Restarts`).
 
     Raises:
         UserError: for bad input that showed during training, or a run directory that cannot be written.
-        RunFailed: if a worker died; the run is marked failed.
+        RunFailed: if a worker died, and no restart is left; the run is marked failed.
         KeyboardInterrupt: after Ctrl-C; the run is marked interrupted, and resumes when run again. If training had
             already ended, the run is marked done; if it failed by itself, failed, and the failure is the cause.
     """
@@ -45,7 +50,7 @@ def execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *,
         if again:
             _clear(run)
         if not _is_done(run):
-            _execute(cell, run, scratch, launcher)
+            _execute(cell, run, scratch, launcher, Restarts(restarts))
             return True
     return not is_finished(cell, run)  # by another command, before this one had the lock
 
@@ -64,7 +69,7 @@ def is_finished(cell: Cell, run: RunDirectory) -> bool:
     return True
 
 
-def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -> None:
+def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, restarts: Restarts) -> None:
     job = Job(
         target=train_cell,
         args=(str(run.path), str(scratch), cell.header),
@@ -77,7 +82,8 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
     _open(cell, run)
     run.reserve()
     try:
-        launch(launcher, job)
+        while (lost := _launched(launcher, job, run, scratch, restarts)) is not None:
+            _open(cell, run, lost)
     except KeyboardInterrupt as interrupt:
         failure = interrupt.__cause__
         if isinstance(failure, UserError | RunFailed):
@@ -90,11 +96,28 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher) -
         raise
     except (UserError, RunFailed) as error:
         if isinstance(error, WorkerLost):
-            error = error.with_way_out(same_command(_checkpointed(run)))
+            step, _ = _checkpointed(run) or (0, 0.0)
+            error = error.with_way_out(same_command(step))
         run.end("failed", str(error))
         _keep_logs(job.logs, run.logs)
         raise error from None
     _finish(run)
+
+
+def _launched(launcher: Launcher, job: Job, run: RunDirectory, scratch: Path, restarts: Restarts) -> Loss | None:
+    """Run `job` to its end; returns None, or the loss after which it starts again. Other failures are raised."""
+    began = time.time()
+    try:
+        launch(launcher, job)
+    except WorkerLost as failure:
+        last, (step, at) = read_progress(scratch), _checkpointed(run) or (0, began)
+        if not restarts.allow(max(last.step, step)):
+            raise restarts.ended(failure) from None
+        heard = run.events_jsonl.stat().st_mtime
+        forget_progress(scratch)
+        StopRequest(scratch).forget_workers()
+        return loss(failure, last, (step, at), heard)
+    return None
 
 
 def _finish(run: RunDirectory) -> None:
@@ -139,7 +162,8 @@ def _clear(run: RunDirectory) -> None:
         ) from None
 
 
-def _open(cell: Cell, run: RunDirectory) -> None:
+def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None) -> None:
+    """Begin a part of the run: `lost` is the loss after which it starts again by itself."""
     now = time_now()
     part = RunPart(
         host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
@@ -161,7 +185,7 @@ def _open(cell: Cell, run: RunDirectory) -> None:
         _require_evaluations(run, before.own_metric, step.totals)
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
-    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part))
+    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost))
 
 
 def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:
@@ -181,13 +205,13 @@ def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> No
         )
 
 
-def _checkpointed(run: RunDirectory) -> int:
-    """The step of the last checkpoint of `run`, 0 if there is none."""
+def _checkpointed(run: RunDirectory) -> tuple[int, float] | None:
+    """Step and time of the last checkpoint of `run`, None if there is none."""
     try:
         step = newest(run.checkpoint)
     except UserError:
-        return 0
-    return step.totals.step if step else 0
+        return None
+    return None if step is None else (step.totals.step, (step.folder / MANIFEST).stat().st_mtime)
 
 
 def _keep_logs(logs: Path, kept: Path) -> None:

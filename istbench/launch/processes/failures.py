@@ -33,6 +33,10 @@ class PeersLost(WorkerLost):
     """A worker lost a connection or timed out. Probably another worker failed first."""
 
 
+class StuckAtStep(WorkerLost):
+    """Several losses at the same step: another try would end alike."""
+
+
 def log_directory(logs: Path, rank: int) -> Path:
     """The directory of a worker's stdout.log, stderr.log and failure report."""
     return logs / f"rank-{rank}"

@@ -63,7 +63,7 @@ def measure(
         request, place = probed.request(choice), backend
         if choice.nodes == 1 and isinstance(backend, Here):  # a lab has links, and one node needs none
             threads = request.threads or max(1, cores() // probed.question.base.nodes)
-            request, place = msgspec.structs.replace(request, threads=threads), Here()
+            request, place = msgspec.structs.replace(request, threads=threads), Here(restarts=backend.restarts)
         (outcome,) = place.run([place.fit(request)], out, False, screen)
         if outcome.running:
             screen.note(f"{choice.label} runs on; the same command measures it later")

@@ -1,0 +1,65 @@
+"""Restarts of a run after a loss: whether it starts again, and what the loss cost."""
+
+import time
+
+from istbench.launch.processes.failures import StuckAtStep, WorkerLost
+from istbench.node.destinations import Progress
+from istbench.results.events import Loss
+
+_WITHOUT_PROGRESS = 3
+
+
+class Restarts:
+    """The restarts of one run: at most `allowed`, and none after three losses in a row that pass no further step.
+
+    A bad input, such as a file that crashes the workers, kills them at one step each time.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed, self._done = allowed, 0
+        self._furthest, self._losses = -1, 0
+
+    def allow(self, step: int) -> bool:
+        """Whether the run starts again after a loss behind local step `step`; counts the restart."""
+        self._losses = 1 if step > self._furthest else self._losses + 1
+        self._furthest = max(step, self._furthest)
+        if self.stuck or self._done >= self._allowed:
+            return False
+        self._done += 1
+        return True
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the last losses were at the same step."""
+        return self._losses >= _WITHOUT_PROGRESS
+
+    def ended(self, failure: WorkerLost) -> WorkerLost:
+        """The last `failure`, after the restarts so far."""
+        if self.stuck:
+            reason = f"this is loss {self._losses} in a row with no step after {self._furthest}"
+            return StuckAtStep(f"{failure.what}; {reason}, so --restarts tries no more", failure.lines)
+        if self._done:
+            times = "once" if self._done == 1 else f"{self._done} times"
+            return failure.with_way_out(f"it was restarted {times}, as --restarts allows")
+        return failure
+
+
+def loss(failure: WorkerLost, last: Progress, saved: tuple[int, float], heard: float) -> Loss:
+    """The loss that ended the workers with `failure`, noticed now.
+
+    All times are in seconds since 1970.
+
+    Args:
+        last: the progress of the workers. saved: step and time of the checkpoint, or of the start of the workers.
+        heard: the time of the last evaluation or other event.
+    """
+    now, (step, at) = time.time(), saved
+    since = max(at, last.began)
+    alive = min(now, max(since, last.at, heard))
+    return Loss(
+        cause=failure.what,
+        noticed=now,
+        noticing_s=now - alive,
+        redone_steps=max(0, last.step - step),
+        redone_s=max(0.0, alive - since),
+    )
