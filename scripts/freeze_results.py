@@ -23,8 +23,7 @@ from istbench.report.output.formats import table_json, table_markdown
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import Report, build_report
+from istbench.report.report import Report, build_report, build_report_on_clusters
 from istbench.results.frame import write_evaluations
 
 _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-(time|steps|traffic)|time-to-target))")

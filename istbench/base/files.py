@@ -11,6 +11,9 @@ from typing import BinaryIO
 
 from istbench.base.errors import UserError
 
+# Those of `Path` raise an error for a path that cannot be seen, for instance without permission.
+is_directory, is_file, is_there = os.path.isdir, os.path.isfile, os.path.exists
+
 
 def sync(path: Path) -> None:
     """Flush the content of file `path`, or the names in directory `path`, to disk."""
@@ -19,30 +22,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def is_directory(path: Path) -> bool:
-    """Whether `path` is a directory; False if it cannot be seen, for instance without permission."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Whether `path` is a file; False if it cannot be seen."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def is_there(path: Path) -> bool:
-    """Whether something is at `path`; False if it cannot be seen."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def require_no_link(path: Path, way_out: str) -> Path:

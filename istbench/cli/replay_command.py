@@ -97,7 +97,7 @@ def command(
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     from istbench.cli.show import page_beside, show_report
-    from istbench.report.replayed import build_report_on_clusters
+    from istbench.report.report import build_report_on_clusters
 
     with replaying() as tell:
         report = build_report_on_clusters(

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.options import option_text
@@ -15,10 +16,9 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.plots.plot import contender_styles
 from istbench.report.plots.winner_map import Tile, WinnerMap
-from istbench.report.replayed import replay_runs
+from istbench.report.report import replay_runs
 from istbench.report.row_time import RowTime, row_time
 from istbench.report.targets import Target
-from istbench.results.on_cluster import Redeal
 from istbench.results.stats import speed_up
 
 _DIGITS = 3
@@ -31,11 +31,8 @@ def build_maps(
     by: str = "nodes",
     cluster: str,
     target: float | None = None,
-    workload: str | None = None,
-    metric: str | None = None,
     nodes: Sequence[int] = (),
-    redeal: "Redeal | None" = None,
-    tell: Callable[[int, int], None] | None = None,
+    **selected: Any,
 ) -> tuple[list[WinnerMap], tuple[str, ...]]:
     """A map of each group of comparable runs in `results`, and a line for each run that is left out.
 
@@ -44,15 +41,13 @@ def build_maps(
     target: level of the metric; None for the hardest target that a row reached.
     nodes: numbers of nodes to show, by default all that were run. The other axes take one number; by default the
     largest of those with the most rows.
-    redeal: as in `runs_on_clusters`, for numbers of nodes that were never run. tell: as there.
+    selected: the other arguments of `replay_runs`; `redeal` for numbers of nodes that were never run.
 
     Raises:
         UserError: as `replay_runs` does, for an unknown option, and if no runs have a target.
     """
     levels = () if target is None else (target,)
-    replayed = replay_runs(
-        results, clusters, workload=workload, metric=metric, levels=levels, nodes=nodes, redeal=redeal, tell=tell
-    )
+    replayed = replay_runs(results, clusters, levels=levels, nodes=nodes, **selected)
     count = len(replayed.sweeps) // len(clusters)
     families = [replayed.sweeps[place::count] for place in range(count)]
     if by not in ("nodes", "latency"):

@@ -1,9 +1,11 @@
-"""A report as data: tables, plots and problems of a results directory."""
+"""A report as data: tables, plots and problems of recorded runs, also as replayed on other clusters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
@@ -12,14 +14,16 @@ from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
 from istbench.report.overview import overview
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
-from istbench.report.plots.time_to_target import time_by_nodes
+from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
+from istbench.report.tables.crossings import crossings_table
 from istbench.report.tables.node_seconds import node_seconds_table
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
-from istbench.results.load import load_runs
-from istbench.results.on_cluster import runs_on_clusters
+from istbench.results.load import load_run, load_runs
+from istbench.results.on_cluster import Redeal, runs_on_clusters
+from istbench.results.store import RunDirectory
 
 # A replay takes some 10 ms. More runs on several links would delay a report.
 _MOST_SWEPT = 60
@@ -93,15 +97,107 @@ def build_report(
             group_runs(moved, baseline, profile) for profile, moved in zip(profiles, replayed, strict=True)
         ]
         sweeps = [sweep for sweep in sweeps_of(cluster.name, on_links) if sweep.compares]
-        tables += cluster_tables(on_cluster, baseline)
+        tables += _cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
+    return _report(groups, sweeps, tables, _group_plots(groups), problems, baseline)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedGroups:
+    """Recorded runs on the clocks of clusters.
+
+    groups: of each profile in turn. sweeps: each group on each cluster, by bandwidth; cluster by cluster.
+    problems: a line for each run that is left out.
+    """
+
+    groups: tuple[Group, ...]
+    sweeps: tuple[Sweep, ...]
+    problems: tuple[str, ...]
+
+
+def replay_runs(
+    results: Path,
+    clusters: Mapping[str, Sequence[ClusterProfile]],
+    *,
+    baseline: str = BASELINE,
+    workload: str | None = None,
+    metric: str | None = None,
+    levels: tuple[float, ...] = (),
+    nodes: Sequence[int] = (),
+    redeal: "Redeal | None" = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> ReplayedGroups:
+    """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
+
+    clusters: profiles of each cluster by its name, by rising bandwidth.
+    baseline, workload, metric, levels: as in `build_report`. nodes, redeal, tell: as in
+    `runs_on_clusters`.
+
+    Raises:
+        UserError: if no run can be replayed, or none has that workload, metric or baseline.
+    """
+    one = RunDirectory(results)
+    runs, problems = ([load_run(one)], []) if one.exists() else load_runs(results)
+    runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
+    profiles = [profile for family in clusters.values() for profile in family]
+    check_baseline(baseline, runs, results, profiles[0])
+    on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal, tell)
+    if not any(run.done for moved in on_clusters for run in moved):
+        reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
+        raise UserError(f"nothing to replay in {results}{reason}")
+    of_profile = {
+        profile.name: [group for group in group_runs(moved, baseline, profile) if group.contenders]
+        for profile, moved in zip(profiles, on_clusters, strict=True)
+    }
+    sweeps = [
+        sweep
+        for name, family in clusters.items()
+        for sweep in sweeps_of(name, [of_profile[profile.name] for profile in family])
+    ]
+    return ReplayedGroups(
+        groups=tuple(group for of_one in of_profile.values() for group in of_one),
+        sweeps=tuple(sweeps),
+        problems=(*problems, *unreplayed),
+    )
+
+
+def build_report_on_clusters(
+    results: Path,
+    clusters: Mapping[str, Sequence[ClusterProfile]],
+    *,
+    baseline: str = BASELINE,
+    **selected: Any,
+) -> Report:
+    """The report on the runs that `replay_runs` gives for the same arguments.
+
+    Several profiles of a cluster add a table of crossings and a plot for each number of nodes.
+
+    Raises:
+        UserError: as `replay_runs` does.
+    """
+    replayed = replay_runs(results, clusters, baseline=baseline, **selected)
+    sweeps = [sweep for sweep in replayed.sweeps if sweep.compares]
+    by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
+    tables = _cluster_tables(replayed.groups, baseline) + [crossings_table(sweep, baseline) for sweep in sweeps]
+    plots = _group_plots(replayed.groups) + by_bandwidth
+    return _report(replayed.groups, sweeps, tables, plots, replayed.problems, baseline)
+
+
+def _report(
+    groups: Sequence[Group],
+    sweeps: Iterable[Sweep],
+    tables: Iterable[Table],
+    plots: Iterable[Plot],
+    problems: Iterable[str],
+    baseline: str,
+) -> Report:
     studies = by_study(groups)
     return Report(
         answers=answer_lines(studies, baseline),
         overview=tuple(overview(study, baseline) for study in studies),
         tables=tuple(tables),
-        plots=tuple(group_plots(groups)),
+        plots=tuple(plots),
         problems=tuple(problems),
         groups=tuple(groups),
         sweeps=tuple(sweeps),
@@ -109,7 +205,7 @@ def build_report(
     )
 
 
-def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
+def _cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
     """The main table and the spending of each of `groups` that has runs, on the clock of a cluster."""
     return [
         table
@@ -119,7 +215,7 @@ def cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
     ]
 
 
-def group_plots(groups: Iterable[Group]) -> list[Plot]:
+def _group_plots(groups: Iterable[Group]) -> list[Plot]:
     """The metric over time and, with several numbers of nodes, the time to each target, for each of `groups`."""
     plots = []
     for group in groups:

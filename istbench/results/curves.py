@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from istbench.results.events import Evaluation, Event, Resume, Start
+from istbench.results.events import Evaluation, Event, counted
 from istbench.results.metrics import Metric
 
 Clock = Literal["train_s", "wall_s", "cluster_s"]
@@ -30,16 +30,12 @@ class Curve:
 
     @classmethod
     def from_events(cls, events: Iterable[Event], metric: Metric) -> "Curve":
-        """The curve of a run's events on train_s. A run that resumed at step s has lost its evaluations after s."""
+        """The curve of a run's events on train_s. Of two evaluations of a step, the later one counts."""
         kept: list[Evaluation] = []
-        for event in events:
-            if isinstance(event, Start):
-                kept = []
-            elif isinstance(event, Resume):
-                kept = [before for before in kept if before.step <= event.step]
-            elif isinstance(event, Evaluation):
-                if kept and kept[-1].step >= event.step:
-                    kept = [before for before in kept if before.step < event.step]
+        for event in counted(events):
+            if isinstance(event, Evaluation):
+                while kept and kept[-1].step >= event.step:
+                    kept.pop()
                 kept.append(event)
         seconds = tuple(evaluation.train_s for evaluation in kept)
         return cls(metric=metric, evaluations=tuple(kept), clock="train_s", seconds=seconds)

@@ -1,6 +1,7 @@
 """The lines of events.jsonl."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -148,6 +149,19 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
 
 
 Event = Start | Resume | Ready | Note | Evaluation | Stall | Fault | Stop
+
+
+def counted(events: Iterable[Event]) -> list[Evaluation | Stall]:
+    """The evaluations and stalls that count: a run that resumed at step s has lost those after s."""
+    kept: list[Evaluation | Stall] = []
+    for event in events:
+        if isinstance(event, Start):
+            kept = []
+        elif isinstance(event, Resume):
+            kept = [before for before in kept if before.step <= event.step]
+        elif isinstance(event, Evaluation | Stall):
+            kept.append(event)
+    return kept
 
 
 def digest_with(before: str, evaluation: Evaluation) -> str:

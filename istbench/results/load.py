@@ -11,7 +11,7 @@ from istbench.base.errors import UserError, is_divergence
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
-from istbench.results.events import Event, Resume, Stall, Start
+from istbench.results.events import Event, Stall, counted
 from istbench.results.header import Header
 from istbench.results.run_parts import Restart, changes, restarts
 from istbench.results.store import RunDirectory
@@ -168,13 +168,5 @@ def _is_copy(run: Run) -> bool:
 
 
 def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:
-    """The stalls in the steps that count. A run that resumed at step s has lost those after s, with their time."""
-    kept: list[Stall] = []
-    for event in events:
-        if isinstance(event, Start):
-            kept = []
-        elif isinstance(event, Resume):
-            kept = [stall for stall in kept if stall.step <= event.step]
-        elif isinstance(event, Stall):
-            kept.append(event)
-    return tuple(kept)
+    """The stalls in the steps that count."""
+    return tuple(event for event in counted(events) if isinstance(event, Stall))

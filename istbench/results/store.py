@@ -41,10 +41,19 @@ class OfAnotherCell(UserError):  # noqa: N818
 
 
 class RunDirectory:
-    """The files of one run. Only this class knows their names."""
+    """The files of one run. Only this class knows their names.
+
+    Attributes:
+        run_json: the header: configuration, status, result. events_jsonl: a line of JSON for each event, appended.
+        trace: recorded compute spans and transfers. checkpoint: the checkpoints of an unfinished run.
+        logs: output of the workers.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.run_json, self.events_jsonl = path / "run.json", path / "events.jsonl"
+        self.trace, self.checkpoint, self.logs = path / "trace.npz", path / "checkpoint", path / "logs"
+        self._reserve = path / "reserve.tmp"
         self._counted = (0, 0)  # the size of the events, and their lines
 
     @classmethod
@@ -100,31 +109,6 @@ class RunDirectory:
                     "put a copy in its place, or choose another --out"
                 )
 
-    @property
-    def run_json(self) -> Path:
-        """The header: configuration, status, result."""
-        return self.path / "run.json"
-
-    @property
-    def events_jsonl(self) -> Path:
-        """One line of JSON for each event, appended."""
-        return self.path / "events.jsonl"
-
-    @property
-    def trace(self) -> Path:
-        """Recorded compute spans and transfers."""
-        return self.path / "trace.npz"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The checkpoints of an unfinished run."""
-        return self.path / "checkpoint"
-
-    @property
-    def logs(self) -> Path:
-        """Output of the workers."""
-        return self.path / "logs"
-
     def exists(self) -> bool:
         """Whether a run ever started here.
 
@@ -165,10 +149,6 @@ class RunDirectory:
         """Free the space of `reserve`."""
         with suppress(OSError):
             self._reserve.unlink(missing_ok=True)
-
-    @property
-    def _reserve(self) -> Path:
-        return self.path / "reserve.tmp"
 
     def header(self) -> Header:
         """The content of run.json.

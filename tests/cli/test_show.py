@@ -8,8 +8,7 @@ from fake_runs import write_plausible
 from istbench.base.errors import UserError
 from istbench.cli.show import page_beside, show_report
 from istbench.cluster.profile import select_clusters
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import build_report
+from istbench.report.report import build_report, build_report_on_clusters
 
 
 def test_the_pictures_of_one_run_lie_in_its_directory_and_json_names_them(results, capsys):

@@ -19,8 +19,7 @@ from istbench.report.groups import group_runs
 from istbench.report.output.formats import table_json
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.over_time import metric_over
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import build_report
+from istbench.report.report import build_report, build_report_on_clusters
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.summary import run_summary
 from istbench.results.curves import Curve, time_to_target

@@ -7,7 +7,7 @@ from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import column, table_of
 
 from istbench.report.groups import group_runs
-from istbench.report.replayed import build_report_on_clusters
+from istbench.report.report import build_report_on_clusters
 from istbench.results.load import load_runs
 
 

@@ -14,7 +14,7 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import select_clusters
 from istbench.cluster.speed import StepWork
 from istbench.report.output.pictures import draw_plots
-from istbench.report.replayed import build_report_on_clusters
+from istbench.report.report import build_report_on_clusters
 
 
 def test_unfinished_runs_stand_below_the_table_of_the_others(results):

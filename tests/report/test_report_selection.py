@@ -7,8 +7,7 @@ from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import load_profile, select_clusters
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import build_report
+from istbench.report.report import build_report, build_report_on_clusters
 from istbench.report.tables.summary import run_summary
 from istbench.results.load import load_run
 

@@ -5,17 +5,21 @@ from collections.abc import Iterable
 from istbench.base.errors import UserError
 from istbench.cluster.trace_file import load_trace
 from istbench.report.groups import Contender, Group
-from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
 from istbench.report.plots.plot import Bar, Bars
-from istbench.report.timeline.bars import ACTIVITY_NAMES, BarKind
+from istbench.report.timeline.bars import (
+    ACTIVITY_NAMES,
+    COLLECTIVE_NAME,
+    BarKind,
+    View,
+    bar_colour,
+    timeline_views,
+)
 from istbench.report.timeline.recorded import recorded_round
 from istbench.report.timeline.simulated import simulated_round
 from istbench.report.timeline.timeline import Timeline, typical_round
-from istbench.report.timeline.views import View, timeline_views
 
 # More nodes give no readable chart, and more methods and bars a page too large for a mail.
 _MOST_NODES, _MOST_METHODS, _MOST_BARS = 8, 12, 300
-_COLLECTIVE = "collective of all nodes"
 
 
 def round_charts(group: Group) -> list[Bars]:
@@ -65,14 +69,14 @@ def _chart(timeline: Timeline, view: View, stem: str, title: str) -> Bars:
             rows[row] = None
             for bar in (bar for line in lines for bar in line):
                 kinds.add(bar.kind)
-                bars.append(Bar(row=row, part=_part(bar.kind)[0], start=bar.start * scale, end=bar.end * scale))
+                bars.append(Bar(row=row, part=_name(bar.kind), start=bar.start * scale, end=bar.end * scale))
     return Bars(
         stem=stem,
         title=title,
         subtitle=f"round {timeline.round}, {timeline.where}",
         x_label=f"time in the round ({unit})",
         rows=tuple(rows),
-        parts=tuple(_part(kind) for kind in sorted(kinds, key=_order)),
+        parts=tuple((_name(kind), bar_colour(kind)) for kind in sorted(kinds, key=_order)),
         bars=tuple(bars),
     )
 
@@ -84,10 +88,7 @@ def _order(kind: BarKind) -> tuple[int, int]:
     return 1, -1 if kind is None else kind
 
 
-def _part(kind: BarKind) -> tuple[str, str]:
-    """The name and the colour of a kind of bar."""
+def _name(kind: BarKind) -> str:
     if kind is None:
-        return _COLLECTIVE, COLLECTIVE_COLOUR
-    if isinstance(kind, int):
-        return f"to or from node {kind}", NODE_COLOURS[kind % len(NODE_COLOURS)]
-    return ACTIVITY_NAMES[kind], ACTIVITY_COLOURS[kind]
+        return COLLECTIVE_NAME
+    return ACTIVITY_NAMES[kind] if isinstance(kind, str) else f"to or from node {kind}"

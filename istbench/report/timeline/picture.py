@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from istbench.base.errors import printable
 from istbench.report.output.figure import write_figure
-from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
-from istbench.report.timeline.bars import ACTIVITY_NAMES, BarKind, TimelineBar
+from istbench.report.palette import NODE_COLOURS
+from istbench.report.timeline.bars import (
+    ACTIVITY_NAMES,
+    COLLECTIVE_NAME,
+    BarKind,
+    TimelineBar,
+    View,
+    bar_colour,
+    timeline_views,
+)
 from istbench.report.timeline.timeline import Timeline
-from istbench.report.timeline.views import View, timeline_views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,12 +125,8 @@ def _draw_bars(
 
 
 def _style(kind: BarKind) -> dict[str, Any]:
-    if kind is None:
-        return {"facecolor": COLLECTIVE_COLOUR, "linewidth": 0}
-    if isinstance(kind, int):
-        return {"facecolor": NODE_COLOURS[kind % len(NODE_COLOURS)], "linewidth": 0}
     hatch = {"hatch": "////", "edgecolor": "0.72"} if kind == "idle" else {}
-    return {"facecolor": ACTIVITY_COLOURS[kind], "linewidth": 0, **hatch}
+    return {"facecolor": bar_colour(kind), "linewidth": 0, **hatch}
 
 
 def _outside(timeline: Timeline, node: int) -> list[tuple[float, float]]:
@@ -139,7 +142,7 @@ def _legend_rows(timeline: Timeline, seen: set[BarKind]) -> "list[list[Patch]]":
     activities = [Patch(label=label, **_style(kind)) for kind, label in ACTIVITY_NAMES.items() if kind in seen]
     if any(_outside(timeline, node) for node in range(timeline.nodes)):
         activities.append(Patch(label="in another round", **_OUTSIDE))
-    transfers = [Patch(label="collective of all nodes", **_style(None))] if None in seen else []
+    transfers = [Patch(label=COLLECTIVE_NAME, **_style(None))] if None in seen else []
     peers = sorted(kind for kind in seen if isinstance(kind, int))
     for place in range(len(NODE_COLOURS)):
         alike = [peer for peer in peers if peer % len(NODE_COLOURS) == place]

@@ -9,8 +9,7 @@ from fake_runs import header, ramp, write_run
 from read_tables import printed
 
 from istbench.report.output.formats import tables_csv
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import build_report
+from istbench.report.report import build_report, build_report_on_clusters
 
 
 def test_csv_has_one_line_a_row_and_empty_fields_for_misses(report):

@@ -9,7 +9,7 @@ from fake_runs import averaging_trace, evaluation, header, part_on, ramp, write_
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.phrases import ROUGH_LINE, Caution
-from istbench.report.replayed import build_report_on_clusters
+from istbench.report.report import build_report_on_clusters
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Resume
 from istbench.results.header import TIMING_RULE

@@ -7,7 +7,7 @@ from fake_clusters import BARE, write_pair
 from read_tables import column, footer
 
 from istbench.cluster.profile import Host, Rack
-from istbench.report.replayed import build_report_on_clusters
+from istbench.report.report import build_report_on_clusters
 
 
 def test_replayed_tables_say_whose_clock_it_is_and_what_it_costs(results):

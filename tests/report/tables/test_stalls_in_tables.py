@@ -11,8 +11,7 @@ from read_tables import column, footer, printed, table_of
 
 from istbench.report.page import build_page
 from istbench.report.phrases import Caution
-from istbench.report.replayed import build_report_on_clusters
-from istbench.report.report import build_report
+from istbench.report.report import build_report, build_report_on_clusters
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Resume, Stall
 from istbench.results.load import load_run

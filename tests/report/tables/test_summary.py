@@ -8,7 +8,7 @@ from fake_clusters import BARE
 from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import footer
 
-from istbench.report.replayed import build_report_on_clusters
+from istbench.report.report import build_report_on_clusters
 from istbench.report.tables.summary import run_sentence, run_summary
 from istbench.results.load import load_run
 from istbench.results.on_cluster import runs_on_clusters

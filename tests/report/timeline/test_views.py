@@ -3,9 +3,9 @@
 import pytest
 from timed_traces import averaging, brief_exchange, crossing, swapping
 
+from istbench.report.timeline.bars import timeline_views
 from istbench.report.timeline.recorded import recorded_round
 from istbench.report.timeline.timeline import Timeline, Transfer
-from istbench.report.timeline.views import timeline_views
 
 
 def test_a_brief_exchange_is_enlarged():

@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from istbench.report.output.html.text import clipped
+from istbench.base.errors import clipped as cut
+from istbench.base.errors import printable
 from istbench.report.palette import MethodStyle, on_dark
 from istbench.report.plots.plot import BAND_FROM, BANDWIDTH_LABEL, Bars, Panel, Plot, Series
 from istbench.report.plots.winner_map import Tile, Verdict, WinnerMap
@@ -23,6 +24,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _HEIGHT, _ROW_HEIGHT, _LINE = 260, 22, 13
 _GREY = "#808080"
 _MOST_POINTS = 120
+_LONGEST = 300  # characters of a text
 _MOST_TOLD = 12
 _TILE_CHARACTERS, _TILE_PIXELS, _BESIDE_TILES = 13, 84, 70
 
@@ -47,6 +49,11 @@ SHAPES = {
     "p": "M0,-1L.95,-.31L.59,.81H-.59L-.95,-.31Z",
 }
 """The shapes of matplotlib's markers as SVG paths from -1 to 1."""
+
+
+def clipped(text: str, longest: int = _LONGEST) -> str:
+    """`text` from outside on one line of printable characters, at most `longest` of them."""
+    return cut(printable(text[: longest + 1]), longest)
 
 
 def panel_specs(plot: Plot) -> list[Spec]:

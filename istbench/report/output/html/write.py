@@ -3,6 +3,7 @@
 import base64
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,13 +12,12 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
-from istbench.report.output.html.guides import read_here
-from istbench.report.output.html.text import clipped, script_json
 from istbench.report.output.html.vega_lite import (
     DASHES,
     SHAPES,
     bars_spec,
     bars_text,
+    clipped,
     map_spec,
     map_text,
     map_width,
@@ -39,6 +39,33 @@ VENDORED = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.js")
 _IMPORT, _EXPORT = r"^import (\{.+?\}) from .vega-util.;$", r"^export \{ (\w+) as expressionInterpreter \};$"
 
 _LONGEST_TEXT = 20_000
+
+# How to read each table: on a page, a path such as docs/results.md leads nowhere.
+_GUIDES = {
+    "the-main-table": (
+        "The seconds are those of the slowest node, for computing, exchanging and waiting, without evaluation. The "
+        "time to a target is that of the first evaluation at it or better, interpolated linearly from the one "
+        "before. A speed-up is the median over seeds of a seed's ratio to the baseline on as many nodes."
+    ),
+    "crossings": (
+        "Times are medians over seeds, interpolated linearly in logarithms between the replayed bandwidths. "
+        "“Throughout” means at all of these bandwidths."
+    ),
+    "computing-and-waiting-by-node": (
+        "Waiting is the time inside operations with other nodes: for the nodes or for the network. Computing is "
+        "the rest: batches, training and updates, and on a shared core the turns of other nodes."
+    ),
+    "where-the-time-goes": (
+        "Shares are means over nodes. Communication is waiting for an operation that all its nodes have started; "
+        "idle is waiting until another node starts its part. What a node sends while it computes counts as compute."
+    ),
+    "maps": (
+        "Each cell has the method that reaches the target first, and the seconds of the next one over its own. Too "
+        "close: the ranges over seeds overlap, each first widened by the largest error of that method's replays in "
+        "a lab. Others missed: no other method reached the target."
+    ),
+}
+_BEFORE = "How to read this table: docs/results.md#"
 
 _MARKS = (f"{ROUGH}:", f"{NEVER_RUN}:")
 
@@ -71,7 +98,7 @@ def page_html(page: Page) -> str:
 
 def _views(page: Page) -> str:
     """The studies with their clocks and targets, as JSON."""
-    return script_json(
+    return _script_json(
         [
             [
                 {
@@ -126,7 +153,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
-        clip=clipped, read_here=read_here, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script
+        clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script
     )
     environment.globals.update(winners=_winners, map_notes=_map_notes)
     environment.tests.update(shown_note=_is_shown)
@@ -140,7 +167,7 @@ def _is_shown(line: str) -> bool:
 
 
 def _safe_script(text: str) -> Any:
-    """A file of this package, or `script_json`, as it is."""
+    """A file of this package, or `_script_json`, as it is."""
     import markupsafe
 
     return markupsafe.Markup(text)
@@ -152,14 +179,14 @@ def _panels(plot: Plot, before: str = "") -> list[dict[str, str]]:
             "title": before + panel.title,
             "target": panel.target,
             "text": panel_text(plot, panel),
-            "spec": script_json(spec),
+            "spec": _script_json(spec),
         }
         for panel, spec in zip(plot.panels, panel_specs(plot), strict=True)
     ]
 
 
 def _bars(plot: Bars) -> dict[str, str]:
-    return {"title": plot.title, "target": "", "text": bars_text(plot), "spec": script_json(bars_spec(plot))}
+    return {"title": plot.title, "target": "", "text": bars_text(plot), "spec": _script_json(bars_spec(plot))}
 
 
 def _winners(plot: WinnerMap) -> dict[str, str]:
@@ -167,7 +194,7 @@ def _winners(plot: WinnerMap) -> dict[str, str]:
         "title": f"Bandwidth of a host and {plot.row_label}",
         "target": plot.target.short,
         "text": map_text(plot),
-        "spec": script_json(map_spec(plot)),
+        "spec": _script_json(map_spec(plot)),
         "width": str(map_width(plot)),
     }
 
@@ -188,3 +215,14 @@ def _sort_key(entry: Entry) -> str:
     if value is None:
         return ""
     return clipped(str(float(value)) if isinstance(value, bool | int | float) else str(value))
+
+
+def _read_here(line: str) -> str:
+    """`line` of a footer, with the words themselves where it leads to a file of the documentation."""
+    return _GUIDES.get(line.removeprefix(_BEFORE), line) if line.startswith(_BEFORE) else line
+
+
+def _script_json(value: Any) -> str:
+    """`value` as JSON for a script element of HTML. No `<` in it can close the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
