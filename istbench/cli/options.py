@@ -471,13 +471,14 @@ _REST = "Results"
 
 
 class SectionedCommand(click.Command):
-    """A command whose help has its options in `SECTIONS`."""
+    """A command whose help has its options in `SECTIONS`, in their order."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list for each section that has options of this command."""
         found: dict[str, list[tuple[str, str]]] = {name: [] for name in (*SECTIONS, _REST)}
         place = {option: name for name, options in SECTIONS.items() for option in options}
-        for option in self.get_params(ctx):
+        order = {option: number for number, option in enumerate(place)}
+        for option in sorted(self.get_params(ctx), key=lambda option: order.get(option.name or "", len(order))):
             record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
             if record is not None:
                 found[place.get(option.name or "", _REST)].append(record)

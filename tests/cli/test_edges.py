@@ -112,6 +112,8 @@ def test_the_help_of_a_long_command_has_sections_and_two_examples(istbench, comm
     listed = lines[lines.index("What to train:") :]
     options = [line.split()[0] for line in listed if line.startswith("  -")]
     assert len(options) == len(set(options)) > 30
+    assert options[options.index("--steps") :][:3] == ["--steps", "--epochs", "--max-seconds"]
+    assert options[options.index("--data") :][:2] == ["--data", "--device"]
 
 
 def test_an_option_of_a_run_has_its_section():

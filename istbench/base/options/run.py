@@ -3,8 +3,8 @@
 import hashlib
 import json
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,11 +35,16 @@ Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp16"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FieldFlags:
-    """Flags of a field of `RunConfig`.
+@dataclass(frozen=True)
+class About:
+    """What istbench knows of a field of `RunConfig` or `RunRequest`, beside its type, bounds and default.
 
     Attributes:
+        help: of an option of the command line; empty for a field that is none.
+        flag: on the command line; by default it follows from the name. metavar: the name of its value in help.
+        show_default: whether help shows the default.
+        in_suites: `[suite.run]` may set it.
+        of_machine: the command line may set it beside a suite, since it belongs to the machine.
         defines_cell: another value is another cell.
         tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
             the other fields.
@@ -49,31 +54,18 @@ class FieldFlags:
         may_differ_by_host: the hosts of one run may have different values.
     """
 
+    help: str = ""
+    _: KW_ONLY
+    flag: str = ""
+    metavar: str | None = None
+    show_default: bool = False
+    in_suites: bool = True
+    of_machine: bool = False
     defines_cell: bool = True
     tells_rows_apart: bool = True
     tells_methods_apart: bool = False
     computing: bool = False
     may_differ_by_host: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described(FieldFlags):
-    """Flags of an option, beside its type, bounds and default.
-
-    Attributes:
-        flag: on the command line; by default it follows from the name. metavar: the name of its value in help.
-        after: help lists it after this option. show_default: whether help shows the default.
-        in_suites: `[suite.run]` may set it.
-        of_machine: the command line may set it beside a suite, since it belongs to the machine.
-    """
-
-    help: str
-    flag: str = ""
-    metavar: str | None = None
-    after: str = ""
-    show_default: bool = False
-    in_suites: bool = True
-    of_machine: bool = False
 
 
 class LabHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,91 +108,79 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a request that a run records. None leaves the value to the workload or to the machine."""
 
-    workload: Annotated[Text, FieldFlags(tells_rows_apart=False)]
-    method: Annotated[Text, FieldFlags(tells_rows_apart=False)]
-    workload_options: Annotated[Mapping[str, Any], FieldFlags(tells_rows_apart=False)] = msgspec.field(
+    workload: Annotated[Text, About(tells_rows_apart=False)]
+    method: Annotated[Text, About(tells_rows_apart=False)]
+    workload_options: Annotated[Mapping[str, Any], About(tells_rows_apart=False)] = msgspec.field(
         default_factory=dict
     )
-    method_options: Annotated[Mapping[str, Any], FieldFlags(tells_rows_apart=False)] = msgspec.field(
+    method_options: Annotated[Mapping[str, Any], About(tells_rows_apart=False)] = msgspec.field(
         default_factory=dict
     )
     nodes: Annotated[
-        Nodes, Described(help="Worker processes.", show_default=True, in_suites=False, tells_rows_apart=False)
+        Nodes, About("Worker processes.", show_default=True, in_suites=False, tells_rows_apart=False)
     ] = 1
     seed: Annotated[
         Seed,
-        Described(
-            help="Seed of weights, data order and partitions.",
+        About(
+            "Seed of weights, data order and partitions.",
             show_default=True,
             in_suites=False,
             tells_rows_apart=False,
         ),
     ] = 0
-    batch_size: Annotated[
-        Count | None, Described(help="Samples in the minibatch of one node.", tells_rows_apart=False)
-    ] = None
-    steps: Annotated[Count | None, Described(help="Train for this many local steps on each node.")] = None
+    batch_size: Annotated[Count | None, About("Samples in the minibatch of one node.", tells_rows_apart=False)] = (
+        None
+    )
+    steps: Annotated[Count | None, About("Train for this many local steps on each node.")] = None
     max_seconds: Annotated[
-        Seconds | None,
-        Described(help="Stop at the first evaluation after this many train seconds.", tells_rows_apart=False),
+        Seconds | None, About("Stop at the first evaluation after this many train seconds.", tells_rows_apart=False)
     ] = None
     target: Annotated[
         Level | None,
-        Described(
-            help="Stop when the metric is at this level or better: accuracy 0.77, or loss 1.9.",
-            tells_rows_apart=False,
+        About(
+            "Stop when the metric is at this level or better: accuracy 0.77, or loss 1.9.", tells_rows_apart=False
         ),
     ] = None
     eval_every: Annotated[
         Interval | None,
-        Described(
-            help="Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
+        About(
+            "Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
             metavar="N|Ns",
             tells_methods_apart=True,
         ),
     ] = None
     device: Annotated[
-        Device,
-        Described(help="auto, cpu or cuda.", show_default=True, of_machine=True, tells_rows_apart=False),
+        Device, About("auto, cpu or cuda.", show_default=True, of_machine=True, tells_rows_apart=False)
     ] = "auto"
     amp: Annotated[
-        Precision | None,
-        Described(help="Mixed precision: the type of the forward pass. Default: float32.", computing=True),
+        Precision | None, About("Mixed precision: the type of the forward pass. Default: float32.", computing=True)
     ] = None
     channels_last: Annotated[
-        bool,
-        Described(
-            help="Store images and convolution filters with the channels last in memory.",
-            computing=True,
-        ),
+        bool, About("Store images and convolution filters with the channels last in memory.", computing=True)
     ] = False
     compile: Annotated[
-        bool,
-        Described(
-            help="Compile the model's forward pass. The train clock does not count compiling.",
-            computing=True,
-        ),
+        bool, About("Compile the model's forward pass. The train clock does not count compiling.", computing=True)
     ] = False
     held_out: Annotated[
         Part | None,
-        Described(
-            help="Hold this share of the training data out and evaluate on it. The test split stays unread.",
+        About(
+            "Hold this share of the training data out and evaluate on it. The test split stays unread.",
             metavar="SHARE",
             tells_rows_apart=False,
         ),
     ] = None
     tuned: Annotated[
         Count | None,
-        Described(
-            help="Record that this many trials chose the method's options; suites of `istbench tune` set it.",
+        About(
+            "Record that this many trials chose the method's options; suites of `istbench tune` set it.",
             metavar="TRIALS",
             defines_cell=False,
         ),
     ] = None
     threads: Annotated[
         Threads | None,
-        Described(
-            help="Intra-op threads of each node. Default: cores divided by nodes, at least 1.",
+        About(
+            "Intra-op threads of each node. Default: cores divided by nodes, at least 1.",
             of_machine=True,
             computing=True,
             tells_methods_apart=True,
@@ -209,8 +189,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     timeout_s: Annotated[
         Seconds,
-        Described(
-            help="End the run when a node sends nothing, or stays in one step, for this many seconds.",
+        About(
+            "End the run when a node sends nothing, or stays in one step, for this many seconds.",
             flag="--timeout",
             show_default=True,
             defines_cell=False,
@@ -219,17 +199,17 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = 300.0
     checkpoint_every_s: Annotated[
         Duration,
-        Described(
-            help="Minimum seconds between two checkpoints. A checkpoint follows an evaluation.",
+        About(
+            "Minimum seconds between two checkpoints. A checkpoint follows an evaluation.",
             flag="--checkpoint-every",
             show_default=True,
             defines_cell=False,
             of_machine=True,
         ),
     ] = 60.0
-    plugins: Annotated[Texts, FieldFlags(defines_cell=False, may_differ_by_host=True)] = ()
+    plugins: Annotated[Texts, About(defines_cell=False, may_differ_by_host=True)] = ()
     # Tables describe the lab in words.
-    lab: Annotated[Lab | None, FieldFlags(computing=True, tells_rows_apart=False)] = None
+    lab: Annotated[Lab | None, About(computing=True, tells_rows_apart=False)] = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):
@@ -240,27 +220,24 @@ class RunRequest(_Options, frozen=True, kw_only=True):
     """
 
     epochs: Annotated[
-        Epochs | None,
-        Described(help="Train for this many passes over the training data, by all nodes together.", after="steps"),
+        Epochs | None, About("Train for this many passes over the training data, by all nodes together.")
     ] = None
     data: Annotated[
         Path | None,
-        Described(
-            help="Directory of the real data; the workload's documentation describes its layout. Default: data "
+        About(
+            "Directory of the real data; the workload's documentation describes its layout. Default: data "
             "from `istbench data`, else synthetic data.",
             metavar="DIR",
-            after="eval_every",
             of_machine=True,
         ),
     ] = None
     anyway: Annotated[
-        bool,
-        Described(help="Start even if this machine has too little memory.", defines_cell=False, of_machine=True),
+        bool, About("Start even if this machine has too little memory.", defines_cell=False, of_machine=True)
     ] = False
     save: Annotated[
         Path | None,
-        Described(
-            help="Save the final weights in this directory: safetensors, in several files with an index where they "
+        About(
+            "Save the final weights in this directory: safetensors, in several files with an index where they "
             "are large.",
             metavar="DIR",
             defines_cell=False,
@@ -269,7 +246,7 @@ class RunRequest(_Options, frozen=True, kw_only=True):
         ),
     ] = None
 
-    sinks: Annotated[Texts, FieldFlags(defines_cell=False, may_differ_by_host=True)] = ()
+    sinks: Annotated[Texts, About(defines_cell=False, may_differ_by_host=True)] = ()
 
     def __post_init__(self) -> None:
         name, plugins = named_with_file(self.workload, self.plugins)
@@ -345,14 +322,14 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Of the threads, only those that the user gave are in it: machines with other cores give the same name.
         """
         values = msgspec.to_builtins(self, enc_hook=encode_own)
-        defining = {name: value for name, value in values.items() if _FLAGS[name].defines_cell}
+        defining = {name: value for name, value in values.items() if _FIELDS[name].defines_cell}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOption(Described):
+class RunOption(About):
     """An option: its name in `RunRequest`, suites and headers, its type with bounds, and its default."""
 
     name: str
@@ -370,38 +347,26 @@ class RunOption(Described):
         )
 
 
-def _flags(kinds: Mapping[str, Any]) -> dict[str, FieldFlags]:
-    annotations = {name: getattr(kind, "__metadata__", ()) for name, kind in kinds.items()}
-    return {
-        name: next((part for part in parts if isinstance(part, FieldFlags)), FieldFlags())
-        for name, parts in annotations.items()
-    }
+def _about(kind: Any) -> About:
+    return next((part for part in getattr(kind, "__metadata__", ()) if isinstance(part, About)), About())
 
 
-def _table() -> tuple[RunOption, ...]:
-    kinds = typing.get_type_hints(RunRequest, include_extras=True)
-    flags, rows = _flags(kinds), dict[str, RunOption]()
-    for field in msgspec.structs.fields(RunRequest):
-        described = flags[field.name]
-        if isinstance(described, Described):
-            given = {**vars(described), "flag": described.flag or f"--{field.name.replace('_', '-')}"}
-            rows[field.name] = RunOption(name=field.name, kind=kinds[field.name], default=field.default, **given)
-    ordered = [row for row in rows.values() if not row.after]
-    for row in rows.values():
-        if row.after:
-            ordered.insert(ordered.index(rows[row.after]) + 1, row)
-    return tuple(ordered)
-
-
-def _fields(chosen: Callable[[FieldFlags], bool]) -> tuple[str, ...]:
-    return tuple(name for name in RunConfig.__struct_fields__ if chosen(_FLAGS[name]))
-
-
-RUN_OPTIONS = _table()
-# A narrower type in RunConfig leaves the flags to the request.
-_FLAGS = {
-    **_flags(typing.get_type_hints(RunConfig, include_extras=True)),
-    **_flags(typing.get_type_hints(RunRequest, include_extras=True)),
+_KINDS = typing.get_type_hints(RunRequest, include_extras=True)
+RUN_OPTIONS = tuple(
+    RunOption(
+        name=field.name,
+        kind=_KINDS[field.name],
+        default=field.default,
+        **{**vars(about), "flag": about.flag or f"--{field.name.replace('_', '-')}"},
+    )
+    for field in msgspec.structs.fields(RunRequest)
+    if (about := _about(_KINDS[field.name])).help
+)
+# A narrower type in RunConfig leaves the words to the request.
+_FIELDS = {
+    name: _about(_KINDS.get(name, kind))
+    for name, kind in typing.get_type_hints(RunConfig, include_extras=True).items()
+    if name in RunConfig.__struct_fields__
 }
 
 OF_MACHINE = tuple(option.name for option in RUN_OPTIONS if option.of_machine)
@@ -410,14 +375,14 @@ OF_MACHINE = tuple(option.name for option in RUN_OPTIONS if option.of_machine)
 LABELLED = tuple(option.name for option in RUN_OPTIONS if option.computing and not option.of_machine)
 """Options of computing that belong to a method's label, and that `--json` prints."""
 
-COMPUTING = _fields(lambda flags: flags.computing)
+COMPUTING = tuple(name for name, about in _FIELDS.items() if about.computing)
 """Fields of `RunConfig` that are equal in rows that are compared."""
 
-TELLING_APART = _fields(lambda flags: flags.defines_cell and flags.tells_rows_apart)
+TELLING_APART = tuple(name for name, about in _FIELDS.items() if about.defines_cell and about.tells_rows_apart)
 """Fields of `RunConfig` that tell the rows of a table apart, beside the method's and the workload's options."""
 
-TELLING_METHODS_APART = _fields(lambda flags: flags.tells_methods_apart)
+TELLING_METHODS_APART = tuple(name for name, about in _FIELDS.items() if about.tells_methods_apart)
 """Those of them that also tell rows of several methods apart."""
 
-MAY_DIFFER_BY_HOST = _fields(lambda flags: flags.may_differ_by_host)
+MAY_DIFFER_BY_HOST = tuple(name for name, about in _FIELDS.items() if about.may_differ_by_host)
 """Fields of `RunConfig` in which the hosts of one run may differ."""

@@ -15,7 +15,6 @@ from istbench.base.options.run import (
     LABELLED,
     MAY_DIFFER_BY_HOST,
     OF_MACHINE,
-    RUN_OPTIONS,
     TELLING_APART,
     RunConfig,
     RunRequest,
@@ -101,12 +100,6 @@ def test_lists_of_options_follow_from_the_flags_of_their_rows():
     assert set(COMPUTING) == {"amp", "channels_last", "compile", "threads", "lab"}
     assert set(TELLING_APART) == {"steps", "eval_every", "amp", "channels_last", "compile", "threads", "code"}
     assert set(MAY_DIFFER_BY_HOST) == {"threads", "plugins", "sinks", "save"}
-
-
-def test_help_lists_options_of_one_kind_together():
-    names = [option.name for option in RUN_OPTIONS]
-    assert names[names.index("steps") :][:3] == ["steps", "epochs", "max_seconds"]
-    assert names[names.index("eval_every") :][:3] == ["eval_every", "data", "device"]
 
 
 CONFIG = RunConfig(
