@@ -96,7 +96,7 @@ def _print_options(kind: PluginKind, name: str, plugins: tuple[str, ...]) -> Non
 
 
 def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) -> None:
-    from istbench.methods.subnets.dealing import is_linear, selected_groups
+    from istbench.methods.dealt_groups import is_linear, selected_groups
     from istbench.workloads.contract import blank_model
     from istbench.workloads.neuron_groups.groups import named_tensors
 

@@ -39,7 +39,7 @@ from istbench.methods.cut_model import (
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.slide.active import owned
-from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.kernels import RowOptimizer, Rule
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.softmax import Normaliser, combined
 from istbench.methods.slide.threads import Threads

@@ -32,11 +32,10 @@ from istbench.methods.cut_model import wide_softmax
 from istbench.methods.slide.active import no_labels
 from istbench.methods.slide.choosing import MOST_TABLES
 from istbench.methods.slide.dwta import DWTA
-from istbench.methods.slide.hashing import MOST_BITS
+from istbench.methods.slide.hashing import MOST_BITS, tables_bytes
 from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import tables_bytes
 from istbench.workloads.base import Workload
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}

@@ -43,14 +43,13 @@ from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
-from istbench.methods.dealt_groups import check_groups, compare_groups, dealt_groups, whole_groups
+from istbench.methods.dealt_groups import ALL, check_groups, compare_groups, dealt_groups, whole_groups
 from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import ClippedOptions, set_rate
 from istbench.methods.shared_tensors import MeansInPlace, MeansWithState, averaged_in_place
 from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import subnet_footprint
 from istbench.methods.subnet_share import SubnetShare, initial_rows, rows_of
-from istbench.methods.subnets.dealing import ALL
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.layout import Rows, layout_of, undealt

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from istbench.fabric import Fabric
+from istbench.methods.dealt_groups import ALL
 from istbench.methods.flat import flatten_in_place, is_frozen
-from istbench.methods.subnets.dealing import ALL
 from istbench.methods.subnets.exchange import Planes
 from istbench.workloads.neuron_groups.layout import Layout
 

@@ -23,13 +23,11 @@ from istbench.workloads.extreme_data.build import (
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.points import Points, SparseBatch
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.extreme_evaluation import metrics_by_blocks, network_metrics
+from istbench.workloads.extreme_evaluation import inverse_propensities, metrics_by_blocks, network_metrics
 from istbench.workloads.initialise import Initializer, initial_rows
-from istbench.workloads.models.extreme import ExtremeNetwork
-from istbench.workloads.models.extreme_parts import ExtremeSoftmax
+from istbench.workloads.models.extreme import ExtremeNetwork, ExtremeSoftmax
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.prepared import Sourced, open_summary
-from istbench.workloads.ranking import inverse_propensities
 
 _TEST_BATCH = 1_024
 _INPUT_BOUND = 0.1  # of initial weights

@@ -2,18 +2,149 @@
 
 Both compute the same outputs, products of the same two rows. For a network read in blocks, the first layer comes in
 blocks of units, the second in blocks of labels. Memory holds the points' hidden layers and rankings.
+
+The metrics are those of the Extreme Classification Repository (propensities: Jain et al., KDD 2016). Every mean is
+over all points of the test split. A point without labels counts 0.
 """
 
 import math
 from collections.abc import Iterable, Iterator
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from istbench.workloads.base import Batch, Block
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork, sparse_linear
-from istbench.workloads.ranking import RankingMetrics, TopLabels
+
+AT = (1, 3, 5)
+_GROUP = 64
+
+
+class TopLabels:
+    """The `count` largest outputs of every point and their labels, from blocks of outputs in any order."""
+
+    def __init__(self, count: int = AT[-1]) -> None:
+        self._count = count
+        self._outputs: Tensor | None = None
+        self._labels: Tensor | None = None
+        self._logs: Tensor | None = None
+
+    def add(self, first: int, outputs: Tensor) -> None:
+        """Add the outputs [b, n] of labels `first` to `first + n - 1`."""
+        values, labels = _largest(outputs, min(self._count, outputs.shape[1]))
+        labels = labels + first
+        logs = outputs.logsumexp(1)
+        if self._outputs is None or self._labels is None or self._logs is None:
+            self._outputs, self._labels, self._logs = values, labels, logs
+            return
+        self._logs = torch.logaddexp(self._logs, logs)
+        values, labels = torch.cat([self._outputs, values], 1), torch.cat([self._labels, labels], 1)
+        self._outputs, kept = values.topk(min(self._count, values.shape[1]), dim=1)
+        self._labels = labels.gather(1, kept)
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of every point by falling output: int64 [b, count], or fewer if there are fewer."""
+        assert self._labels is not None
+        return self._labels
+
+    @property
+    def normalisers(self) -> Tensor:
+        """The logarithm of the sum of exponentials of all outputs, [b]."""
+        assert self._logs is not None
+        return self._logs
+
+
+def _largest(outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`outputs.topk(count, dim=1)`, but faster: only groups with the largest maxima can hold them."""
+    rows, columns = outputs.shape
+    groups = columns // _GROUP
+    if groups <= 2 * count:
+        return tuple(outputs.topk(count, dim=1))  # type: ignore[return-value]
+    grouped = outputs[:, : groups * _GROUP].view(rows, groups, _GROUP)
+    chosen = grouped.amax(2).topk(count, dim=1).indices
+    places = (chosen[:, :, None] * _GROUP + torch.arange(_GROUP, device=outputs.device)).flatten(1)
+    rest = torch.arange(groups * _GROUP, columns, device=outputs.device).expand(rows, -1)
+    places = torch.cat([places, rest], 1)
+    values, kept = outputs.gather(1, places).topk(count, dim=1)
+    return values, places.gather(1, kept)
+
+
+def inverse_propensities(counts: Tensor, points: int, a: float, b: float) -> Tensor:
+    """1 / p of every label, float64, where p is the probability that the data notes a label that holds.
+
+    Args:
+        counts: training points with each label. points: training points. a, b: constants of the kind of data set.
+    """
+    c = (math.log(points) - 1) * (b + 1) ** a
+    return 1 + c * (counts.double() + b) ** -a
+
+
+class RankingMetrics:
+    """Means of the metrics over points, added batch by batch.
+
+    weights: the inverse propensity of every label.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        self._weights = weights
+        self._discounts = 1 / torch.arange(2, AT[-1] + 2, dtype=torch.float64).log2()
+        self._count = 0
+        self._sums: dict[str, float] = {}
+
+    def add(self, ranked: Tensor, truth: SparseBatch) -> None:
+        """Add points with the top labels `ranked` (int64 [b, 5], or fewer) and the true labels `truth`."""
+        ranked = ranked.cpu()
+        hits = _hits(ranked, truth)
+        counts = truth.offsets.diff().cpu()
+        scored = hits * self._weights[ranked]
+        best = self._best_weights(truth)
+        self._count += len(ranked)
+        for k in AT:
+            self._sum(f"precision@{k}", float(hits[:, :k].sum()) / k)
+            gained = (hits * self._discounts[: hits.shape[1]])[:, :k].sum(1)
+            ideal = self._discounts.cumsum(0)[counts.clamp(1, k) - 1]
+            self._sum(f"ndcg@{k}", float((gained / ideal).sum()))
+            self._sum(f"scored@{k}", float(scored[:, :k].sum()))
+            self._sum(f"best@{k}", float(best[:, :k].sum()))
+
+    def _best_weights(self, truth: SparseBatch) -> Tensor:
+        """The five largest weights of each point's labels in falling order, padded with 0: float64 [b, 5]."""
+        best = torch.zeros(len(truth), AT[-1], dtype=torch.float64)
+        weights, rows = self._weights[truth.indices.cpu()], truth.row_of_entry().cpu()
+        order = weights.argsort(descending=True, stable=True)
+        order = order[rows[order].argsort(stable=True)]
+        place = torch.arange(len(rows)) - truth.offsets.cpu()[rows]
+        kept = place < AT[-1]
+        best[rows[kept], place[kept]] = weights[order][kept]
+        return best
+
+    def _sum(self, name: str, value: float) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def results(self) -> dict[str, float]:
+        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5; NaN if there are no points."""
+        return {**self._means("precision"), **self._means("ndcg"), **{f"psp@{k}": self._psp(k) for k in AT}}
+
+    def _means(self, name: str) -> dict[str, float]:
+        none = self._count == 0
+        return {f"{name}@{k}": math.nan if none else self._sums[f"{name}@{k}"] / self._count for k in AT}
+
+    def _psp(self, k: int) -> float:
+        if self._count == 0:
+            return math.nan
+        best = self._sums[f"best@{k}"]
+        return self._sums[f"scored@{k}"] / best if best else 0.0
+
+
+def _hits(ranked: Tensor, truth: SparseBatch) -> Tensor:
+    """Whether each of `ranked` is a true label of its point: float64 [b, k]."""
+    keys = truth.row_of_entry().cpu() * truth.columns + truth.indices.cpu()
+    found = torch.arange(len(ranked))[:, None] * truth.columns + ranked
+    return torch.isin(found, keys).double()
+
 
 _MOST_HIDDEN = 1 << 27  # values in memory: 512 MiB; more points read the network more often
 

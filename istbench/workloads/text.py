@@ -28,15 +28,15 @@ from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Transformer, initializer, transformer_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.prepared import open_summary
-from istbench.workloads.text_data.cache import (
+from istbench.workloads.text_data.build import (
     Symbols,
     TextSummary,
     count_symbols,
+    find_text,
     open_split,
     prepare_text,
     source_of,
 )
-from istbench.workloads.text_data.read import find_text
 
 _TEST_POSITIONS = 8_192  # in a test batch
 _BEFORE_DATA = 256  # symbols of the model before the text is known

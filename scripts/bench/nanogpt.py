@@ -22,8 +22,7 @@ import numpy as np
 from cells import run_cell
 
 from istbench.workloads.text import TextOptions
-from istbench.workloads.text_data.cache import numbered
-from istbench.workloads.text_data.read import find_text
+from istbench.workloads.text_data.build import find_text, numbered
 
 _PARTS = ("train.py", "model.py", "configurator.py")
 

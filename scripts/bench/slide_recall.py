@@ -22,15 +22,15 @@ from matplotlib.figure import Figure
 from istbench.base.machine import cores
 from istbench.methods.slide.active import active_sets, no_labels
 from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.hashing import Tables
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads
 from istbench.report.output.figure import write_figure
 from istbench.report.palette import NODE_COLOURS
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.extreme_evaluation import TopLabels
 from istbench.workloads.models.extreme import ExtremeNetwork
-from istbench.workloads.ranking import TopLabels
 
 TOP = 100
 ASKED = 512

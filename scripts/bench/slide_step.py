@@ -25,12 +25,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from istbench.base.machine import cores
-from istbench.methods.slide.active import Labels
+from istbench.methods.slide.active import Labels, inverted
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule, common_rows
-from istbench.methods.slide.inversion import inverted
-from istbench.methods.slide.kernels import backward, row_outputs
-from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
 from istbench.methods.slide.softmax import normaliser, output_gradient

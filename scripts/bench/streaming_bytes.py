@@ -16,7 +16,7 @@ from itertools import pairwise, permutations
 import torch
 from torch import Tensor
 
-from istbench.methods.subnets.dealing import selected_groups
+from istbench.methods.dealt_groups import selected_groups
 from istbench.methods.subnets.exchange import Block, Repartition
 from istbench.methods.subnets.streaming import Flights, Timetable, turns_of
 from istbench.workloads.base import Workload

@@ -32,7 +32,7 @@ OWN_FOLDERS = {
     "workloads/prepared.py": "the cache of the user",
     "workloads/extreme_data/build.py": "the cache of the user",
     "workloads/speech_data/build.py": "the cache of the user",
-    "workloads/text_data/cache.py": "the cache of the user",
+    "workloads/text_data/build.py": "the cache of the user",
     "workloads/image_data/build.py": "the cache of the user",
 }
 WRITES = re.compile(

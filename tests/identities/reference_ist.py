@@ -13,9 +13,9 @@ from torch import nn
 from torch.func import functional_call
 
 from istbench.methods.base import materialise
+from istbench.methods.dealt_groups import selected_groups
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.shared_tensors import averaged_in_place
-from istbench.methods.subnets.dealing import selected_groups
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.neuron_groups.groups import dealt_to, expand_units, slot_length

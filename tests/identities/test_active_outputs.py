@@ -6,7 +6,7 @@ import pytest
 
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.methods.slide.tables import Tables
+from istbench.methods.slide.hashing import Tables
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.training import (
     assembled,

@@ -5,7 +5,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.chunks import Chunks
+from istbench.methods.sparseloco import Chunks
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.training import (
     assembled,

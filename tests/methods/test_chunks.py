@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from istbench.methods.chunks import LARGEST_CHUNK, Chunks, mean_of_sent
+from istbench.methods.sparseloco import LARGEST_CHUNK, Chunks, mean_of_sent
 
 SIZES = st.tuples(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from istbench.workloads.extreme_data.points import SparseBatch
-from istbench.workloads.ranking import RankingMetrics, TopLabels, inverse_propensities
+from istbench.workloads.extreme_evaluation import RankingMetrics, TopLabels, inverse_propensities
 
 
 def truth_of(labels, columns):

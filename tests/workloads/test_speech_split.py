@@ -8,7 +8,7 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.workloads.speech import Speech
-from istbench.workloads.speech_data.split import BY_NAME_NOTE, split_clips
+from istbench.workloads.speech_data.recordings import BY_NAME_NOTE, split_clips
 
 ROOT = Path("/data")
 TEST, TRAIN = "speaker7", "speaker0"  # at 12 and 94 %

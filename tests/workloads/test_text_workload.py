@@ -13,7 +13,7 @@ from istbench.node.registry import build_method, build_workload
 from istbench.studies.conformance import of_workloads
 from istbench.workloads.contract import checked_source
 from istbench.workloads.text import Text, TextOptions
-from istbench.workloads.text_data.read import TextFiles, find_text
+from istbench.workloads.text_data.build import TextFiles, find_text
 
 TINY = {"width": 12, "layers": 2, "heads": 2, "context": 8}
 WORDS = "the quick brown fox jumps over the lazy dog\n" * 30

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from istbench.fabric.transport import Transport
-from istbench.methods.served.cut import Slice
+from istbench.methods.served.messages import Slice
 
 
 class DirectMemory:

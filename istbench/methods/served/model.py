@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.fabric.transport import TransportMessage
 from istbench.methods.served.memory import DirectMemory, StagedMemory
-from istbench.methods.served.record import ServedRecord
+from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.server import Build, SliceServer
 from istbench.methods.served.slices import SendOrder, SlicedParameters
 from istbench.methods.served.usage import Usage, usage, watched

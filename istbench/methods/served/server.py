@@ -12,7 +12,7 @@ from istbench.fabric import Fabric
 from istbench.fabric.transport import payload_of
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.served.memory import DirectMemory
-from istbench.methods.served.record import ServedRecord
+from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.slices import SendOrder, SlicedParameters
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from istbench.methods.served.cut import Slice, cut
+from istbench.methods.served.messages import Slice, cut
 from istbench.workloads.memory_order import flattened, memory_format
 
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.transport import payload_of
-from istbench.methods.served.cut import Slice
 from istbench.methods.served.memory import DirectMemory
-from istbench.methods.served.record import ServedRecord
+from istbench.methods.served.messages import ServedRecord, Slice
 from istbench.methods.served.server import SliceServer
 from istbench.methods.served.slices import SendOrder, SlicedParameters
 from istbench.workloads.memory_order import flattened

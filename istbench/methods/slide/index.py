@@ -7,8 +7,7 @@ import numpy as np
 
 from istbench.base.seeds import derived_seed
 from istbench.methods.slide.choosing import Choice, choose
-from istbench.methods.slide.hashing import Family
-from istbench.methods.slide.tables import Tables
+from istbench.methods.slide.hashing import Family, Tables
 from istbench.methods.slide.threads import Threads, kernel
 
 COMMON_EVERY = 10

@@ -6,11 +6,9 @@ A step is `forward`, an exchange of normalisers, `backward`, an exchange of the 
 import numpy as np
 
 from istbench.base.seeds import derived_seed
-from istbench.methods.slide.active import ActiveSets, Labels, active_sets
+from istbench.methods.slide.active import ActiveSets, Labels, Pairs, active_sets, inverted
 from istbench.methods.slide.index import Index
-from istbench.methods.slide.inversion import Pairs, inverted
-from istbench.methods.slide.kernels import backward, row_outputs
-from istbench.methods.slide.optimizer import RowOptimizer
+from istbench.methods.slide.kernels import RowOptimizer, backward, row_outputs
 from istbench.methods.slide.softmax import Normaliser, normaliser, output_gradient
 from istbench.methods.slide.threads import Threads
 

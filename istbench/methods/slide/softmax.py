@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from istbench.methods.slide.active import Labels
-from istbench.methods.slide.inversion import BLOCKS, Pairs
+from istbench.methods.slide.active import BLOCKS, Labels, Pairs
 from istbench.methods.slide.threads import Threads, kernel
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from istbench.methods.served.cut import cut
+from istbench.methods.served.messages import cut
 
 
 @pytest.mark.parametrize("slice_params", [0, 1, 7, 1_000])

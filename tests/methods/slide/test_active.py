@@ -5,8 +5,8 @@ import pytest
 from slide_problems import labels_of, normal, rows_of
 
 from istbench.methods.slide.active import active_sets, no_labels, owned
+from istbench.methods.slide.hashing import Tables
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads
 
 ONE = Threads(1)

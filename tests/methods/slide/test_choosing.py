@@ -8,8 +8,8 @@ from istbench.base.errors import UserError
 from istbench.methods.slide.active import active_sets
 from istbench.methods.slide.choosing import choose
 from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.hashing import Tables
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads
 
 ONE = Threads(1)

@@ -6,11 +6,11 @@ from slide_problems import labels_of, normal
 
 from istbench.methods.slide.active import active_sets
 from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.hashing import Tables
 from istbench.methods.slide.index import COMMON_EVERY, Index, IndexOptions, RebuildSchedule
-from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.kernels import RowOptimizer, Rule
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads
 
 ONE = Threads(1)

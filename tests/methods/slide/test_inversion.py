@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slide_problems import labels_of, sets_of
 
-from istbench.methods.slide.active import ActiveSets
-from istbench.methods.slide.inversion import BLOCKS, inverted
+from istbench.methods.slide.active import BLOCKS, ActiveSets, inverted
 
 SIZE = 12
 ROWS = st.lists(st.permutations(range(SIZE)).flatmap(lambda rows: st.integers(0, SIZE).map(lambda n: rows[:n])))

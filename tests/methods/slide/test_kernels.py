@@ -5,9 +5,8 @@ import pytest
 import torch
 from slide_problems import drawn_rows, labels_of, normal, sets_of
 
-from istbench.methods.slide.inversion import inverted
-from istbench.methods.slide.kernels import backward, row_outputs
-from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.active import inverted
+from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
 from istbench.methods.slide.threads import Threads
 
 ONE = Threads(1)

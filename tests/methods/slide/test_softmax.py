@@ -8,13 +8,11 @@ import torch
 from slide_problems import drawn_rows, labels_of, normal, sets_of
 from torch.nn import functional as F
 
-from istbench.methods.slide.active import active_sets, owned
-from istbench.methods.slide.inversion import inverted
-from istbench.methods.slide.kernels import backward, row_outputs
-from istbench.methods.slide.optimizer import RowOptimizer, Rule
+from istbench.methods.slide.active import active_sets, inverted, owned
+from istbench.methods.slide.hashing import Tables
+from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
 from istbench.methods.slide.simhash import SimHash
 from istbench.methods.slide.softmax import combined, normaliser, output_gradient
-from istbench.methods.slide.tables import Tables
 from istbench.methods.slide.threads import Threads
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import LabelLayer

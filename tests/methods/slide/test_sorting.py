@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from istbench.methods.slide.tables import sort_by_code
+from istbench.methods.slide.hashing import sort_by_code
 
 BUCKETS = 8
 CODES = arrays.arrays(np.int32, st.integers(0, 60), elements=st.integers(0, BUCKETS - 1))

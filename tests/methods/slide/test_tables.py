@@ -5,8 +5,8 @@ import pytest
 from slide_problems import normal
 
 from istbench.methods.slide.dwta import DWTA
+from istbench.methods.slide.hashing import Tables, tables_bytes
 from istbench.methods.slide.simhash import SimHash
-from istbench.methods.slide.tables import Tables, tables_bytes
 from istbench.methods.slide.threads import Threads
 
 ONE = Threads(1)

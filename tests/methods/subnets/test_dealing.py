@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from istbench.base.errors import UserError
+from istbench.methods.dealt_groups import selected_groups
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.methods.subnets.dealing import selected_groups
 from istbench.node.registry import build_method, build_workload
 
 LATE = ["block2_2.hidden1", "block3_2.hidden1", "block4_2.hidden1"]

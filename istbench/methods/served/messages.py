@@ -1,9 +1,52 @@
-"""The messages of a served model in the trace."""
+"""The slices of a served model, and their messages in a trace and in a plan. Needs no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from istbench.methods.served.cut import Slice
+from istbench.methods.planned_node import PlannedNode
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements `start` to `stop` of parameter number `parameter`, updated by node `server`.
+
+    index: of this slice in the whole model, in the order of parameters.
+    """
+
+    index: int
+    parameter: int
+    start: int
+    stop: int
+    server: int
+
+
+def cut(sizes: Sequence[int], slice_params: int, world_size: int, *, split_params: int = 0) -> list[list[Slice]]:
+    """The slices of each parameter, given the parameters' numbers of elements.
+
+    A slice has at most `slice_params` elements of one parameter. With `slice_params` 0, parameters stay whole. If
+    `split_params` is not 0, parameters of more elements are then cut in equal parts, one for each node. One counter
+    across the whole model deals slices to the nodes, so that no node gets the surplus slice of every parameter.
+    """
+    slices: list[list[Slice]] = []
+    count = 0
+    for parameter, size in enumerate(sizes):
+        split = not slice_params and 0 < split_params < size
+        starts = range(0, size, -(-size // world_size) if split else slice_params or max(1, size))
+        slices.append(
+            [
+                Slice(
+                    index=count + k,
+                    parameter=parameter,
+                    start=start,
+                    stop=min(start + starts.step, size),
+                    server=(count + k) % world_size,
+                )
+                for k, start in enumerate(starts)
+            ]
+        )
+        count += len(starts)
+    return slices
 
 
 class Recorder(Protocol):
@@ -85,3 +128,31 @@ class ServedRecord:
     def _post(self, kind: str, slice: Slice, peer: int, priority: int = 0, after: Sequence[int] = ()) -> int:
         size = self._itemsize * (slice.stop - slice.start)
         return self._recorder.post(kind, size, (peer,), priority, after)
+
+
+def served_rounds(
+    slices: Sequence[Sequence[Slice]], itemsize: int, priority: bool
+) -> Callable[[PlannedNode], Iterator[None]]:
+    """The rounds of a node whose parameters have these `slices`."""
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        record = ServedRecord(node, slices, itemsize, node.rank, node.world_size)
+        ready = [number for number, _ in node.cost.ready]
+        places: dict[int, int] = {}
+        for number, _ in node.cost.uses:
+            for slice in slices[number]:
+                places[slice.index] = len(places) if priority else 0
+        values = sum(slice.stop - slice.start for one in slices for slice in one)
+        while True:
+            for number in node.forward():
+                node.wait(record.awaited(number))
+            record.backward_starts(ready)
+            for number in node.backward():
+                record.pushed(number, [places[slice.index] for slice in slices[number]])
+                for slice in slices[number]:
+                    if slice.server == node.rank:
+                        record.updated(slice.index, node.update_seconds((slice.stop - slice.start) / values))
+            node.update(0.0)
+            yield
+
+    return rounds
