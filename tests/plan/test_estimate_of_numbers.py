@@ -113,7 +113,7 @@ def test_the_range_holds_most_measurements_of_others():
             parameters=row.parameters, step_s=row.compute_step_s, nodes=row.nodes,
             bandwidth=row.bandwidth_mbit * 1e6, latency_s=row.round_trip_ms / 2e3,
         )  # fmt: skip
-        (found,) = estimate(numbers, [ChosenMethod(name=row.method, options=row.option)]).rows
+        (found,) = estimate(numbers, [row.chosen]).rows
         held += found.low_s <= row.measured_s <= found.high_s
     assert held >= 9
     assert len(rows) == 12

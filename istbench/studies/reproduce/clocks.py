@@ -16,7 +16,7 @@ from istbench.report.tables.stalls import stall_lines
 from istbench.results.load import Run
 from istbench.results.on_cluster import run_on_cluster
 from istbench.studies.reproduce.figures import Figure
-from istbench.studies.reproduce.matching import beside
+from istbench.studies.reproduce.matching import beside, network_words
 from istbench.studies.reproduce.paper import Difference, Subject
 
 _NEAR, _EXACT = 1e-4, 1e-6  # of logarithms: of the value, and of the seconds
@@ -199,8 +199,7 @@ def _first(figure: Figure, subject: Subject) -> tuple[Run, float, float]:
 
 
 def _words(figure: Figure) -> str:
-    network = " ".join(f"{name}={value}" for name, value in figure.options.items())
-    return " ".join(filter(None, [network, figure.label, f"at {figure.level:g}"]))
+    return " ".join(filter(None, [network_words(figure), figure.label, f"at {figure.level:g}"]))
 
 
 def fitted(start: ClusterProfile, points: Sequence[tuple[Run, float, float]]) -> ClusterProfile:

@@ -21,7 +21,7 @@ from istbench.studies.reproduce.matching import (
 )
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.speedups import speedup_row
-from istbench.studies.reproduce.tables import further_table
+from istbench.studies.reproduce.tables import further_table, sources_of
 from istbench.studies.reproduce.values import estimate_of, is_rough, missed_text, range_text, seconds_to
 
 _FITTED = " (fitted)"
@@ -56,8 +56,10 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
         timed = self.clock.put(subjects, figures)
         pairs = [(figure, one) for figure in figures for one in timed.subjects if beside(figure, one)]
         rows = [_seconds_row(figure, one, fitted=figure in timed.fixed) for figure, one in pairs]
-        claimed = [row for figure in speedups for row in _speedup_rows(figure, timed.subjects)]
-        derived = [row for figure in _speed_ups_of(figures) for row in _speedup_rows(figure, timed.subjects)]
+        claimed, derived = (
+            [row for figure in own for one in timed.subjects if (row := speedup_row(figure, one, timed.subjects))]
+            for own in (speedups, _speed_ups_of(figures))
+        )
         return Comparison(
             rows=(*rows, *claimed),
             notes=(
@@ -91,7 +93,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
             stem=self.workload,
             title=self.title,
             subtitle=f"{timed.difference.text} Published: dotted lines. "
-            f"Data: {', '.join(sorted(data_of(one for _, one in trained)))}",
+            f"Data: {', '.join(sorted({source.seen for source in sources_of(one for _, one in trained)}))}",
             kind="lines",
             x_label=f"test {first.metric}",
             y_label="seconds",
@@ -128,13 +130,6 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
 
 def _is_fitted(row: Compared) -> bool:
     return row.ours_text.endswith(_FITTED)
-
-
-def _speedup_rows(figure: SpeedUpFigure, subjects: Sequence[Subject]) -> Iterable[Compared]:
-    for one in subjects:
-        found = speedup_row(figure, one, subjects)
-        if found is not None:
-            yield found
 
 
 def _speed_ups_of(figures: Sequence[Figure]) -> Iterable[SpeedUpFigure]:
@@ -195,11 +190,6 @@ def left_out(figures: Sequence[Figure], subjects: Sequence[Subject]) -> Iterable
     if alone:
         labels = ", ".join(dict.fromkeys(figure.label for figure in alone))
         yield f"Left out: {len(alone)} published figures whose method is not trained at this scale ({labels})."
-
-
-def data_of(subjects: Iterable[Subject]) -> set[str]:
-    """The data that the runs of `subjects` saw."""
-    return {run.header.data_source.seen for one in subjects for run in one.runs}
 
 
 def _once(subjects: Iterable[Subject]) -> list[Subject]:

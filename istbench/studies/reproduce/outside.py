@@ -1,31 +1,48 @@
 """Other people's measurements, predicted from their numbers with nothing fitted. Needs no torch."""
 
-import csv
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from istbench.base.decode import convert
 from istbench.base.options.numbers import Count, Nodes, Seconds
 from istbench.cluster.collective import Backend
 from istbench.plan.numbers import Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_time import ChosenMethod, steady_step
 from istbench.plan.size_rounds import SIZE_METHODS, size_trace
 from istbench.report.output.agreement_picture import draw_agreement
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.phrases import Lead
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
-from istbench.studies.reproduce.texts import write_texts
+from istbench.studies.reproduce.figures import read_rows
+from istbench.studies.reproduce.paper import PUBLISHED
+from istbench.studies.reproduce.reproduction import write_texts
 
 Quantity = Literal["s_per_step", "s_per_round", "tokens_per_s", "images_per_s"]
-CLASSES = ("slow link", "latency", "several GPUs a host", "parameter server")
+_NOTES: dict[str, tuple[Lead, ...]] = {
+    "slow link": (
+        Lead("local_sgd: rates checked by iperf3. ddp: nominal rates; whether they were in force is not recorded."),
+    ),
+    "latency": (
+        Lead("20 ms there and back, by netem."),
+        Lead(
+            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, the link carries some "
+            "400 Mbit/s meanwhile, and hashes weights and momenta for .66 s, which the prediction does not know."
+        ),
+    ),
+    "several GPUs a host": (
+        Lead("GPUs: hosts x GPUs of a host, which share its link. Rates are nominal."),
+        Lead("MPI on CPUs over TCP is predicted as gloo's ring."),
+    ),
+    "parameter server": (
+        Lead("gRPC is predicted as istbench's parameter_server, with a server on every GPU's process."),
+    ),
+}
+CLASSES = tuple(_NOTES)
 """The classes of measurements: by what a prediction must get right."""
 
 _FAR_MS = 5.0
@@ -63,10 +80,10 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """Its class, of `CLASSES`."""
         if self.method == "parameter_server":
-            return CLASSES[3]
+            return "parameter server"
         if self.gpus_per_host > 1:
-            return CLASSES[2]
-        return CLASSES[1] if self.round_trip_ms >= _FAR_MS else CLASSES[0]
+            return "several GPUs a host"
+        return "latency" if self.round_trip_ms >= _FAR_MS else "slow link"
 
     @property
     def collectives(self) -> Backend:
@@ -83,10 +100,10 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
         return (_TOKENS if self.quantity == "tokens_per_s" else self.nodes * _IMAGES) / self.value
 
     @property
-    def option(self) -> dict[str, int]:
-        """The option of its method that its local steps are."""
+    def chosen(self) -> ChosenMethod:
+        """Its method, with its local steps if that has the option."""
         every = SIZE_METHODS[self.method].every
-        return {every: self.local_steps} if every == "local_steps" else {}
+        return ChosenMethod(name=self.method, options={every: self.local_steps} if every == "local_steps" else {})
 
     def predicted_s(self) -> float:
         """Seconds of a step, from its numbers."""
@@ -100,8 +117,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
         )
         record = record_of(numbers)
         cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives, in_turns=False)
-        method = ChosenMethod(name=self.method, options=self.option)
-        return script_time(record, method, size_trace(record, method, self.nodes), cluster).step_s
+        return steady_step(size_trace(record, self.chosen, self.nodes), cluster)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +133,14 @@ class Predicted:
         return self.predicted_s / self.outside.measured_s
 
 
-@functools.cache
-def outside_rows() -> tuple[Outside, ...]:
+def outside_rows() -> list[Outside]:
     """All measurements that come with istbench."""
-    name = "outside.csv"
-    text = (files("istbench.studies.reproduce") / "published" / name).read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
-    return tuple(convert(rows, list[Outside], lambda _: name, text=True))
+    return read_rows(PUBLISHED / "outside.csv", Outside)
 
 
-def predictions() -> tuple[Predicted, ...]:
+def predictions() -> list[Predicted]:
     """Every measurement with its prediction."""
-    return tuple(Predicted(outside=row, predicted_s=row.predicted_s()) for row in outside_rows())
+    return [Predicted(outside=row, predicted_s=row.predicted_s()) for row in outside_rows()]
 
 
 def worst(found: Iterable[Predicted]) -> Predicted:
@@ -170,7 +182,7 @@ def rows_tables(found: Sequence[Predicted]) -> tuple[Table, ...]:
 def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
     columns: tuple[ColumnOf[Predicted], ...] = (
         ColumnOf(key="model", title="model", entry=lambda own: own.outside.model, align="left"),
-        ColumnOf(key="method", title="method", entry=lambda own: _method(own.outside), align="left"),
+        ColumnOf(key="method", title="method", entry=lambda own: own.outside.chosen.label, align="left"),
         ColumnOf(key="backend", title="backend", entry=lambda own: own.outside.backend, align="left"),
         ColumnOf(key="nodes", title="GPUs", entry=lambda own: _nodes(own.outside)),
         ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.outside.bandwidth_mbit)),
@@ -183,29 +195,10 @@ def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
         columns,
         found,
         title=f"{kind}: seconds of a step, predicted and measured",
-        footer=_NOTES.get(kind, ()),
+        footer=_NOTES[kind],
         keys=2,
         context={"class": kind},
     )
-
-
-_NOTES = {
-    CLASSES[0]: (
-        Lead("local_sgd: rates checked by iperf3. ddp: nominal rates; whether they were in force is not recorded."),
-    ),
-    CLASSES[1]: (
-        Lead("20 ms there and back, by netem."),
-        Lead(
-            "By its logs, a step of local_sgd at 1000 Mbit/s averages for 4.7 of its 6.19 s, the link carries some "
-            "400 Mbit/s meanwhile, and hashes weights and momenta for .66 s, which the prediction does not know."
-        ),
-    ),
-    CLASSES[2]: (
-        Lead("GPUs: hosts x GPUs of a host, which share its link. Rates are nominal."),
-        Lead("MPI on CPUs over TCP is predicted as gloo's ring."),
-    ),
-    CLASSES[3]: (Lead("gRPC is predicted as istbench's parameter_server, with a server on every GPU's process."),),
-}
 
 
 def write_outside(found: Sequence[Predicted], folder: Path) -> list[Path]:
@@ -218,16 +211,11 @@ def write_outside(found: Sequence[Predicted], folder: Path) -> list[Path]:
     pictures = draw_agreement(points, folder / "outside")
     tables = (class_table(found), *rows_tables(found))
     shown = "\n".join(table_markdown(table) for table in tables)
-    return [
-        *write_texts(
-            {
-                folder / "README.md": f"# Other people's measurements\n\n{_INTRODUCTION}\n{shown}\n"
-                "![predicted against measured](outside.png)\n",
-                folder / "outside.csv": tables_csv(tables[1:]),
-            }
-        ),
-        *pictures,
-    ]
+    page = (
+        f"# Other people's measurements\n\n{_INTRODUCTION}\n{shown}\n![predicted against measured](outside.png)\n"
+    )
+    contents = {folder / "README.md": page, folder / "outside.csv": tables_csv(tables[1:])}
+    return [*write_texts(contents), *pictures]
 
 
 _INTRODUCTION = """Seconds, tokens and images a second that other projects measured on their own machines, beside
@@ -248,12 +236,8 @@ def _spread(found: Sequence[Predicted]) -> Entry:
 
 def _named(own: Predicted) -> Entry:
     row = own.outside
-    text = f"{own.ratio:.2f} ({_method(row)}, {row.model}, {number(row.bandwidth_mbit)} Mbit/s, {row.backend})"
+    text = f"{own.ratio:.2f} ({row.chosen.label}, {row.model}, {number(row.bandwidth_mbit)} Mbit/s, {row.backend})"
     return Entry(text=text, value=own.ratio)
-
-
-def _method(row: Outside) -> str:
-    return " ".join([row.method, *(f"{name}={value}" for name, value in row.option.items())])
 
 
 def _nodes(row: Outside) -> str:

@@ -1,9 +1,10 @@
 """The tables, pictures and files of a reproduction, made of the runs in a results directory."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from istbench.base.files import write_errors, writing_whole
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.output.pictures import draw_plots
 from istbench.report.plots.plot import Plot
@@ -12,7 +13,6 @@ from istbench.results.load import Run, load_runs
 from istbench.studies.reproduce.cells import Overrides, of_latest_data, subjects_of
 from istbench.studies.reproduce.paper import Experiment, Paper, Scale
 from istbench.studies.reproduce.tables import compared_table
-from istbench.studies.reproduce.texts import write_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +97,15 @@ def write_files(paper: Paper, scale: Scale, only: Sequence[str], found: Reproduc
         folder / f"{stem}.csv": tables_csv(found.tables),
     }
     return [*write_texts(contents), *pictures]
+
+
+def write_texts(contents: Mapping[Path, str]) -> list[Path]:
+    """Write each text to its path; returns the paths.
+
+    Raises:
+        UserError: if one cannot be written.
+    """
+    for path, text in contents.items():
+        with write_errors(path), writing_whole(path) as file:
+            file.write(text.encode())
+    return list(contents)

@@ -1,12 +1,13 @@
 """Tables of a reproduction: our figures beside the published ones, and the list of what there is to run."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from istbench.base.options.data_source import DataSource
 from istbench.report.phrases import ROUGH, Caution, Lead
-from istbench.report.tables.numbers import machine_value, number
+from istbench.report.tables.numbers import machine_value, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.load import Run
 from istbench.studies.reproduce.cells import Overrides
@@ -16,20 +17,12 @@ from istbench.studies.reproduce.paper import Compared, Comparison, Difference, E
 _KEYS = 5  # a paper may give two figures of one row, and they differ in the published value
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    """A compared figure with the aspects in which it differs from the published run."""
-
-    compared: Compared
-    aspects: tuple[str, ...]
-
-
 def compared_table(experiment: Experiment, scale: Scale, subjects: Sequence[Subject], found: Comparison) -> Table:
     """The figures of `experiment` beside the published ones. subjects: those that trained."""
     own = _own_differences(subjects, experiment.at[scale])
     differences = (*own, *found.differences)
     aspects = tuple(dict.fromkeys(difference.aspect for difference in differences if difference.aspect != "nodes"))
-    rows = [_Row(compared=row, aspects=(*aspects, *row.aspects)) for row in found.rows]
+    rows = [dataclasses.replace(row, aspects=(*aspects, *row.aspects)) for row in found.rows]
     return table_of(
         _COLUMNS,
         rows,
@@ -45,7 +38,7 @@ def further_table(title: str, found: Sequence[Compared]) -> Table:
     """A table of `found` beside the main one, whose footer names what differs."""
     return table_of(
         _COLUMNS,
-        [_Row(compared=row, aspects=row.aspects) for row in found],
+        found,
         title=title,
         footer=tuple(_rough_line(found)),
         keys=_KEYS,
@@ -113,8 +106,7 @@ def _is_rough(row: Compared) -> bool:
     return row.rough and row.ours is not None and math.isfinite(row.ours.median)
 
 
-def _reached(row: _Row) -> Entry:
-    compared = row.compared
+def _reached(compared: Compared) -> Entry:
     if not compared.planned:
         return NOTHING
     late = compared.planned - compared.trained
@@ -125,8 +117,7 @@ def _reached(row: _Row) -> Entry:
     )
 
 
-def _ours(row: _Row) -> Entry:
-    compared = row.compared
+def _ours(compared: Compared) -> Entry:
     if compared.ours is None:
         return Entry(text=compared.ours_text, value=compared.ours_text)
     value = machine_value(compared.ours)
@@ -135,28 +126,23 @@ def _ours(row: _Row) -> Entry:
     return Entry(text=ROUGH + compared.ours_text, value={**value, "before_first_evaluation": True})
 
 
-def _ratio(row: _Row) -> Entry:
-    ratio = row.compared.ratio
-    return NOTHING if ratio is None else Entry(text=number(ratio), value=ratio)
-
-
-_COLUMNS: tuple[ColumnOf[_Row], ...] = (
-    ColumnOf(key="network", title="network", align="left", entry=lambda row: row.compared.network),
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.compared.method),
-    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.compared.nodes),
-    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: row.compared.what),
+_COLUMNS: tuple[ColumnOf[Compared], ...] = (
+    ColumnOf(key="network", title="network", align="left", entry=lambda row: row.network),
+    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.method),
+    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.nodes),
+    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: row.what),
     ColumnOf(
         key="published",
         title="published",
         entry=lambda row: Entry(
-            text=row.compared.published_text,
-            value=row.compared.published_text if row.compared.published is None else row.compared.published,
+            text=row.published_text,
+            value=row.published_text if row.published is None else row.published,
         ),
     ),
     ColumnOf(key="ours", title="ours", entry=_ours),
-    ColumnOf(key="ours_over_published", title="ours / published", entry=_ratio),
+    ColumnOf(key="ours_over_published", title="ours / published", entry=lambda row: rounded(row.ratio)),
     ColumnOf(key="seeds", title="k of n seeds", entry=_reached, optional=True),
-    ColumnOf(key="range", title="range", entry=lambda row: row.compared.spread_text, optional=True),
+    ColumnOf(key="range", title="range", entry=lambda row: row.spread_text, optional=True),
     ColumnOf(
         key="differs",
         title="differs",
