@@ -272,8 +272,8 @@ def _show(
     failures: Mapping[str, str] | None = None,
 ) -> None:
     from istbench.report.output.terminal import wrapped
+    from istbench.studies.advise.advice_file import regret
     from istbench.studies.advise.advice_text import advice_text
-    from istbench.studies.advise.regret import regret
 
     if not as_json:
         click.echo(wrapped(advice_text(advice)))

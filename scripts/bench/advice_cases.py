@@ -39,11 +39,10 @@ import msgspec
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
 from istbench.launch.lab.network import check
-from istbench.studies.advise.advice_file import load_advice, save_advice
+from istbench.studies.advise.advice_file import MeasuredAdvice, load_advice, regret, save_advice
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import NO_TIME, is_scheduled
 from istbench.studies.advise.measure import LOG, read_checked
-from istbench.studies.advise.regret import MeasuredAdvice, regret
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
 ROOT = Path(__file__).parents[2]

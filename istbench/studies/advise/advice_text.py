@@ -13,11 +13,11 @@ from istbench.report.phrases import count_nodes, joined
 from istbench.report.tables.numbers import NumberForm, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.metrics import level_text
-from istbench.studies.advise.answer import Advice, Decide, RankedChoice
+from istbench.studies.advise.advice_file import regret
+from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE
 from istbench.studies.advise.flips import Flip
-from istbench.studies.advise.odds import CLEAR
-from istbench.studies.advise.regret import regret
+from istbench.studies.advise.odds import CLEAR, Decide
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
 _RANGE = "Ranges in brackets hold 8 of 10 draws."
@@ -279,10 +279,6 @@ def _two(odds: float) -> str:
     return f"{min(odds, 0.99 if odds >= CLEAR else CLEAR - 0.01):.2f}"
 
 
-def _or_nothing(value: float | None) -> Entry:
-    return NOTHING if value is None else rounded(value)
-
-
 def _odds_entry(choice: RankedChoice) -> Entry:
     return NOTHING if choice.odds is None else Entry(text=_two(choice.odds), value=choice.odds)
 
@@ -302,7 +298,7 @@ _COLUMNS: list[ColumnOf[RankedChoice]] = [
     ColumnOf(key="candidate", title="candidate", entry=lambda one: one.label, align="left"),
     ColumnOf(key="odds", title="odds of first", entry=_odds_entry),
     ColumnOf(key="seconds", title="seconds to target", entry=_seconds_entry),
-    ColumnOf(key="dollars", title="USD", entry=lambda one: _or_nothing(one.dollars), optional=True),
+    ColumnOf(key="dollars", title="USD", entry=lambda one: rounded(one.dollars), optional=True),
     ColumnOf(
         key="steps",
         title="local steps",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -15,13 +15,11 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import NO_TIME, Candidate
-from istbench.studies.advise.draws import BANDWIDTH, COMPUTING, PROBE, RUN_SPREAD, SEEDS
+from istbench.studies.advise.draws import RUN_SPREAD
 from istbench.studies.advise.flips import Flips, find_flips
-from istbench.studies.advise.odds import CandidateOdds, Decider, Odds, Verdict, odds
+from istbench.studies.advise.odds import CandidateOdds, Decide, Odds, Verdict, odds
 from istbench.studies.advise.seconds import seconds_to
 from istbench.studies.advise.steps_to_target import TOO_FEW
-
-DeciderKind = Literal["seeds", "bandwidth", "computing", "probe", "replay"]
 
 
 class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,14 +63,6 @@ class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.seconds is not None and None in (self.steps, self.computing, self.exposed):
             raise ValueError("must have steps, computing and exposed beside its seconds")
-
-
-class Decide(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurement that would decide. method: of a replay; else empty. odds: the top odds after it."""
-
-    kind: DeciderKind
-    method: Text = ""
-    odds: float
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +152,7 @@ def advise(
         flips=find_flips(found.ranked, profile, checks=checks),
         not_tested=(*_not_tested(found, profile), *not_tested),
         may_be_faster=faster,
-        decide=_decide(found.decider),
+        decide=found.decide,
         nobody=found.nobody if found.ranked else None,
         workload=workload,
         target=target,
@@ -224,14 +214,6 @@ def _plain(value: object) -> bool | int | float | str | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _decide(decider: Decider | None) -> Decide | None:
-    if decider is None:
-        return None
-    kinds: dict[str, DeciderKind] = {SEEDS: "seeds", BANDWIDTH: "bandwidth", COMPUTING: "computing", PROBE: "probe"}
-    method = decider.source.partition(" ")[2]
-    return Decide(kind=kinds.get(decider.source, "replay"), method=method, odds=decider.odds)
 
 
 def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:

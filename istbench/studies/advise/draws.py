@@ -48,13 +48,17 @@ class Drawn:
     freedom: float
     run_spread: float
 
+    def random(self, *names: object) -> np.random.Generator:
+        """Random numbers, the same for the same names."""
+        return np.random.default_rng(derived_seed(self.seed, *names))
+
     def normal(self, *names: object) -> Floats:
-        """Standard normal numbers [draws], the same for the same names."""
-        return np.random.default_rng(derived_seed(self.seed, *names)).standard_normal(self.draws)
+        """Standard normal numbers [draws] of `random`."""
+        return self.random(*names).standard_normal(self.draws)
 
     def uniform(self, low: float, high: float, *names: object) -> Floats:
-        """Uniform numbers [draws], the same for the same names."""
-        return np.random.default_rng(derived_seed(self.seed, *names)).uniform(low, high, self.draws)
+        """Uniform numbers [draws] of `random`."""
+        return self.random(*names).uniform(low, high, self.draws)
 
     def seconds(self, without: str = "") -> Floats:
         """Seconds to the target [candidates, draws], infinite for never; without one source of doubt."""
@@ -90,14 +94,13 @@ class Drawn:
         logs = np.log(np.where(finite, np.maximum(by_seed, 1e-9), 1.0)).sum(axis=0) / np.maximum(count, 1)
         like = self.uniform(0, 1, "like", candidate.label)
         misses = ~finite[(like * seeds).astype(int), np.arange(self.draws)]
-        spread = self.seed_spread * np.sqrt(self.freedom / self._chi_square())
+        spread = self.seed_spread * np.sqrt(
+            self.freedom / self.random("spread").chisquare(self.freedom, self.draws)
+        )
         moved = spread * self.normal("new seed", candidate.label)
         if without != SEEDS:
             moved += spread * self.normal(SEEDS, candidate.label) / math.sqrt(seeds)
         return np.where(misses, math.inf, np.exp(logs + moved))
-
-    def _chi_square(self) -> Floats:
-        return np.random.default_rng(derived_seed(self.seed, "spread")).chisquare(self.freedom, self.draws)
 
 
 def draw(

@@ -52,7 +52,6 @@ class StepEstimates:
         given: Mapping[str, Mapping[str, Any]],
     ) -> None:
         self._base, self._recorded, self._cluster, self._given = base, recorded, cluster, given
-        self._data = planned_data(base)
         threads = recorded.meta.threads or 1
         crowd = max(1.0, base.nodes * threads / cores()) if recorded.meta.device != "cuda" else 1.0
         self._here = nodes_like_here(recorded.meta, bandwidth=_LOOPBACK / crowd, latency_s=None, crowd=crowd)
@@ -132,7 +131,7 @@ class StepEstimates:
                 workload_options=base.workload_options,
                 method_options=variant.options,
                 batch_size=base.batch_size,
-                data=self._data,
+                data=_planned_data(base),
                 plugins=base.plugins,
             )
         )
@@ -163,17 +162,7 @@ class StepEstimates:
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
 
     def _cell(self, variant: Variant, nodes: int) -> PlannedCell:
-        base = self._base
-        return PlannedCell.of(
-            base.workload,
-            base.workload_options,
-            variant.method,
-            variant.options,
-            plugins=base.plugins,
-            batch_size=base.batch_size,
-            nodes=nodes,
-            data=self._data,
-        )
+        return planned_cell(variant, self._base, nodes)
 
     def _timed(self, found: EstimatedVariant, cell: PlannedCell) -> EstimatedVariant:
         try:
@@ -191,7 +180,25 @@ class StepEstimates:
         )
 
 
-def planned_data(base: RunRequest) -> Path | None:
+def planned_cell(variant: Variant, base: RunRequest, nodes: int) -> PlannedCell:
+    """The cell of `base` by `variant` on `nodes` nodes.
+
+    Raises:
+        UserError: as `PlannedCell.of` does.
+    """
+    return PlannedCell.of(
+        base.workload,
+        base.workload_options,
+        variant.method,
+        variant.options,
+        plugins=base.plugins,
+        batch_size=base.batch_size,
+        nodes=nodes,
+        data=_planned_data(base),
+    )
+
+
+def _planned_data(base: RunRequest) -> Path | None:
     """The data that plans of `base` look at: None where they do not set the sizes of the model."""
     workload = build_workload(base.workload, base.workload_options, base.plugins)
     return base.data if workload.sized_by_data else None

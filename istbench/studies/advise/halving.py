@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Annotated, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from istbench.base.options.numbers import Count, Seed
@@ -139,17 +140,8 @@ def rung_results(curves: Mapping[str, Curve], target: float | None) -> dict[str,
 
 def value_at(curve: Curve, seconds: float) -> float | None:
     """The metric of `curve` at `seconds`, between the evaluations around it; None without a number there."""
-    before: tuple[float, float] | None = None
-    for at, value in zip(curve.seconds, curve.values, strict=True):
-        if value is None:
-            continue
-        if at >= seconds:
-            if before is None or at == before[0]:
-                return value
-            share = (seconds - before[0]) / (at - before[0])
-            return before[1] + share * (value - before[1])
-        before = (at, value)
-    return None if before is None else before[1]
+    known = [(at, value) for at, value in zip(curve.seconds, curve.values, strict=True) if value is not None]
+    return float(np.interp(seconds, [at for at, _ in known], [value for _, value in known])) if known else None
 
 
 def survivors(found: Mapping[str, RungResult]) -> list[str]:
@@ -298,7 +290,7 @@ class Halving:
         steps = self._full.steps if self._full else 0
         tried = {label for rung in self._done if rung.steps == steps for label in rung.labels}
         was_last = (self._challenged or len(tried) <= FINALISTS) and not self._repeats
-        if steps and (was_last or needed_steps(list(self._results(alive, steps).values())) is not None):
+        if steps and (was_last or self._needed(alive, steps) is not None):
             return None
         left, costs = self._trainer.left_s(), [self._trainer.cost(label) for label in alive]
         more, evaluations = affordable(rung_seconds(left, len(alive)), costs)
@@ -318,7 +310,7 @@ class Halving:
     def _finer(self, alive: Sequence[str]) -> Rung | None:
         """The last rung again, with more evaluations before the target; None if it had enough, or was longer."""
         last = self._full
-        needed = needed_steps(list(self._results(alive, last.steps).values())) if last else None
+        needed = self._needed(alive, last.steps) if last else None
         if last is None or needed is None:
             return None
         costs = [self._trainer.cost(label) for label in alive]
@@ -392,6 +384,9 @@ class Halving:
                 elif not self._trainer.failed(label):
                     whole = False
         return whole
+
+    def _needed(self, labels: Sequence[str], steps: int) -> int | None:
+        return needed_steps(list(self._results(labels, steps).values()))
 
     def _results(self, labels: Sequence[str], steps: int) -> dict[str, RungResult]:
         """The result of each of `labels` after `steps`: the mean over the seeds that all of them have."""

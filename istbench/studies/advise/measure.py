@@ -14,9 +14,9 @@ from istbench.base.machine import cores
 from istbench.launch.backends.backend import Backend, Screen
 from istbench.launch.backends.here import Here
 from istbench.results.load import load_run
+from istbench.studies.advise.advice_file import MeasuredAdvice
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.question import Probed
-from istbench.studies.advise.regret import MeasuredAdvice
 
 _MOST_BYTES = 2**28
 LOG = "advice.jsonl"

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 
+from istbench.base.options.texts import Text
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check
 from istbench.cluster.trace import Floats
@@ -51,14 +53,14 @@ class CandidateOdds:
     exposed: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decider:
-    """The source of doubt whose end would raise the top odds most.
+class Decide(msgspec.Struct, frozen=True, kw_only=True):
+    """The source of doubt whose end would raise the top odds most: the measurement that would decide.
 
-    source: as in `draws`; of a replay, with the method. odds: the top odds without it.
+    kind: as in `draws`. method: of a replay; else empty. odds: the top odds without it.
     """
 
-    source: str
+    kind: Literal["seeds", "bandwidth", "computing", "probe", "replay"]
+    method: Text = ""
     odds: float
 
 
@@ -73,14 +75,14 @@ class Odds:
 
     verdict: `none` if no candidate is expected to reach it; else by the odds of the first.
     nobody: the odds that no candidate reaches it. These and the odds of the candidates add up to 1.
-    decider: None if the verdict is not `close`, or if no measurement would help.
+    decide: None if the verdict is not `close`, or if no measurement would help.
     without: candidates without odds, by label; `why_not` is the reason of each.
     """
 
     verdict: Verdict
     ranked: tuple[CandidateOdds, ...]
     nobody: float
-    decider: Decider | None
+    decide: Decide | None
     without: tuple[Candidate, ...]
 
 
@@ -123,7 +125,7 @@ def odds(
         verdict=verdict,
         ranked=tuple(ranked),
         nobody=nobody,
-        decider=_decider(drawn, ranked) if verdict == "close" else None,
+        decide=_decide(drawn, ranked) if verdict == "close" else None,
         without=tuple(sorted((one for one in candidates if one.why_not), key=lambda one: one.label)),
     )
 
@@ -170,10 +172,14 @@ def _candidate_odds(drawn: Drawn, candidate: Candidate, seconds: Floats, odds: f
     )
 
 
-def _decider(drawn: Drawn, ranked: Sequence[CandidateOdds]) -> Decider | None:
+def _decide(drawn: Drawn, ranked: Sequence[CandidateOdds]) -> Decide | None:
     sources = [SEEDS, BANDWIDTH, COMPUTING]
     sources += [PROBE] if any(found.extrapolated for found in ranked) else []
     sources += [source_of(found.candidate.method) for found in ranked[:2]]
-    tried = [Decider(source=source, odds=float(first(drawn.seconds(source)).max())) for source in sources]
+    tried = []
+    for source in sources:
+        kind, _, method = source.partition(" ")
+        record = {"kind": kind, "method": method, "odds": float(first(drawn.seconds(source)).max())}
+        tried.append(msgspec.convert(record, Decide))
     best = max(tried, key=lambda one: one.odds)
     return best if best.odds > max(found.odds for found in ranked) + _HELPS else None

@@ -20,7 +20,6 @@ from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
-from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
@@ -28,7 +27,7 @@ from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt
-from istbench.studies.advise.estimates import StepEstimates, planned_data
+from istbench.studies.advise.estimates import StepEstimates, planned_cell
 from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
 from istbench.studies.advise.journal import Journal, labels_of
 from istbench.studies.advise.odds import odds, worth_probing
@@ -159,13 +158,15 @@ class _Probing:
             cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
         )
         self._few = few = shortlist(estimated)
-        self._note_estimates(estimated, few)
+        self._screen.note(f"step two: {len(few)} of {len(estimated)} candidates can be first by their speed there")
+        for one in few:
+            self._screen.note(f"  {estimate_line(one)}")
         earlier = [rung for rung in self._probes.earlier if labels_of([rung]) <= set(self._by_label)]
         halving = Halving(
             [one.variant.label for one in few],
             self,
             self._target,
-            plan=self._plan,
+            plan=self._probes.planned,
             earlier=earlier,
             most_seeds=self._question.seeds,
             least=sum(one.variant.baseline for one in few) + FINALISTS,
@@ -216,18 +217,8 @@ class _Probing:
         return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
 
     def _recorded(self, run: Run) -> RecordedStep:
-        base = self._base
         try:
-            cell = PlannedCell.of(
-                base.workload,
-                base.workload_options,
-                BASELINE,
-                self._recorded_variant().options,
-                plugins=base.plugins,
-                batch_size=base.batch_size,
-                nodes=1,
-                data=planned_data(base),
-            )
+            cell = planned_cell(self._recorded_variant(), self._base, 1)
         except UserError:
             cell = None
         return RecordedStep.of(load_trace(run.directory.trace), cell)
@@ -262,11 +253,6 @@ class _Probing:
         given = self._question.given.get(BASELINE, {})
         kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
         return Variant(method=BASELINE, options=kept)
-
-    def _note_estimates(self, estimated: Sequence[EstimatedVariant], few: Sequence[EstimatedVariant]) -> None:
-        self._screen.note(f"step two: {len(few)} of {len(estimated)} candidates can be first by their speed there")
-        for one in few:
-            self._screen.note(f"  {estimate_line(one)}")
 
     # Step two: the methods of `ProbeTrainer`.
 
@@ -366,9 +352,6 @@ class _Probing:
         self._probes.trained(label, rung.steps, seed, outcome.cell)
         self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
         return run
-
-    def _plan(self, rung: Rung) -> None:
-        self._probes.planned(rung)
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
         if run.directory.trace.exists():

@@ -108,7 +108,6 @@ class Probed:
                 if not one.why_not and load_method(one.method, plugins).control_nodes is not None
             )
         )
-        there = "each node computes as fast as a probe's worker here" if self.question.cluster is None else ""
         base = self.question.base
         able = [one for one in self.candidates if not one.why_not]
         scheduled = {one.method for one in able if is_scheduled(one.options)}
@@ -118,20 +117,15 @@ class Probed:
             if one.method not in scheduled
             and Variant(method=one.method, options=one.options, plugins=plugins).constant_rate(base)
         }
-        return (
-            f"Other data: the probes trained on {self.data}",
-            *(
-                [f"The learning-rate schedule of {base.workload} with {joined(sorted(constant))}"]
-                if constant
-                else []
-            ),
-            *([f"Other nodes: {there}, with {count_threads(threads)}"] if there else []),
-            *(
-                [f"The controls of {joined(outer)} on one node: a gain may be that of the outer step"]
-                if outer
-                else []
-            ),
-        )
+        lines = [f"Other data: the probes trained on {self.data}"]
+        if constant:
+            lines.append(f"The learning-rate schedule of {base.workload} with {joined(sorted(constant))}")
+        if self.question.cluster is None:
+            nodes = f"each node computes as fast as a probe's worker here, with {count_threads(threads)}"
+            lines.append(f"Other nodes: {nodes}")
+        if outer:
+            lines.append(f"The controls of {joined(outer)} on one node: a gain may be that of the outer step")
+        return tuple(lines)
 
     def with_steps(self, advice: Advice) -> Advice:
         """`advice` whose commands train long enough, where a probe ended before the target."""

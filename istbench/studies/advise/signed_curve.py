@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,6 +11,7 @@ import numpy as np
 
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve
+from istbench.results.events import Evaluation
 from istbench.results.metrics import Metric
 
 
@@ -27,14 +29,17 @@ def continued(before: Curve, last: Curve, target: float | None) -> Curve:
     known = zip(before.evaluations, before.values, strict=True)
     by_step = {one.step: one for one, value in known if target is None or not metric.reached(value, target)}
     by_step |= {one.step: one for one in last.evaluations}
-    evaluations = tuple(by_step[step] for step in sorted(by_step))
-    return dataclasses.replace(last, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
+    return _with(last, [by_step[step] for step in sorted(by_step)])
 
 
 def ends_of(curve: Curve) -> Curve:
     """`curve` with its first and last evaluation alone: all that a run with a schedule tells of longer ones."""
-    evaluations = (*curve.evaluations[:1], *curve.evaluations[1:][-1:])
-    return dataclasses.replace(curve, evaluations=evaluations, seconds=tuple(one.train_s for one in evaluations))
+    return _with(curve, [*curve.evaluations[:1], *curve.evaluations[1:][-1:]])
+
+
+def _with(curve: Curve, evaluations: Sequence[Evaluation]) -> Curve:
+    seconds = tuple(one.train_s for one in evaluations)
+    return dataclasses.replace(curve, evaluations=tuple(evaluations), seconds=seconds)
 
 
 @dataclass(frozen=True)

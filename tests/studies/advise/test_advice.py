@@ -11,9 +11,10 @@ from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.base.decode import decode_json
 from istbench.studies.advise.advice_text import advice_section, advice_text, candidates_table
-from istbench.studies.advise.answer import Advice, Decide, RankedChoice, advise
+from istbench.studies.advise.answer import Advice, RankedChoice, advise
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE
 from istbench.studies.advise.flips import Flip, Flips
+from istbench.studies.advise.odds import Decide
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
 PRICED = dataclasses.replace(LINKS, price_per_hour=3.6, name="m5.2xlarge at 800 Mbit/s")

@@ -45,7 +45,7 @@ def test_a_candidate_that_is_far_ahead_is_first_for_sure():
     assert ahead.low < ahead.seconds < ahead.high
     assert ahead.steps == pytest.approx(100, rel=0.01)
     assert (ahead.computing, ahead.exposed) == (pytest.approx(0.5, abs=0.02), pytest.approx(0.5, abs=0.02))
-    assert found.decider is None
+    assert found.decide is None
 
 
 def test_equal_candidates_are_too_close_to_call():
@@ -72,7 +72,7 @@ def unlikely(label, **changed):
 def test_nobody_is_recommended_who_misses_the_target_in_most_draws():
     found = odds([unlikely("a"), unlikely("b"), unlikely("c")], LINKS, 0.8)
     assert found.nobody == pytest.approx(0.6**3, abs=0.03)
-    assert (found.verdict, found.decider) == ("none", None)
+    assert (found.verdict, found.decide) == ("none", None)
     # The unlikely one is far faster, so its odds are higher.
     found = odds([unlikely("fast", compute=0.001), candidate("sure", compute=0.1), unlikely("b")], LINKS, 0.8)
     first, second, third = found.ranked
@@ -247,9 +247,9 @@ def test_a_longer_probe_decides_where_the_target_is_far_beyond():
     found = odds([candidate("ddp", curves=short), candidate("zero", compute=0.011, curves=short)], LINKS, 0.8)
     assert found.verdict == "close"
     assert all(one.extrapolated for one in found.ranked)
-    assert found.decider is not None
-    assert found.decider.source == PROBE
-    assert found.decider.odds > found.ranked[0].odds
+    assert found.decide is not None
+    assert found.decide.kind == PROBE
+    assert found.decide.odds > found.ranked[0].odds
 
 
 def test_odds_of_nine_in_ten_are_right_nine_times_in_ten():

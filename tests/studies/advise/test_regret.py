@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.flips import Flips, none_since
-from istbench.studies.advise.regret import regret
 
 NONE = none_since("not searched")
 
