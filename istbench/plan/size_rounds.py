@@ -14,9 +14,7 @@ from istbench.cluster.trace import Trace
 from istbench.methods.planned_mean import PlannedMean, balanced_runs
 from istbench.methods.planned_mean import message_bytes as mean_bytes
 from istbench.methods.planned_node import PlannedNode
-from istbench.methods.served.cut import cut
 from istbench.methods.served.messages import cut, served_rounds
-from istbench.methods.served.rounds import served_rounds
 from istbench.plan.recorded_step import LEAST_STEPS, trace_of_rounds
 from istbench.plan.script_time import ChosenMethod
 from istbench.plan.traced_node import MOST_EVENTS
