@@ -34,6 +34,7 @@ def test_arguments_make_the_same_request(request_):
         "explain",
         "again",
         "as_json",
+        "restarts",
         *(option.name for option in backend_options()),
     ):
         del given[of_this_host]
