@@ -17,8 +17,8 @@ from istbench.base.options.run import RunRequest
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     BANDWIDTH,
+    PAGE,
     TIME,
-    PageType,
     out_option,
     own_options,
     place_options,
@@ -81,7 +81,7 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
     help="Afterwards train the first two to the target in a lab (Linux, root), on --hosts or under torchrun, and "
     "print the regret.",
 )
-@click.option("--html", "page", type=PageType(), metavar="FILE", help="Also write the page of `istbench report`.")
+@click.option("--html", "page", type=PAGE, metavar="FILE", help="Also write the page of `istbench report`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(
     workload: str,

@@ -16,7 +16,7 @@ from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
 from istbench.base.options.suite import MOST_CELLS, Suite, check_cells, read_suite
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
-    PathType,
+    PATH,
     SectionedCommand,
     all_option,
     baseline_option,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", cls=SectionedCommand)
-@click.argument("suite", required=False, type=PathType(), metavar="[SUITE.toml]")
+@click.argument("suite", required=False, type=PATH, metavar="[SUITE.toml]")
 @click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
 @click.option("--workload", default="speech", show_default=True, help="Workload to train.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from istbench.base.errors import UserError, unknown_name
-from istbench.cli.options import PathType, plugin_option, workload_set_option
+from istbench.cli.options import PATH, plugin_option, workload_set_option
 from istbench.node.registry import build_workload, check_name
 
 
@@ -15,7 +15,7 @@ from istbench.node.registry import build_workload, check_name
 @click.option(
     "--data",
     metavar="DIR",
-    type=PathType(),
+    type=PATH,
     help="Directory with your own data: istbench checks and prepares it now, not in the first run.",
 )
 @workload_set_option()

@@ -17,7 +17,7 @@ from istbench.base.errors import UserError
 from istbench.base.files import is_directory, is_there
 from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import PathType, places
+from istbench.cli.options import PATH, places
 from istbench.launch.backends import hosts
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Finding:
 @places(*hosts.REACHING)
 @click.option(
     "--profile",
-    type=PathType(),
+    type=PATH,
     metavar="FILE.toml",
     help="Measure a cluster profile of --hosts.",
 )

@@ -12,7 +12,7 @@ from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown
 from istbench.base.options.numbers import Count, Nodes, Part
 from istbench.base.units import parse_time
-from istbench.cli.options import BANDWIDTH, TIME, PageType, PathType, Typed, explain_option, kind_of
+from istbench.cli.options import BANDWIDTH, PAGE, PATH, TIME, Typed, explain_option, kind_of
 from istbench.cluster.profile import load_profile
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _step(text: str, flag: str) -> float:
 )
 @click.option(
     "--layers",
-    type=PathType(),
+    type=PATH,
     metavar="FILE.csv",
     help="Lines `name,parameters`, or `name,1024x4096`, in the order of the model. Default: 16 equal layers.",
 )
@@ -95,8 +95,8 @@ def _step(text: str, flag: str) -> float:
     metavar="METHOD,...",
     help="Rows, such as ddp,zero or 'diloco local_steps=8'. May be repeated. Default: all that follow from sizes.",
 )
-@click.option("--save", type=PathType(), metavar="FILE", help="Write a record for plan, map and replay.")
-@click.option("--html", type=PageType(), metavar="FILE", help="Write the seconds against bandwidth as one page.")
+@click.option("--save", type=PATH, metavar="FILE", help="Write a record for plan, map and replay.")
+@click.option("--html", type=PAGE, metavar="FILE", help="Write the seconds against bandwidth as one page.")
 @explain_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.base.errors import UserError, printable, unknown_name
-from istbench.cli.options import PathType
+from istbench.cli.options import PATH
 from istbench.node.registry import load_sink, registered
 from istbench.node.sinks.base import default_place
 
@@ -19,7 +19,7 @@ _CHAKRA = "chakra"
 
 
 @click.command("export")
-@click.argument("runs", nargs=-1, required=True, type=PathType(), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
 @click.option(
     "--format",
     "name",

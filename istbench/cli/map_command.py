@@ -14,7 +14,7 @@ from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
-    ResultsType,
+    RESULTS,
     Typed,
     cluster_or_this_option,
     explain_option,
@@ -39,7 +39,7 @@ read: 4 % of the seconds of a map of 2,000 runs."""
 
 
 @click.command("map")
-@click.argument("results", default="results", type=ResultsType())
+@click.argument("results", default="results", type=RESULTS)
 @cluster_or_this_option
 @click.option(
     "--bandwidth",

@@ -6,7 +6,7 @@ import click
 
 from istbench.base.errors import UserError, printable
 from istbench.base.options.task_file import is_task_file
-from istbench.cli.options import PathType
+from istbench.cli.options import PATH
 
 _TEMPLATE = Path(__file__).with_name("task_template.txt")
 
@@ -17,7 +17,7 @@ def command() -> None:
 
 
 @command.command("task")
-@click.argument("file", type=PathType(), metavar="FILE.py")
+@click.argument("file", type=PATH, metavar="FILE.py")
 def task(file: Path) -> None:
     """Write a task file: a model, data and a loss as functions. It runs as it stands.
 

@@ -70,49 +70,23 @@ def list_of(parse: Callable[[str, str], Any], way_out: str) -> Typed:
     return Typed(lambda text, flag: [parse(part, flag) for part in split_list(text, flag, way_out)])
 
 
-class PathType(click.ParamType):
-    """A path whose name is UTF-8 text."""
-
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path.
-
-        Raises:
-            UserError: if it is empty or not UTF-8.
-        """
-        flag = param.opts[0] if param and param.opts[0].startswith("-") else param.name if param else ""
-        return value if isinstance(value, Path) else utf8_path(value, flag or "path")
+def _results(text: str, flag: str) -> Path:
+    path = utf8_path(text, flag)
+    return path.parent if path.name == "runs" and is_directory(path) and not is_there(path / "runs") else path
 
 
-class ResultsType(PathType):
-    """A results directory. Its `runs` stands for the directory itself."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path.
-
-        Raises:
-            UserError: as `PathType` does.
-        """
-        path = super().convert(value, param, ctx)
-        return path.parent if path.name == "runs" and is_directory(path) and not is_there(path / "runs") else path
+def _page(text: str, flag: str) -> Path:
+    """The path of a page, which is written after the work: a wrong one is refused before it."""
+    path = utf8_path(text, flag)
+    if is_directory(path):
+        raise UserError(f"{flag} {path} is a directory; name a file in it")
+    if not is_directory(path.parent):
+        raise UserError(f"{flag} {path}: there is no directory {path.parent}; make it, or name another file")
+    return path
 
 
-class PageType(PathType):
-    """The file of a page, which is written after the work."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path.
-
-        Raises:
-            UserError: if it cannot be written because of its directory, or is one.
-        """
-        path = super().convert(value, param, ctx)
-        if is_directory(path):
-            raise UserError(f"--html {path} is a directory; name a file in it")
-        if not is_directory(path.parent):
-            raise UserError(f"--html {path}: there is no directory {path.parent}; make it, or name another file")
-        return path
+PATH, RESULTS, PAGE = Typed(utf8_path, "path"), Typed(_results, "path"), Typed(_page, "path")
+"""A path in UTF-8; a results directory, for which its `runs` stands too; the file of a page."""
 
 
 def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
@@ -127,7 +101,7 @@ def results_option(default: str) -> _Decorator:
     """`--out DIR`, the results directory, with a default of the command."""
     return click.option(
         "--out",
-        type=PathType(),
+        type=PATH,
         metavar="DIR",
         default=default,
         show_default=True,
@@ -386,7 +360,7 @@ def places(*options: BackendOption) -> _Decorator:
         click.option(
             option.flag,
             option.name,
-            type=PathType() if option.kind is Path else option.kind,
+            type=PATH if option.kind is Path else option.kind,
             is_flag=True if option.kind is bool else None,
             multiple=option.multiple,
             metavar=option.metavar,

@@ -13,8 +13,8 @@ from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
 from istbench.cli.options import (
     BANDWIDTH,
+    PATH,
     TIME,
-    PathType,
     cluster_or_this_option,
     plugin_option,
     run_options,
@@ -37,7 +37,7 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 
 
 @click.command("plan")
-@click.argument("script", required=False, type=PathType(), metavar="[RECORD]")
+@click.argument("script", required=False, type=PATH, metavar="[RECORD]")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", help="Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "batch_size", "data")

@@ -9,7 +9,7 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Seconds, Threads
-from istbench.cli.options import PathType, kind_of
+from istbench.cli.options import PATH, kind_of
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
 from istbench.launch.processes.recorded_script import record_apart
 from istbench.report.phrases import Caution, count_threads
@@ -21,7 +21,7 @@ _MEGA = 1e6
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("script", type=PathType(), metavar="TRAIN.py")
+@click.argument("script", type=PATH, metavar="TRAIN.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.option(
     "--steps",
@@ -40,7 +40,7 @@ _MEGA = 1e6
 @click.option(
     "--threads", type=kind_of(Threads), help="Threads of torch, as a node of a lab has. Default: the script's own."
 )
-@click.option("--out", type=PathType(), metavar="FILE", help="The record. Default: TRAIN.record.json here.")
+@click.option("--out", type=PATH, metavar="FILE", help="The record. Default: TRAIN.record.json here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(
     script: Path,

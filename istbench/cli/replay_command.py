@@ -11,7 +11,7 @@ from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
     CLUSTER_HELP,
-    ResultsType,
+    RESULTS,
     Typed,
     list_of,
     node_counts,
@@ -27,7 +27,7 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "
 
 
 @click.command("replay")
-@click.argument("results", default="results", type=ResultsType())
+@click.argument("results", default="results", type=RESULTS)
 @click.option(
     "--cluster",
     "clusters",

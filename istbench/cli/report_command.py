@@ -5,18 +5,18 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import PageType, ResultsType, cluster_option, report_options
+from istbench.cli.options import PAGE, RESULTS, cluster_option, report_options
 from istbench.cluster.profile import ClusterProfile
 
 
 @click.command("report")
-@click.argument("results", default="results", type=ResultsType())
+@click.argument("results", default="results", type=RESULTS)
 @report_options
 @cluster_option
 @click.option(
     "--html",
     "page",
-    type=PageType(),
+    type=PAGE,
     metavar="FILE",
     help="Also write one self-contained page with answers, tables, charts and settings.",
 )

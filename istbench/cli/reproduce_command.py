@@ -14,7 +14,7 @@ from istbench.base.options.run import OF_MACHINE, RunRequest
 from istbench.base.options.suite import MOST_CELLS
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
-    PathType,
+    PATH,
     explain_option,
     node_counts,
     place_options,
@@ -63,9 +63,7 @@ _OUTSIDE = "outside"
     help="Directory of the real data of a workload. May be repeated. Default: prepared data, else synthetic data.",
 )
 @run_options(*(name for name in OF_MACHINE if name != "data"))
-@click.option(
-    "--out", type=PathType(), metavar="DIR", help="Results directory. Default: results/reproduce-PAPER-SCALE."
-)
+@click.option("--out", type=PATH, metavar="DIR", help="Results directory. Default: results/reproduce-PAPER-SCALE.")
 @place_options
 @explain_option
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")

@@ -11,7 +11,7 @@ import click
 from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.base.files import write_errors
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import ResultsType, plugin_option, run_options
+from istbench.cli.options import RESULTS, plugin_option, run_options
 from istbench.cli.replaying import named_code
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("retrace")
-@click.argument("results", default="results", type=ResultsType())
+@click.argument("results", default="results", type=RESULTS)
 @click.option(
     "--all", "every", is_flag=True, help="All runs. Default: those whose trace was recorded on a busy machine."
 )

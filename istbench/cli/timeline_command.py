@@ -11,7 +11,7 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.base.units import parse_bandwidth
-from istbench.cli.options import PathType
+from istbench.cli.options import PATH
 from istbench.cluster.profile import load_profile, names
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("timeline")
-@click.argument("run", type=PathType())
+@click.argument("run", type=PATH)
 @click.option(
     "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: show it as recorded."
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     metavar="K",
     help="Recorded round, from 1. Default: a typical one.",
 )
-@click.option("--out", type=PathType(), metavar="DIR", help="Directory to write to. Default: RUN/timeline.")
+@click.option("--out", type=PATH, metavar="DIR", help="Directory to write to. Default: RUN/timeline.")
 def command(
     run: Path, cluster: str | None, bandwidth: str | None, round_number: int | None, out: Path | None
 ) -> None:

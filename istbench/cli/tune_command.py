@@ -17,7 +17,7 @@ from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import MOST_CELLS, Tuning, check_cells
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
-    PathType,
+    PATH,
     SectionedCommand,
     cell_options,
     explain_option,
@@ -66,7 +66,7 @@ _HELD_OUT = 0.1
 )
 @click.option(
     "--write",
-    type=PathType(),
+    type=PATH,
     metavar="FILE.toml",
     help="Write the best options of every method as a suite for `istbench compare`.",
 )

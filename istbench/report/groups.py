@@ -30,9 +30,10 @@ from istbench.report.targets import (
     resolve_targets,
 )
 from istbench.results.curves import Clock
-from istbench.results.header import HostRecord
+from istbench.results.header import HostRecord, NodeSeconds
 from istbench.results.load import Run
 from istbench.results.metrics import Metric
+from istbench.results.slow_node import median_node_seconds
 from istbench.results.stats import Estimate, estimate, median
 
 _NAMED, _NAMES_WIDTH = 5, 60
@@ -127,6 +128,12 @@ class Contender:
     def trials(self) -> int:
         """Trials of `istbench tune` that chose the options; the fewest of its runs."""
         return min((run.header.config.tuned or 0 for run in self.runs), default=0)
+
+    @cached_property
+    def node_seconds(self) -> tuple[NodeSeconds, ...]:
+        """Seconds of each node, as medians over its runs; empty without a record."""
+        results = [run.header.result for run in self.runs]
+        return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
 
     def result(self, name: str) -> list[float]:
         """Field `name` of the result of each run that has it."""

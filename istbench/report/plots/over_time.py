@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
+from istbench.cluster.trace import Floats
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.plots.plot import Line, Panel, Plot, Scale, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.load import Run
-from istbench.results.stats import median
 
 Along = Literal["time", "steps", "traffic"]
 """The horizontal axis of learning curves: seconds on the clock of the runs, local steps, or MB that a node sent."""
@@ -92,54 +94,36 @@ def _places(run: Run, along: Along) -> Sequence[float]:
 
 
 def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start: bool) -> Series:
-    curves = [(_places(run, along), run.curve.values) for run in contender.runs]
+    curves = [_curve(run, along) for run in contender.runs]
     end = min(places[-1] for places, _ in curves)
-    times = sorted({place for places, _ in curves for place in places if place <= end})
-    if after_start:
-        times = [time for time in times if time > 0]
-    points = []
-    found = zip(*(_values_at(seconds, values, times) for seconds, values in curves), strict=True)
-    for time, at_once in zip(times, found, strict=True):
-        values = [value for value in at_once if value is not None and abs(value) <= _LARGEST_DRAWN]
-        # Without one of the seeds the median would jump.
-        if len(values) == len(curves):
-            points.append((time, median(values), min(values), max(values)))
-    x, y, low, high = (tuple(column) for column in zip(*points, strict=True)) if points else ((),) * 4
-    extrapolated = () if contender.extrapolated_from is None else x
-    seeds = zip(contender.runs, curves, strict=True) if len(curves) > 1 else ()
-    each = tuple(_of_seed(run, *curve, after_start=after_start) for run, curve in seeds)
+    x = np.unique(np.concatenate([places for places, _ in curves]))
+    x = x[(x <= end) & (x > 0)] if after_start else x[x <= end]
+    found = np.array([np.interp(x, places, values, left=np.nan) for places, values in curves])
+    # Without one of the seeds the median would jump.
+    whole = np.isfinite(found).all(axis=0)
+    x, found = x[whole], found[:, whole]
+    each = []
+    for run, (places, values) in zip(contender.runs, curves, strict=True):
+        known = np.isfinite(values) & ((places > 0) | (not after_start))
+        each.append(Line(seed=run.header.seed, x=_floats(places[known]), y=_floats(values[known])))
     return Series(
-        label=contender.name, style=style, x=x, y=y, low=low, high=high, extrapolated=extrapolated, each=each
+        label=contender.name,
+        style=style,
+        x=_floats(x),
+        y=_floats(np.median(found, axis=0)),
+        low=_floats(found.min(axis=0)),
+        high=_floats(found.max(axis=0)),
+        extrapolated=() if contender.extrapolated_from is None else _floats(x),
+        each=tuple(each) if len(each) > 1 else (),
     )
 
 
-def _of_seed(run: Run, places: Sequence[float], values: Sequence[float | None], *, after_start: bool) -> Line:
-    points = [
-        (place, value)
-        for place, value in zip(places, values, strict=True)
-        if value is not None and abs(value) <= _LARGEST_DRAWN and (place > 0 or not after_start)
-    ]
-    return Line(seed=run.header.seed, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
+def _curve(run: Run, along: Along) -> tuple[Floats, Floats]:
+    """Rising places of evaluations, and the metric there; NaN for no number, or one that is too large to draw."""
+    places, first = np.unique(np.array(_places(run, along), dtype=float), return_index=True)
+    values = np.array(run.curve.values, dtype=float)[first]
+    return places, np.where(np.abs(values) <= _LARGEST_DRAWN, values, np.nan)
 
 
-def _values_at(
-    places: Sequence[float], values: Sequence[float | None], wanted: Sequence[float]
-) -> list[float | None]:
-    """The metric at each of the rising places `wanted`, interpolated linearly; None beside a None.
-
-    The last one of `wanted` is at most the last one of `places`.
-    """
-    found: list[float | None] = []
-    after = 0
-    for place in wanted:
-        while places[after] < place:
-            after += 1
-        low, high = values[after - 1], values[after]
-        if places[after] == place:
-            found.append(high)
-        elif after == 0 or low is None or high is None:
-            found.append(None)
-        else:
-            share = (place - places[after - 1]) / (places[after] - places[after - 1])
-            found.append((1 - share) * low + share * high)
-    return found
+def _floats(values: Floats) -> tuple[float, ...]:
+    return tuple(values.tolist())

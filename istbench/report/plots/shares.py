@@ -6,7 +6,6 @@ from istbench.report.groups import Contender, Group
 from istbench.report.palette import ACTIVITY_COLOURS
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.plot import Bar, Bars, plot_subtitle, plot_title
-from istbench.results.slow_node import median_node_seconds
 from istbench.results.stats import median
 
 # A share below this many percent has no room for its number.
@@ -67,8 +66,7 @@ def _replayed(contender: Contender) -> dict[str, float]:
 
 
 def _measured(contender: Contender) -> dict[str, float]:
-    results = [run.header.result for run in contender.runs]
-    nodes = median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
+    nodes = contender.node_seconds
     total = sum(node.computing_s + node.waiting_s for node in nodes)
     if not total:
         return {}

@@ -1,7 +1,6 @@
 """The table of the seconds that each node computes and waits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from istbench.base.options.defaults import BASELINE
 from istbench.report.groups import Contender, Group
@@ -11,14 +10,8 @@ from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.stalls import group_stall_lines
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.results.header import NodeSeconds
-from istbench.results.slow_node import median_node_seconds, straggler
+from istbench.results.slow_node import straggler
 from istbench.results.stats import median
-
-
-@dataclass(frozen=True)
-class _NodesOfRow:
-    contender: Contender
-    nodes: tuple[NodeSeconds, ...]
 
 
 def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
@@ -26,7 +19,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
 
     None without such runs.
     """
-    rows = [_NodesOfRow(contender, nodes) for contender in group.contenders if len(nodes := _nodes(contender)) > 1]
+    rows = [row for row in group.contenders if len(row.node_seconds) > 1]
     if not rows:
         return None
     return table_of(
@@ -49,20 +42,15 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
 _SHARED = Caution("Nodes of one machine share its cores: waiting for a core counts as computing.")
 
 
-def _nodes(contender: Contender) -> tuple[NodeSeconds, ...]:
-    results = [run.header.result for run in contender.runs]
-    return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
-
-
-def _share_cores(group: Group, rows: list[_NodesOfRow]) -> bool:
-    shared = any(len({node.host for node in row.nodes}) < len(row.nodes) for row in rows)
+def _share_cores(group: Group, rows: list[Contender]) -> bool:
+    shared = any(len({node.host for node in row.node_seconds}) < len(row.node_seconds) for row in rows)
     return shared and group.device == "cpu" and not group.host.lab
 
 
-def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_NodesOfRow], Entry]:
-    def entry(row: _NodesOfRow) -> Entry:
-        values = [seconds(node) for node in row.nodes]
-        by_rank: dict[str, Scalar] = {f"rank_{node.rank}": seconds(node) for node in row.nodes}
+def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[Contender], Entry]:
+    def entry(row: Contender) -> Entry:
+        values = [seconds(node) for node in row.node_seconds]
+        by_rank: dict[str, Scalar] = {f"rank_{node.rank}": seconds(node) for node in row.node_seconds}
         return Entry(
             text=f"{number(min(values))} to {number(max(values))}",
             value={"least": min(values), "median": median(values), "most": max(values), **by_rank},
@@ -71,8 +59,8 @@ def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[_NodesOfRow], En
     return entry
 
 
-def _slowest(row: _NodesOfRow) -> Entry:
-    found = straggler(row.nodes)
+def _slowest(row: Contender) -> Entry:
+    found = straggler(row.node_seconds)
     if found is None:
         return NOTHING
     node = found.slowest
@@ -82,14 +70,13 @@ def _slowest(row: _NodesOfRow) -> Entry:
     )
 
 
-def _waited(row: _NodesOfRow) -> Entry:
-    found = straggler(row.nodes)
+def _waited(row: Contender) -> Entry:
+    found = straggler(row.node_seconds)
     return NOTHING if found is None else rounded(found.waited_s)
 
 
-_COLUMNS: tuple[ColumnOf[_NodesOfRow], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: NAMING[0].entry(row.contender)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.contender.nodes),
+_COLUMNS: tuple[ColumnOf[Contender], ...] = (
+    *NAMING,
     ColumnOf(key="computing_s", title="computing s per node", entry=_span(lambda node: node.computing_s)),
     ColumnOf(key="waiting_s", title="waiting s per node", entry=_span(lambda node: node.waiting_s)),
     ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),
