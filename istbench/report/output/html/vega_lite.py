@@ -61,7 +61,7 @@ def panel_specs(plot: Plot) -> list[Spec]:
     styles = {series.label: series.style for panel in plot.panels for series in panel.series}
     axes = {
         "x": _x_axis(plot),
-        "y": {"field": "y", **_y_axis(plot)},
+        "y": _y_axis(plot),
         "color": _by_label(styles, [style.colour for style in styles.values()]),
     }
     return [_panel_spec(plot, panel, axes, styles) for panel in plot.panels]
@@ -95,7 +95,7 @@ def bars_spec(plot: Bars) -> Spec:
     ]  # fmt: skip
     span = {
         "x": {
-            "field": "start", "type": "quantitative", "title": clipped(plot.x_label),
+            **_quantity("start"), "title": clipped(plot.x_label),
             "scale": {"domain": [_within(low, high - low), _within(high, high - low)], "nice": False},
             "axis": {"grid": False},
         },
@@ -105,36 +105,28 @@ def bars_spec(plot: Bars) -> Spec:
             "scale": {"domain": [clipped(row) for row in plot.rows]}, "axis": {"labelLimit": 150, "ticks": False},
         },
     }  # fmt: skip
-    written = {"filter": "isValid(datum.text)"}
-    middle = {"calculate": "(datum.start + datum.end) / 2", "as": "middle"}
+    colour = {
+        "field": "part", "type": "nominal", "scale": {"domain": names, "range": colours},
+        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 200},
+    }  # fmt: skip
+    words = {
+        "x": _quantity("middle"), "y": span["y"], "text": {"field": "text"},
+        "color": {"condition": {"test": _on_light(plot), "value": "#000"}, "value": "#fff"},
+    }  # fmt: skip
     return {
         **_frame(bars_text(plot), {"step": _ROW_HEIGHT}),
         "usermeta": {"dark": [on_dark(colour) for colour in colours]},
         "data": {"values": data},
+        "transform": [{"calculate": "(datum.start + datum.end) / 2", "as": "middle"}],
         "layer": [
-            {
-                "mark": {"type": "bar", "height": {"band": 0.8}, "stroke": _GREY, "strokeWidth": 0.3},
-                "encoding": {
-                    **span,
-                    "color": {
-                        "field": "part", "type": "nominal", "scale": {"domain": names, "range": colours},
-                        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 200},
-                    },
-                    "tooltip": [{"field": name} for name in ("row", "part", "start", "end")],
-                },
-            },
-            {
-                "transform": [written, middle],
-                "mark": {"type": "text", "fontSize": 10},
-                "encoding": {
-                    "x": {"field": "middle", "type": "quantitative"}, "y": span["y"], "text": {"field": "text"},
-                    "color": {
-                        "condition": {"test": _on_light(plot), "value": "#000"}, "value": "#fff",
-                    },
-                },
-            },
+            _layer(
+                "bar",
+                {"height": {"band": 0.8}, "stroke": _GREY, "strokeWidth": 0.3},
+                {**span, "color": colour, "tooltip": [{"field": name} for name in ("row", "part", "start", "end")]},
+            ),
+            _layer("text", {"fontSize": 10}, words, "isValid(datum.text)"),
         ],
-    }  # fmt: skip
+    }
 
 
 def map_spec(plot: WinnerMap) -> Spec:
@@ -166,40 +158,31 @@ def map_spec(plot: WinnerMap) -> Spec:
         },
     }  # fmt: skip
     lines = max(len(one["lines"]) for one in data)
+    tile = {
+        "color": {
+            "field": "method", "type": "nominal", "legend": None,
+            "scale": {"domain": list(colours), "range": list(colours.values())},
+        },
+        "fillOpacity": {
+            "condition": {"test": f"indexof({list(_NO_WINNER)}, datum.method) >= 0", "value": 0.08}, "value": 0.4,
+        },
+        "tooltip": [{"field": name} for name in ("column", "row", "first", "lead", "seconds")],
+    }  # fmt: skip
+    dashed = {"filled": False, "stroke": _GREY, "strokeWidth": 2, "strokeDash": [5, 4]}
+    middle = {
+        "fontSize": 11, "lineHeight": _LINE, "baseline": "middle",
+        "dy": {"expr": f"-{_LINE / 2} * (length(datum.lines) - 1)"},
+    }  # fmt: skip
     return {
         **_frame(map_text(plot), {"step": (lines + 1.5) * _LINE}),
         "data": {"values": data},
         "encoding": place,
         "layer": [
-            {
-                "mark": {"type": "rect", "stroke": _GREY, "strokeWidth": 0.6},
-                "encoding": {
-                    "color": {
-                        "field": "method", "type": "nominal", "legend": None,
-                        "scale": {"domain": list(colours), "range": list(colours.values())},
-                    },
-                    "fillOpacity": {
-                        "condition": {"test": f"indexof({list(_NO_WINNER)}, datum.method) >= 0", "value": 0.08},
-                        "value": 0.4,
-                    },
-                    "tooltip": [{"field": name} for name in ("column", "row", "first", "lead", "seconds")],
-                },
-            },
-            {
-                "transform": [{"filter": "datum.hollow"}],
-                "mark": {
-                    "type": "rect", "filled": False, "stroke": _GREY, "strokeWidth": 2, "strokeDash": [5, 4],
-                },
-            },
-            {
-                "mark": {
-                    "type": "text", "fontSize": 11, "lineHeight": _LINE, "baseline": "middle",
-                    "dy": {"expr": f"-{_LINE / 2} * (length(datum.lines) - 1)"},
-                },
-                "encoding": {"text": {"field": "lines"}},
-            },
+            _layer("rect", {"stroke": _GREY, "strokeWidth": 0.6}, tile),
+            _layer("rect", dashed, None, "datum.hollow"),
+            _layer("text", middle, {"text": {"field": "lines"}}),
         ],
-    }  # fmt: skip
+    }
 
 
 _NO_WINNER: tuple[Verdict, ...] = ("close", "only", "nobody")
@@ -289,7 +272,7 @@ def _styled(layer: Spec, styles: Mapping[str, MethodStyle]) -> Spec:
     found = outputs.get(layer["mark"]["type"])
     if found is None:
         return layer
-    return {**layer, "encoding": {**layer.get("encoding", {}), found[0]: _by_label(styles, found[1])}}
+    return {**layer, "encoding": {**layer["encoding"], found[0]: _by_label(styles, found[1])}}
 
 
 def _values(plot: Plot, series: Series) -> Values:
@@ -359,36 +342,42 @@ def _written(rounded: float) -> float | int:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _of_kind(*kinds: str) -> list[Spec]:
-    return [{"filter": {"field": "kind", "oneOf": list(kinds)}}]
+def _layer(mark: str, look: Spec, encoding: Spec | None = None, *only: str) -> Spec:
+    """A layer of one `mark` with its `look`, of the rows for which the expressions `only` hold."""
+    return {
+        "transform": [{"filter": expression} for expression in only],
+        "mark": {"type": mark, **look},
+        "encoding": encoding or {},
+    }
+
+
+def _quantity(field: str) -> Spec:
+    return {"field": field, "type": "quantitative"}
 
 
 def _markers(plot: Plot, kind: str, size: int, encoding: Spec) -> list[Spec]:
     """A layer of points, and one of hollow points where nodes were never run."""
-    layers = []
-    for hollow in (False, True) if plot.has_extrapolated else (False,):
-        mark: Spec = {"type": "point", "filled": not hollow, "size": size, "opacity": 1}
-        if hollow:
-            mark["strokeWidth"] = 1.6
-        never_run = {"filter": f"{'' if hollow else '!'}datum.hollow"}
-        layers.append({"transform": [*_of_kind(kind), never_run], "mark": mark, "encoding": encoding})
+    look: Spec = {"filled": True, "size": size, "opacity": 1}
+    layers = [_layer("point", look, encoding, _of_kind(kind), "!datum.hollow")]
+    if plot.has_extrapolated:
+        hollow = {**look, "filled": False, "strokeWidth": 1.6}
+        layers.append(_layer("point", hollow, encoding, _of_kind(kind), "datum.hollow"))
     return layers
 
 
+def _of_kind(kind: str) -> str:
+    return f"datum.kind === '{kind}'"
+
+
 def _line_layers(plot: Plot) -> list[Spec]:
+    told = {"tooltip": _told_by(plot)}
+    seed = {"detail": {"field": "seed", "type": "nominal"}}
     return [
-        {
-            "transform": _of_kind("seed"),
-            "mark": {"type": "line", "strokeWidth": 0.9, "opacity": 0.5},
-            "encoding": {"detail": {"field": "seed", "type": "nominal"}},
-        },
-        {"transform": _of_kind("median"), "mark": {"type": "line", "strokeWidth": 2.6}},
-        *_markers(plot, "mark", 55, {"tooltip": _told_by(plot)}),
-        {  # an invisible place for the words of each point, so that the whole line has them
-            "transform": _of_kind("median"),
-            "mark": {"type": "circle", "size": 220, "opacity": 0},
-            "encoding": {"tooltip": _told_by(plot)},
-        },
+        _layer("line", {"strokeWidth": 0.9, "opacity": 0.5}, seed, _of_kind("seed")),
+        _layer("line", {"strokeWidth": 2.6}, None, _of_kind("median")),
+        *_markers(plot, "mark", 55, told),
+        # An invisible place for the words of each point, so that the whole line has them.
+        _layer("circle", {"size": 220, "opacity": 0}, told, _of_kind("median")),
     ]
 
 
@@ -400,39 +389,29 @@ def _told_by(plot: Plot) -> list[Spec]:
 
 def _point_layers(plot: Plot) -> list[Spec]:
     below = round((1 - BAND_FROM) * _HEIGHT)
-    bars = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
-    layers: list[Spec] = [
-        {"transform": _of_kind("line"), "mark": {"type": "line", "strokeWidth": 1.8}},
-        {"transform": _of_kind("point"), "mark": {"type": "rule", "strokeWidth": 1.4}, "encoding": bars},
-        {
-            "transform": [*_of_kind("point"), {"filter": "datum.open"}],
-            "mark": {"type": "text", "text": "↑", "fontSize": 13, "dy": 2},
-            "encoding": {"y": {"value": below * plot.has_missed}},
-        },
+    bars = {"y": _quantity("low"), "y2": {"field": "high"}}
+    beyond = {"y": {"value": below * plot.has_missed}}
+    layers = [
+        _layer("line", {"strokeWidth": 1.8}, None, _of_kind("line")),
+        _layer("rule", {"strokeWidth": 1.4}, bars, _of_kind("point")),
+        _layer("text", {"text": "↑", "fontSize": 13, "dy": 2}, beyond, _of_kind("point"), "datum.open"),
         *_markers(plot, "point", 75, {"tooltip": _TOLD}),
     ]
-    if plot.has_missed:
-        nothing: Spec = {"values": [{}]}
-        layers = [
-            {
-                "data": nothing,
-                "mark": {"type": "rect", "opacity": 0.13},
-                "encoding": {
-                    "x": {"value": 0}, "x2": {"value": "width"}, "y": {"value": 0}, "y2": {"value": below},
-                    "color": {"value": _GREY},
-                },
-            },
-            {
-                "data": nothing,
-                "mark": {"type": "text", "text": "not reached", "align": "right", "fontSize": 10, "dx": -4},
-                "encoding": {"x": {"value": "width"}, "y": {"value": 8}, "color": {"value": _GREY}},
-            },
-            *layers,
-            *_markers(plot, "missed", 75, {"y": {"value": below * 0.6}, "tooltip": _TOLD[:3]}),
-        ]  # fmt: skip
-    return layers
+    if not plot.has_missed:
+        return layers
+    once: Spec = {"data": {"values": [{}]}}
+    strip = {**_WIDE, "y": {"value": 0}, "y2": {"value": below}, "color": {"value": _GREY}}
+    named = {"text": "not reached", "align": "right", "fontSize": 10, "dx": -4}
+    corner = {"x": {"value": "width"}, "y": {"value": 8}, "color": {"value": _GREY}}
+    return [
+        once | _layer("rect", {"opacity": 0.13}, strip),
+        once | _layer("text", named, corner),
+        *layers,
+        *_markers(plot, "missed", 75, {"y": {"value": below * 0.6}, "tooltip": _TOLD[:3]}),
+    ]
 
 
+_WIDE: Spec = {"x": {"value": 0}, "x2": {"value": "width"}}
 _TOLD = [{"field": name} for name in ("label", "kind", "at", "y")]
 
 
@@ -453,25 +432,17 @@ def _levels(plot: Plot, panel: Panel, y_axis: Spec) -> list[Spec]:
         ]
     }
     chosen = {"test": "datum.name === target", "value": 1}
-    height = {"field": "level", "type": "quantitative"}
+    place = {"y": _quantity("level"), "color": {"value": _GREY}}
+    line = {**place, **_WIDE, "opacity": {"condition": chosen, "value": 0.45}}
+    name = {
+        **place, "x": {"value": "width"}, "text": {"field": "name"},
+        "opacity": {"condition": chosen, "value": 0.8},
+    }  # fmt: skip
+    beside = {"align": "left", "dx": 3, "dy": {"expr": "datum.shift"}, "fontSize": 10}
     return [
-        {
-            "data": data,
-            "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
-            "encoding": {
-                "x": {"value": 0}, "x2": {"value": "width"}, "y": height, "color": {"value": _GREY},
-                "opacity": {"condition": chosen, "value": 0.45},
-            },
-        },
-        {
-            "data": data,
-            "mark": {"type": "text", "align": "left", "dx": 3, "dy": {"expr": "datum.shift"}, "fontSize": 10},
-            "encoding": {
-                "x": {"value": "width"}, "y": height, "text": {"field": "name"}, "color": {"value": _GREY},
-                "opacity": {"condition": chosen, "value": 0.8},
-            },
-        },
-    ]  # fmt: skip
+        {"data": data, **_layer("rule", {"strokeDash": [5, 4], "strokeWidth": 1.2}, line)},
+        {"data": data, **_layer("text", beside, name)},
+    ]
 
 
 def _pixels(level: float, scale: Spec) -> float:
@@ -505,7 +476,7 @@ def _spread(cluster: Sequence[int], heights: Sequence[float]) -> list[float]:
 
 
 def _x_axis(plot: Plot) -> Spec:
-    encoding: Spec = {"field": "x", "type": "quantitative", "title": clipped(plot.x_label)}
+    encoding: Spec = {**_quantity("x"), "title": clipped(plot.x_label)}
     if plot.kind == "points":
         low, high = plot.place_limits()
         places = list(plot.tick_places) or list(range(len(plot.ticks)))
@@ -523,7 +494,7 @@ def _x_axis(plot: Plot) -> Spec:
 
 
 def _y_axis(plot: Plot) -> Spec:
-    encoding: Spec = {"type": "quantitative", "title": clipped(plot.y_label), "axis": _AXIS}
+    encoding: Spec = {**_quantity("y"), "title": clipped(plot.y_label), "axis": _AXIS}
     if plot.kind == "points":
         encoding["scale"] = {"type": "log", "domain": list(plot.seconds_limits()), "nice": False}
         return encoding
