@@ -56,8 +56,6 @@ _ROW_RULES = ("sgd", "adam")  # of the kernels
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveOptions(OptimizerOptions):
-    """Options of methods with active outputs."""
-
     target_active: CountOrNone = option(
         0,
         "active outputs of a sample beside its true ones, over all nodes; 0 takes one in "

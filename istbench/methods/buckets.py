@@ -158,7 +158,6 @@ class Averages:
         return {} if self._powersgd is None else self._powersgd.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from `state_dict` of the same rank."""
         if self._powersgd is not None:
             self._powersgd.load_state_dict(state)
 

@@ -51,8 +51,6 @@ class DistributedSLIDE(ActiveOutputs):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ActiveOptions):
-        """Options of `dslide`."""
-
         family: Literal["simhash", "dwta"] = option("dwta", "hash functions")
         functions: Annotated[int, Meta(ge=0, le=MOST_BITS)] = option(
             0, "K, functions of a table; 0 to choose K and L by target_active"

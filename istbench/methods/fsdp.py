@@ -64,8 +64,6 @@ class FullySharded(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ClippedOptions):
-        """Options of `fsdp`."""
-
         group_params: Count = option(100_000, "least parameters of a block that is gathered by itself")
         forward_prefetch: bool = option(True, "gather the next block while one computes its forward pass")
         accumulate: Count = option(

@@ -69,8 +69,6 @@ class IndependentSubnetTraining(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ClippedOptions):
-        """Options of `ist`."""
-
         local_steps: CountOrNone = option(
             20, "local steps in a round; 0 exchanges without training, as a diagnosis", tune=LOCAL_STEPS
         )

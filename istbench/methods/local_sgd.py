@@ -88,8 +88,6 @@ class LocalSGD(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GroupedOptions):
-        """Options of `local_sgd`."""
-
         ddp_rounds: Natural = option(0, "first rounds, in which the nodes average after every local step")
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:

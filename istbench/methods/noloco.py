@@ -51,8 +51,6 @@ class NoLoCo(DiLoCo):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OuterRoundOptions):
-        """Options of `noloco`."""
-
         local_steps: Count = option(50, "local steps between two exchanges", tune=LOCAL_STEPS)
         outer_momentum: Share = option(0.5, "momentum of the outer step", tune=OUTER_MOMENTUM)
         pull: Pull = option(0.7, "pull of the slow weights towards the mean of the pair")

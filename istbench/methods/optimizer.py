@@ -55,7 +55,6 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Step both parts."""
         for part in self._parts:
             part.step()
 
@@ -220,7 +219,6 @@ class OptimizerOptions:
 
     @property
     def rule(self) -> UpdateRule:
-        """The update rule of `optimizer`."""
         return RULES[self.optimizer]
 
     @property

@@ -21,8 +21,6 @@ from istbench.methods.base import fitting
 
 @dataclass(frozen=True, kw_only=True)
 class OuterOptions:
-    """Options of the outer step."""
-
     outer_lr: Rate = option(0.7, "learning rate of the outer step", tune=OUTER_RATE)
     outer_momentum: Share = option(0.9, "Nesterov momentum of the outer step", tune=OUTER_MOMENTUM)
 

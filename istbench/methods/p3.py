@@ -31,8 +31,6 @@ class P3(ParameterServer):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ParameterServer.Options):
-        """Options of `p3`."""
-
         slice_params: CountOrNone = option(50_000, "parameters in a slice; 0 leaves tensors whole", tune=_SLICES)
         priority: bool = option(True, "send the most urgent slices first")
         window: Count = option(_WINDOW, "most slices in flight on a connection", tune=_WINDOWS)

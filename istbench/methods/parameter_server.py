@@ -92,8 +92,6 @@ class ParameterServer(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OptimizerOptions):
-        """Options of `parameter_server`."""
-
         accumulation_steps: Count = option(1, "parts of a minibatch; their gradients are added up before an update")
         split_params: CountOrNone = option(
             0, "split tensors of more parameters evenly over the servers; 0 splits none"

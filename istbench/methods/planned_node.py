@@ -54,7 +54,6 @@ class PlannedNode:
         return self.builder.post(kind, bytes, peers, priority, after)
 
     def wait(self, ops: Iterable[int]) -> None:
-        """Wait for the operations `ops`."""
         for op in ops:
             self.builder.wait(op)
 
@@ -137,5 +136,4 @@ class PlannedTransfers:
         self._node, self._numbers = node, numbers
 
     def wait(self) -> None:
-        """Wait until they are complete."""
         self._node.wait(self._numbers)

@@ -141,7 +141,6 @@ class PowerSGD:
         return {"errors": dict(self._errors), "factors": dict(self._factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from `state_dict` of the same rank."""
         # Copies: a tensor of a file may begin at any byte, and products of such a tensor round in another way.
         self._errors, self._factors = (
             {index: values.to(self._fabric.device, copy=True) for index, values in state[name].items()}

@@ -110,8 +110,6 @@ class SparseLoCo(DiLoCo):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OuterRoundOptions):
-        """Options of `sparseloco`."""
-
         local_steps: Count = option(15, "local steps between two exchanges", tune=LOCAL_STEPS)
         chunk: Entries = option(4096, "entries of a chunk of the flat parameters")
         top: Entries = option(32, "largest entries that a node sends of each chunk")

@@ -95,7 +95,6 @@ class Flight:
             self.mean.turn()
 
     def land(self) -> None:
-        """Let the fragment land now."""
         self._steps = self._delay
         self._turn()
         self._move(self._fragment, self.mean.mean())
@@ -131,8 +130,6 @@ class StreamingDiLoCo(DiLoCo):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OuterRoundOptions):
-        """Options of `streaming_diloco`."""
-
         fragments: Count = option(2, "runs of layers that take their outer steps in turn")
         delay: CountOrNone = option(2, "local steps in which changes travel; 1 hides only half of their time")
         alpha: Share = option(0.5, "share of the live weights that stays when a fragment arrives")

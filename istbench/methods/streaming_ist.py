@@ -75,8 +75,6 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(IndependentSubnetTraining.Options):
-        """Options of `streaming_ist`."""
-
         flight_steps: Count = option(1, "local steps that a moving unit misses; use more on slow links")
 
         def __post_init__(self) -> None:
@@ -121,7 +119,6 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
 
     @torch.no_grad()
     def close_round(self) -> None:
-        """End the round early: units in flight land at once."""
         self._land(self._share.holdings())
         self._end_round()
 
@@ -195,7 +192,6 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
                     plane.index_fill_(dim, index.to(plane.device), 0)
 
     def _state_of(self, name: str) -> list[Tensor]:
-        """The optimizer state of tensor `name` of the subnet."""
         tensor = named_tensors(self._subnet)[name]
         return started(self._optimizer, tensor, self.options.slots) if tensor.requires_grad else []
 

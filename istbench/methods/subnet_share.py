@@ -183,7 +183,6 @@ class SubnetShare:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the share, for a checkpoint."""
         return {
             "subnet": self.subnet.state_dict(),
             "home": {
@@ -194,7 +193,6 @@ class SubnetShare:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
         self.subnet.load_state_dict(state["subnet"])
         slots = len(self._options.slots)
         self.home |= {

@@ -41,8 +41,6 @@ _DOWNLOAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Amazon670kOptions:
-    """Options of the amazon670k workload."""
-
     hidden: Units = option(512, "units of the hidden layer; 512 to 2560 in the paper")
     block: Count = option(8192, "outputs computed at a time; memory grows with this times the minibatch")
     propensity: Literal["auto", "amazon", "wikipedia", "other"] = option(
@@ -65,7 +63,6 @@ class Amazon670k(Sourced):
     name = "amazon670k"
     Options = Amazon670kOptions
     metric = "precision@1"
-    targets: tuple[float, ...] = ()
     batch_size = 256
     epochs = 10
     evaluates_blocks = True
@@ -103,11 +100,6 @@ class Amazon670k(Sourced):
         self.targets = (0.30, 0.35, 0.38) if source.kind == self.name else ()
 
     def open(self, source: DataSource) -> None:
-        """Map the prepared points: every process on a machine shares one copy in memory.
-
-        Raises:
-            UserError: if they are missing or damaged.
-        """
         self._learn(source)
         self._splits = {split: open_split(Path(source.path), split) for split in self.opened_splits}
         self._weights = None
@@ -117,7 +109,6 @@ class Amazon670k(Sourced):
 
     @property
     def train_size(self) -> int:
-        """Number of training points."""
         return len(self._split("train"))
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -125,7 +116,6 @@ class Amazon670k(Sourced):
         return self._batch(self._split("train").take(indices.numpy()))
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test split in order, 1,024 points at a time."""
         test = self._split("test")
         for rows in torch.arange(len(test)).split(_TEST_BATCH):
             yield self._batch(test.take(rows.numpy()))
@@ -155,7 +145,6 @@ class Amazon670k(Sourced):
         return network_metrics(cast(ExtremeNetwork, model), batches, self._label_weights())
 
     def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
-        """The same metrics for a network read in blocks of units and labels."""
         with torch.device("meta"):
             network = self.build_model()
         return metrics_by_blocks(network, block, batches, self._label_weights())
@@ -201,11 +190,9 @@ class Amazon670k(Sourced):
         return [NeuronGroup("hidden", self.options.hidden, slots)]
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """A narrower hidden layer."""
         return {"hidden": divided(self.options.hidden, times)}
 
     def wide_softmax(self, model: nn.Module) -> ExtremeSoftmax:
-        """The hidden units and the labels."""
         return ExtremeSoftmax(cast(ExtremeNetwork, model))
 
     def method_defaults(self, method: str) -> dict[str, Any]:

@@ -217,7 +217,6 @@ class Sampled(Part):
     `prepare` and `open`, which may then leave that split closed."""
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """As in `Workload`."""
         raise NotImplementedError
 
     def train_classes(self) -> Tensor | None:
@@ -323,7 +322,11 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
 
     @abstractmethod
     def open(self, source: DataSource) -> None:
-        """Map the prepared data. Cheap; every worker calls it before the batch methods."""
+        """Map the prepared data. Cheap; every worker calls it before the batch methods.
+
+        Raises:
+            UserError: if the data is missing or damaged, or not what `prepare` found.
+        """
 
     @abstractmethod
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:

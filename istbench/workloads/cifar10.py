@@ -98,7 +98,6 @@ class Cifar10(ImageClassifier, Sourced):
         return resnet_groups(model)
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """Fewer inner channels of every block."""
         return {"narrow": self.options.narrow * times}
 
     def method_defaults(self, method: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ class Classifier(Workload):
     top: ClassVar[tuple[int, ...]] = ()
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of the softmax."""
         inputs, classes = batch
         return F.cross_entropy(model(inputs), classes)
 

@@ -81,26 +81,21 @@ class _HeldOut:
         raise UserError(f"--held-out {self._share:g} leaves none of {samples} training samples; hold less out")
 
     def open(self, source: DataSource) -> None:
-        """Open the data that `prepare` divided."""
         before = source.before_split
         self.whole.open(source if before is None else before)
         self._split = self._divided(self.whole.train_size)
 
     @property
     def train_size(self) -> int:
-        """Number of training samples that are left."""
         return len(opened(self._split)[0])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """The samples `indices` of those that are left."""
         return self.whole.train_batch(opened(self._split)[0][indices], generator)
 
     def train_classes(self) -> Tensor | None:
-        """The classes of the samples that are left."""
         classes = self.whole.train_classes()
         return None if classes is None else classes[opened(self._split)[0]]
 
     def test_batches(self) -> Iterator[Batch]:
-        """The samples that were held out, in order."""
         for indices in opened(self._split)[1].split(_BATCH):
             yield self.whole.plain_batch(indices)

@@ -85,7 +85,6 @@ class ImageNet(ImageClassifier):
 
     name = "imagenet"
     Options = ImageNetOptions
-    targets = ()
     batch_size = 16
     epochs = 1
     top: ClassVar[tuple[int, ...]] = (5, 10)
@@ -126,7 +125,6 @@ class ImageNet(ImageClassifier):
         return source
 
     def computed_bytes(self) -> int:
-        """Bytes of the noise, float32."""
         return (self.options.samples + _TEST_IMAGES) * 3 * self.options.pixels**2 * 4 if self._noise else 0
 
     def images(self, source: DataSource) -> Images:
@@ -170,11 +168,6 @@ class ImageNet(ImageClassifier):
         return vgg_groups(model) if self.options.model == "vgg12" else []
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """A narrower VGG12.
-
-        Raises:
-            UserError: for another network.
-        """
         if self.options.model != "vgg12":
             return super().narrowed(times)
         return {"width": divided(self.options.width, times)}

@@ -30,16 +30,10 @@ class ImageClassifier(Classifier):
         """Open the images of `source`, which `prepare` returned; cheap."""
 
     def open(self, source: DataSource) -> None:
-        """Map the prepared images, or draw noise.
-
-        Raises:
-            UserError: if the prepared data is missing or damaged.
-        """
         self._images = self.images(source)
 
     @property
     def train_size(self) -> int:
-        """Number of training images."""
         return len(opened(self._images).labels)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -47,17 +41,13 @@ class ImageClassifier(Classifier):
         return opened(self._images).train_batch(indices, generator)
 
     def plain_batch(self, indices: Tensor) -> Batch:
-        """Training images without augmentation."""
         return opened(self._images).plain_batch(indices)
 
     def train_classes(self) -> Tensor:
-        """The class of every training image."""
         return opened(self._images).labels
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test images in order, without augmentation."""
         return opened(self._images).test_batches()
 
     def meta_batch(self, samples: int) -> Batch:
-        """Images and classes without values."""
         return torch.empty(samples, 3, self.pixels, self.pixels), torch.empty(samples, dtype=torch.int64)

@@ -201,7 +201,6 @@ def _make(final: Path, make: Callable[[Path], S]) -> S:
 
 
 def _remove(path: Path) -> None:
-    """Delete the file or directory `path`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

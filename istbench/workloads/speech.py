@@ -34,8 +34,6 @@ _TEST_BATCH = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechOptions:
-    """Options of the speech workload."""
-
     layers: Literal[2, 3] = option(2, "weight matrices of the network, 2 or 3")
     hidden: Units = option(4096, "units of a hidden layer")
     clips_per_word: Clips = option(CLIPS_PER_WORD, "synthetic clips of each word; no effect on recorded data")
@@ -77,11 +75,6 @@ class Speech(Classifier, Sourced):
         return prepare_synthetic(corpus, folder, progress)
 
     def open(self, source: DataSource) -> None:
-        """Map the prepared features: every process on a machine shares one copy in memory.
-
-        Raises:
-            UserError: if they are missing or damaged.
-        """
         summary, path = self._learn(source), Path(source.path)
         self._splits = {split: open_split(path, summary, split) for split in self.opened_splits}
         self._mean = open_mean(path)
@@ -95,7 +88,6 @@ class Speech(Classifier, Sourced):
 
     @property
     def train_size(self) -> int:
-        """Number of training clips."""
         return len(self._splits["train"].labels)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -103,11 +95,9 @@ class Speech(Classifier, Sourced):
         return self._batch(self._splits["train"], indices.numpy())
 
     def train_classes(self) -> Tensor:
-        """The word of every training clip."""
         return torch.tensor(self._splits["train"].labels)
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test split in order, 1,024 clips at a time."""
         test = self._splits["test"]
         for first in range(0, len(test.labels), _TEST_BATCH):
             yield self._batch(test, np.arange(first, min(first + _TEST_BATCH, len(test.labels))))
@@ -134,7 +124,6 @@ class Speech(Classifier, Sourced):
         return model
 
     def meta_batch(self, samples: int) -> Batch:
-        """Features and words without values."""
         return torch.empty(samples, FEATURES), torch.empty(samples, dtype=torch.int64)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
@@ -142,7 +131,6 @@ class Speech(Classifier, Sourced):
         return chain_groups(model, model.children())
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """Narrower hidden layers."""
         return {"hidden": divided(self.options.hidden, times)}
 
     def method_defaults(self, method: str) -> dict[str, Any]:

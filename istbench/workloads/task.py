@@ -123,7 +123,6 @@ class Task(Workload):
 
     @property
     def in_errors(self) -> str:
-        """The file."""
         return f"{TASK_FILE} {self.file.name}"
 
     def place(self, function: Literal["model", "data"]) -> str:
@@ -151,7 +150,6 @@ class Task(Workload):
 
     @property
     def train_size(self) -> int:
-        """Number of training samples."""
         return self.split(True).count
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
@@ -179,11 +177,6 @@ class Task(Workload):
         )
 
     def open(self, source: DataSource) -> None:
-        """Open the training data, and compare its size with that of the launcher.
-
-        Raises:
-            UserError: if the launcher found another number of samples.
-        """
         self._opened = True
         split = self.split(True)
         if isinstance(split, Stream):
@@ -201,7 +194,6 @@ class Task(Workload):
         return self._batch(self.split(True).batch(indices.tolist(), generator.initial_seed()))
 
     def test_batches(self) -> Iterator[Batch]:
-        """The batches of `data(train=False)`, in order."""
         split = self.split(False)
         return (as_batch(self.file, parts, in_turn=split.in_turn) for parts in split.in_order())
 
@@ -215,7 +207,6 @@ class Task(Workload):
     # Model.
 
     def build_model(self) -> nn.Module:
-        """The model of the file, on the meta device."""
         return self.task_model.blank(planned=not self._opened)
 
     def own_model(self, seed: int) -> nn.Module:
@@ -231,7 +222,6 @@ class Task(Workload):
         return whole if rows is None else whole[rows.cpu()]
 
     def initial_buffer(self, model: nn.Module, name: str) -> Tensor:
-        """Initial value of buffer `name`, as the user's constructors made it."""
         return self.task_model.initial(name)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -269,11 +259,6 @@ class Task(Workload):
         return UserError(f"{TASK_FILE} {self.file.name}: model(batch) {problem}, or write def loss(model, batch)")
 
     def expect(self, data: Path | None, chosen: Collection[str]) -> str:
-        """The file itself tells the sizes.
-
-        Raises:
-            UserError: for a directory of data.
-        """
         self._refuse(data)
         return f"model() and a batch of {self.file.name}"
 
@@ -298,7 +283,6 @@ class Task(Workload):
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        """The optimizer of the file over `parameters`; None without one."""
         return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
 
     def _evaluated_loss(self, model: nn.Module, batch: Batch) -> float:
@@ -311,7 +295,6 @@ class Task(Workload):
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
-        """Whether the file has a function `optimizer`."""
         return "optimizer" in self.file
 
     # Groups.
@@ -359,11 +342,6 @@ class Task(Workload):
         return self._proved[key]
 
     def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
-        """Check that units of `groups` may be zero, by runs of the model; other mistakes are for `prove_groups`.
-
-        Raises:
-            UserError: if the result is not finite then.
-        """
         with torch.device("cpu"), self._trying("proving its neuron groups"):
             model = self.task_model.built(0).eval()
             try:
@@ -419,11 +397,6 @@ class Task(Workload):
         return state_kept(self.file.folder)
 
     def try_out(self) -> None:
-        """Compute a loss and its gradients on throw-away weights, and step the file's own optimizer.
-
-        Raises:
-            UserError: for a wrong loss, or a wrong optimizer.
-        """
         self.idle_parameters()
 
     def idle_parameters(self) -> list[str]:

@@ -93,7 +93,6 @@ class Parts:
         return max(tensor.dim() for tensor in self.tensors)
 
     def __len__(self) -> int:
-        """The samples."""
         return self._samples
 
     def _mapped(self, change: Callable[[Tensor], Tensor], samples: int) -> "Parts":
@@ -130,7 +129,6 @@ def mapped(parts: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _tensors(parts: Any) -> list[Tensor]:
-    """The tensors of `parts` in their order."""
     found: list[Tensor] = []
     for leaf in tree_leaves(parts):
         inside = _inside(leaf)

@@ -88,7 +88,6 @@ class TaskFile:
         return function in self._functions
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function called `name`."""
         return self._functions[name]
 
     def first_of(self, *names: str) -> str:

@@ -88,7 +88,6 @@ class Text(Workload):
     metric = "loss"
     lower_is_better = True
     unit = "nats a character"
-    targets: tuple[float, ...] = ()
     batch_size = 12
     epochs = 2
     width = "width"
@@ -126,21 +125,11 @@ class Text(Workload):
         return source_of(directory, summary, unit=unit, train=(summary.train - 1) // context, test=test)
 
     def expect(self, data: Path | None, chosen: Collection[str]) -> str:
-        """Take the number of symbols from the text at `data`, or from Python's own help topics.
-
-        Raises:
-            UserError: for a text that is missing, empty, too short or not UTF-8.
-        """
         text = find_text(data)
         self._symbols = count_symbols(text, self.options.symbols, self.options.test_percent)
         return f"{self._symbols} symbols, those of {text.place}"
 
     def open(self, source: DataSource) -> None:
-        """Map the prepared text: every process on a machine shares one copy in memory.
-
-        Raises:
-            UserError: if it is missing or damaged.
-        """
         path = Path(source.path)
         summary = open_summary(path, TextSummary)
         self._learn(summary)
@@ -195,7 +184,6 @@ class Text(Workload):
     # Model.
 
     def build_model(self) -> Transformer:
-        """The transformer over the symbols of the text."""
         options = self.options
         return Transformer(
             self._symbols,
@@ -217,12 +205,10 @@ class Text(Workload):
         return initial_rows(rule, model.get_parameter(name).shape, name, rows, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of a next symbol."""
         symbols, following = batch
         return F.cross_entropy(model(symbols).flatten(0, 1), following.flatten())
 
     def meta_batch(self, samples: int) -> Batch:
-        """Windows without values."""
         rows = torch.empty(samples, self.options.context + 1, dtype=torch.int64)
         return rows[:, :-1], rows[:, 1:]
 
@@ -236,11 +222,9 @@ class Text(Workload):
         return {"loss": total / count if count else float("nan")}
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """The heads and the hidden units of every block."""
         return transformer_groups(cast(Transformer, model))
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """Fewer heads and hidden units of every block."""
         return {"narrow": self.options.narrow * times}
 
     def method_defaults(self, method: str) -> dict[str, Any]:

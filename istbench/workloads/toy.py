@@ -24,8 +24,6 @@ _TEST_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ToyOptions:
-    """Options of the toy workload."""
-
     hidden: Units = option(16, "units of a hidden layer")
     layers: Layers = option(2, "hidden layers")
     features: Units = option(8, "inputs")
@@ -55,11 +53,6 @@ class Toy(Classifier):
     # Data.
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Write nothing: the options determine the points.
-
-        Raises:
-            UserError: if `data` is not None.
-        """
         if data is not None:
             raise UserError(f"the toy workload makes its own data: leave out --data {data}")
         train, test = self._points()
@@ -71,16 +64,13 @@ class Toy(Classifier):
         )
 
     def computed_bytes(self) -> int:
-        """Bytes of the points, float32, of both splits, and of their clusters."""
         return round(self.options.samples * (1 + _TEST_SHARE)) * (4 * self.options.features + 8)
 
     def open(self, source: DataSource) -> None:
-        """Draw the points."""
         self._train, self._test = self._points()
 
     @property
     def train_size(self) -> int:
-        """Number of training points."""
         return len(opened(self._train)[1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -89,11 +79,9 @@ class Toy(Classifier):
         return points[indices], clusters[indices]
 
     def train_classes(self) -> Tensor:
-        """The cluster of every training point."""
         return opened(self._train)[1]
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test points in order, 64 at a time."""
         points, clusters = opened(self._test)
         for first in range(0, len(clusters), _TEST_BATCH):
             yield points[first : first + _TEST_BATCH], clusters[first : first + _TEST_BATCH]
@@ -126,7 +114,6 @@ class Toy(Classifier):
         return model
 
     def meta_batch(self, samples: int) -> Batch:
-        """Points and clusters without values."""
         return torch.empty(samples, self.options.features), torch.empty(samples, dtype=torch.int64)
 
     def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
@@ -134,7 +121,6 @@ class Toy(Classifier):
         return chain_groups(model, model.children())
 
     def narrowed(self, times: int) -> dict[str, Any]:
-        """Narrower hidden layers."""
         return {"hidden": divided(self.options.hidden, times)}
 
     def method_defaults(self, method: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Units
 from istbench.base.options.options import option
 from istbench.workloads.base import Batch, DataSource, Progress, Workload
-from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _SEED = 1
 _TEST_SENTENCES = 32
@@ -79,8 +78,6 @@ class Translation(Workload):
 
     name = "translation"
     Options = TranslationOptions
-    metric = "accuracy"
-    targets = ()
     batch_size = 32
     metrics_are_means = True
     epochs = 1
@@ -93,11 +90,6 @@ class Translation(Workload):
         self._sentences = torch.empty(0, 0, dtype=torch.int64)
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Write nothing: the options determine the sentences.
-
-        Raises:
-            UserError: if `data` is not None.
-        """
         if data is not None:
             raise UserError(f"translation makes its own sentences: leave out --data {data}")
         key = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
@@ -109,11 +101,9 @@ class Translation(Workload):
         )
 
     def computed_bytes(self) -> int:
-        """Bytes of the sentences, int64."""
         return (self.options.samples + _TEST_SENTENCES) * self.options.length * 8
 
     def open(self, source: DataSource) -> None:
-        """Draw the sentences."""
         options = self.options
         frequencies = 1 / torch.arange(1, options.words, dtype=torch.float64)
         shape = (options.samples + _TEST_SENTENCES, options.length)
@@ -123,7 +113,6 @@ class Translation(Workload):
 
     @property
     def train_size(self) -> int:
-        """Number of training sentences."""
         return self.options.samples
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -136,17 +125,14 @@ class Translation(Workload):
             yield _with_translation(sentences)
 
     def build_model(self) -> Translator:
-        """The translator."""
         return Translator(self.options)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross entropy of a word."""
         source, translation = batch
         logits = model(source, _previous(translation))
         return F.cross_entropy(logits.flatten(0, 1), translation.flatten())
 
     def meta_batch(self, samples: int) -> Batch:
-        """Sentences without words."""
         return _with_translation(torch.empty(samples, self.options.length, dtype=torch.int64))
 
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
@@ -157,10 +143,6 @@ class Translation(Workload):
             right += int((predicted == translation).sum())
             count += translation.numel()
         return {"accuracy": right / count}
-
-    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """No groups: this network has no subnets."""
-        return []
 
     def method_defaults(self, method: str) -> dict[str, Any]:
         """Adam with Sockeye's learning rate."""

@@ -140,7 +140,6 @@ class ServedModel:
         return {"model": self.model.state_dict(), "served": self._server.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
         self.drain()
         self.model.load_state_dict(state["model"])
         self._memory.reload()

@@ -106,7 +106,6 @@ class SliceServer:
         return self._optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
-        """The inverse of `state_dict`."""
         self._optimizer.load_state_dict(state)
 
 
@@ -168,6 +167,5 @@ class SliceOptimizer:
         return {str(index): optimizer_state(optimizer) for index, optimizer in self._optimizers.items()}
 
     def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
-        """The inverse of `state_dict`."""
         for index, optimizer in self._optimizers.items():
             load_optimizer_state(optimizer, state[str(index)])

@@ -60,7 +60,6 @@ class Threads:
         self.run(lambda piece: work(edges[piece], edges[piece + 1]), pieces)
 
     def close(self) -> None:
-        """End the threads."""
         if self._pool:
             self._pool.shutdown()
 

@@ -69,15 +69,23 @@ class Block:
         return product_shape(self.tensor.shape, self.tensor.axes, self.index)
 
 
-@dataclass(frozen=True)
-class _Move:
-    """Entries at the product of `units`, an index of units per axis: who holds them before and after."""
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Entries of `tensor` at the product of `units`, an index of units per axis, and who holds them."""
 
     tensor: CutTensor
     before: Holder
     after: Holder
-    units: list[Tensor]
+    units: tuple[Tensor, ...]
     planes: Span = _ALL
+
+    @property
+    def index(self) -> list[Tensor]:
+        """Per axis, the indices into the full tensor."""
+        return [
+            axis.index(units, axis_units)
+            for units, axis, axis_units in zip(self.units, self.tensor.axes, self.tensor.axis_units, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -191,13 +199,13 @@ class Repartition:
             for move in self._moves(peer, node)
         ]
 
-    def _moves(self, source: int, target: int) -> Iterator[_Move]:
+    def _moves(self, source: int, target: int) -> Iterator[Move]:
         """The moves from `source` to `target`, in a fixed order."""
         for tensor in self._layout.cut:
             for before, after, masks, planes in self._masks(tensor, source, target):
-                units = [mask.nonzero().reshape(-1) for mask in masks]
+                units = tuple(mask.nonzero().reshape(-1) for mask in masks)
                 if all(len(mine) for mine in units):
-                    yield _Move(tensor, before, after, units, planes)
+                    yield Move(tensor, before, after, units, planes)
 
     def _masks(
         self, tensor: CutTensor, source: int, target: int

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from istbench.base.seeds import derived_seed
-from istbench.methods.subnets.exchange import Block, Holder, Moved, held_block
+from istbench.methods.subnets.exchange import Block, Holder, Move, Moved, held_block
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.layout import Axis, CutTensor, Layout
 from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, units_dealt
@@ -161,24 +161,6 @@ def _permuted(parts: GroupPartition, units: Tensor, permutation: Tensor) -> tupl
     arrangement.numpy()[starts[owner[landing]] + position[landing]] = landing
     new = GroupPartition(arrangement.split(sizes), torch.from_numpy(owner), torch.from_numpy(position)[None])
     return torch.from_numpy(movers), new
-
-
-@dataclass(frozen=True, eq=False)
-class Move:
-    """Entries of `tensor` at the product of `units`, an index of units per axis, and who holds them."""
-
-    tensor: CutTensor
-    before: Holder
-    after: Holder
-    units: tuple[Tensor, ...]
-
-    @property
-    def index(self) -> list[Tensor]:
-        """Per axis, the indices into the full tensor."""
-        return [
-            axis.index(units, axis_units)
-            for units, axis, axis_units in zip(self.units, self.tensor.axes, self.tensor.axis_units, strict=True)
-        ]
 
 
 class Flights:

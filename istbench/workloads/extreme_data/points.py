@@ -71,11 +71,9 @@ class SparseBatch:
 
     @property
     def shape(self) -> torch.Size:
-        """Rows and columns."""
         return torch.Size((len(self), self.columns))
 
     def dim(self) -> int:
-        """Two, like a matrix."""
         return 2
 
     def to(self, *where: Any, **how: Any) -> "SparseBatch":
