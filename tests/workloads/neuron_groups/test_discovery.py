@@ -28,6 +28,19 @@ from istbench.workloads.toy import Toy, ToyOptions
 NORM = ("weight", "bias", "running_mean", "running_var")
 
 
+class Net(nn.Module):
+    """A model with `layers` by name, whose forward pass is `compute(model, x)`."""
+
+    def __init__(self, compute, **layers):
+        super().__init__()
+        self.compute = compute
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.compute(self, x)
+
+
 def images(pixels=8):
     return torch.randn(3, 3, pixels, pixels, generator=torch.Generator().manual_seed(0))
 
@@ -200,19 +213,14 @@ def test_a_transposed_convolution_has_its_outputs_in_the_second_dimension():
     assert set(group.slots) == {Slot("0.weight", 1), Slot("0.bias", 0), Slot("2.weight", 0)}
 
 
-class Shuffled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 12, 1), nn.Conv2d(12, 2, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        b, c, h, w = x.shape
-        return self.last(x.view(b, 3, c // 3, h, w).transpose(1, 2).reshape(b, c, h, w))
-
-
 def test_a_channel_shuffle_binds_channels_into_units():
-    (group,) = discovered(Shuffled(), images()).groups
+    def shuffled(net, x):
+        x = net.first(x)
+        b, c, h, w = x.shape
+        return net.last(x.view(b, 3, c // 3, h, w).transpose(1, 2).reshape(b, c, h, w))
+
+    model = Net(shuffled, first=nn.Conv2d(3, 12, 1), last=nn.Conv2d(12, 2, 1))
+    (group,) = discovered(model, images()).groups
     assert group.size == 4
     assert set(group.slots) == {
         Slot("first.weight", 0, 1, 3),
@@ -228,36 +236,22 @@ def test_torchs_channel_shuffle_binds_channels_too():
     assert set(group.slots) == {Slot("0.weight", 0, 1, 3), Slot("0.bias", 0, 1, 3), Slot("2.weight", 1, 3)}
 
 
-class Squeezed(nn.Module):
-    """A squeeze-and-excitation block between two convolutions."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3)
-        self.less, self.more = nn.Linear(8, 4), nn.Linear(4, 8)
-
-    def forward(self, x):
-        x = self.first(x)
-        return self.last(x * torch.sigmoid(self.more(F.silu(self.less(x.mean((2, 3))))))[..., None, None])
-
-
 def test_the_channels_that_a_gate_scales_are_one_group():
-    channels, squeezed = discovered(Squeezed(), images()).groups
+    def squeeze_and_excitation(net, x):
+        x = net.first(x)
+        return net.last(x * torch.sigmoid(net.more(F.silu(net.less(x.mean((2, 3))))))[..., None, None])
+
+    layers = {"first": nn.Conv2d(3, 8, 3), "less": nn.Linear(8, 4), "more": nn.Linear(4, 8)}
+    model = Net(squeeze_and_excitation, **layers, last=nn.Conv2d(8, 2, 3))
+    channels, squeezed = discovered(model, images()).groups
     assert set(channels.slots) == {*rows("first", "more"), Slot("less.weight", 1), Slot("last.weight", 1)}
     assert set(squeezed.slots) == {*rows("less"), Slot("more.weight", 1)}
 
 
-class Concatenated(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left, self.right, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 5, 1), nn.Conv2d(9, 2, 1)
-
-    def forward(self, x):
-        return self.last(torch.cat([self.left(x), self.right(x)], 1))
-
-
 def test_concatenated_channels_stay_whole():
-    found = discovered(Concatenated(), images())
+    layers = {"left": nn.Conv2d(3, 4, 1), "right": nn.Conv2d(3, 5, 1), "last": nn.Conv2d(9, 2, 1)}
+    model = Net(lambda net, x: net.last(torch.cat([net.left(x), net.right(x)], 1)), **layers)
+    found = discovered(model, images())
     assert not found.groups
     assert reasons(found)["left"] == "its outputs are concatenated with others in the model"
 
@@ -285,69 +279,33 @@ def test_units_that_a_layer_mixes_stay_whole(mixes, reason):
     assert any(reason.endswith(part) for part in reason.split("|") for reason in [reasons(found)["0"]])
 
 
-class Averaged(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 8), nn.Linear(1, 2)
-
-    def forward(self, x):
-        return self.last(self.first(x).mean(1, keepdim=True))
-
-
 def test_a_mean_over_units_depends_on_their_number():
-    assert (
-        reasons(discovered(Averaged(), torch.randn(4, 3)))["first"]
-        == "its outputs are reduced by mean in the model"
+    model = Net(
+        lambda net, x: net.last(net.first(x).mean(1, keepdim=True)), first=nn.Linear(3, 8), last=nn.Linear(1, 2)
     )
+    assert reasons(discovered(model, torch.randn(4, 3)))["first"] == "its outputs are reduced by mean in the model"
 
 
-class Numbered(nn.Module):
-    """Adds to every unit its own number, which no parameter or buffer holds."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
-
-    def forward(self, x):
-        x = self.first(x)
-        return self.last(torch.tanh(x + torch.arange(x.shape[1])))
-
-
-def test_the_proof_finds_units_that_are_not_interchangeable():
-    found = discovered(Numbered(), torch.randn(4, 3))
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        # The number of a unit, which no parameter or buffer holds.
+        (lambda x: torch.tanh(x + torch.arange(x.shape[1])), "another order of its units changes the result"),
+        # A subnet computes something else.
+        (lambda x: x / math.sqrt(x.shape[1]), "differs by"),
+    ],
+    ids=["numbers of units", "number of units"],
+)
+def test_the_proof_finds_units_that_are_not_interchangeable(change, reason):
+    model = Net(lambda net, x: net.last(change(net.first(x))), first=nn.Linear(3, 8), last=nn.Linear(8, 2))
+    found = discovered(model, torch.randn(4, 3))
     assert not found.groups
-    assert "another order of its units changes the result" in reasons(found)["first"]
-
-
-class Scaled(nn.Module):
-    """Divides by the square root of the number of units, so that a subnet computes something else."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
-
-    def forward(self, x):
-        x = self.first(x)
-        return self.last(x / math.sqrt(x.shape[1]))
-
-
-def test_the_proof_finds_subnets_that_compute_something_else():
-    found = discovered(Scaled(), torch.randn(4, 3))
-    assert not found.groups
-    assert "differs by" in reasons(found)["first"]
-
-
-class Fixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.good, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        return self.last(self.good(self.first(x).view(-1, 144)))
+    assert reason in reasons(found)["first"]
 
 
 def test_a_size_written_into_the_code_keeps_one_layer_whole_and_is_named():
-    found = discovered(Fixed(), images())
+    layers = {"first": nn.Conv2d(3, 4, 3), "good": nn.Linear(4 * 36, 5), "last": nn.Linear(5, 2)}
+    found = discovered(Net(lambda net, x: net.last(net.good(net.first(x).view(-1, 144))), **layers), images())
     assert names(found) == ["good"]
     assert "a subnet with some of its units fails: test_discovery.py:" in reasons(found)["first"]
 
@@ -379,28 +337,14 @@ def test_shared_weights_stay_together():
     assert reasons(found).keys() == {"words", "again", "square", "output"}
 
 
-class Sorted(nn.Module):
-    """A residual block whose hidden units an operation without a rule mixes."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
-
-    def forward(self, x):
-        return x + self.down(self.up(x).sort(-1).values)
-
-
-class Uneven(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
-
-    def forward(self, x):
-        return x + self.down(torch.cat(self.up(x).split([3, 5], -1), -1))
-
-
 def test_the_block_and_the_operation_that_leave_no_group_are_named_first_and_once():
-    model = nn.Sequential(nn.Embedding(9, 6), Sorted(), Sorted(), Sorted(), Uneven(), nn.Linear(6, 9))
+    def block(change):
+        """A residual block; `change` mixes its hidden units."""
+        return Net(lambda net, x: x + net.down(change(net.up(x))), up=nn.Linear(6, 8), down=nn.Linear(8, 6))
+
+    blocks = [block(lambda x: x.sort(-1).values) for _ in range(3)]
+    uneven = block(lambda x: torch.cat(x.split([3, 5], -1), -1))
+    model = nn.Sequential(nn.Embedding(9, 6), *blocks, uneven, nn.Linear(6, 9))
     found = discovered(model, torch.randint(9, (4, 3)))
     assert not found.groups
     assert found.obstacles()[:2] == [
@@ -410,51 +354,27 @@ def test_the_block_and_the_operation_that_leave_no_group_are_named_first_and_onc
     assert found.obstacles()[-1].startswith("5: its outputs are the outputs of the network")
 
 
-class Unused(nn.Module):
-    """Two perceptrons, of which the result multiplies one by zero; the other may be frozen."""
-
-    def __init__(self):
-        super().__init__()
-        self.used, self.unused = (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(2))
-
-    def forward(self, x):
-        return self.used(x) + 0 * self.unused(x)
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 def test_units_that_change_no_result_are_no_group_beside_others_that_do(frozen):
-    model = Unused()
+    one, other = (nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(2))
+    model = Net(lambda net, x: net.used(x) + 0 * net.unused(x), used=one, unused=other)
     model.used.requires_grad_(not frozen)
     found = discovered(model, torch.randn(4, 6))
     assert names(found) == ["used.0"]
     assert reasons(found)["unused.0"] == "the result does not depend on its units"
 
 
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.safe = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
-        self.odd = Odd()
-        self.never = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return self.odd(self.safe(x))
-
-
-class Odd(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.rare, self.last = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        hidden = self.first(x)
-        if x[0, 0] > 100:
-            hidden = self.rare(hidden)
-        return self.last(hidden)
-
-
 def test_a_forward_pass_that_depends_on_values_stays_whole_and_is_named():
-    found = discovered(Branches(), torch.randn(4, 6))
+    def branches(net, x):
+        hidden = net.first(x)
+        if x[0, 0] > 100:
+            hidden = net.rare(hidden)
+        return net.last(hidden)
+
+    odd = Net(branches, first=nn.Linear(6, 5), rare=nn.Linear(5, 5), last=nn.Linear(5, 2))
+    safe = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+    model = Net(lambda net, x: net.odd(net.safe(x)), safe=safe, odd=odd, never=nn.Linear(2, 2))
+    found = discovered(model, torch.randn(4, 6))
     assert names(found) == ["safe.0"]
     assert "used in odd, which depends on values of tensors (test_discovery.py:" in reasons(found)["odd.first"]
     assert reasons(found)["never"] == reasons(found)["odd.rare"] == "the result of this run does not depend on it"
@@ -605,20 +525,13 @@ def test_queries_that_share_a_key_are_one_unit():
     }
 
 
-class Gated(nn.Module):
-    """SwiGLU, with both halves in one layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.both, self.down = nn.Linear(6, 20), nn.Linear(10, 6)
-
-    def forward(self, x):
-        gate, up = self.both(x).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
-
-
 def test_both_halves_of_a_gate_are_one_unit():
-    (group,) = discovered(Gated(), torch.randn(4, 3, 6)).groups
+    def swiglu(net, x):
+        gate, up = net.both(x).chunk(2, dim=-1)
+        return x + net.down(F.silu(gate) * up)
+
+    model = Net(swiglu, both=nn.Linear(6, 20), down=nn.Linear(10, 6))
+    (group,) = discovered(model, torch.randn(4, 3, 6)).groups
     assert set(group.slots) == {
         Slot("both.weight", 0, 1, 2),
         Slot("both.bias", 0, 1, 2),
@@ -646,21 +559,14 @@ def test_heads_and_hidden_units_of_torchs_transformer_are_groups(norm_first, bat
 
 
 def test_an_encoder_of_torch_with_masks_and_an_embedding():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(9, 8)
-            layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
-            self.encoder = nn.TransformerEncoder(layer, 2)
-            self.output = nn.Linear(8, 9)
+    def compute(net, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return net.output(net.encoder(net.words(x), mask, x == 0, is_causal=True))
 
-        def forward(self, x):
-            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-            return self.output(self.encoder(self.words(x), mask, x == 0, is_causal=True))
-
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 2)
     words = torch.randint(1, 9, (3, 5))
     words[0, 3:] = 0
-    found = discovered(Model(), words)
+    found = discovered(Net(compute, words=nn.Embedding(9, 8), encoder=encoder, output=nn.Linear(8, 9)), words)
     layers = ("encoder.layers.0", "encoder.layers.1")
     assert names(found) == [f"{layer}.{part}" for layer in layers for part in ("self_attn", "linear1")]
 
