@@ -1,8 +1,9 @@
 """Public models in a plain loop and under istbench, as a markdown table.
 
-Each file in public_models/ is a task file: a tiny model of a public package, by its configuration, without a
-download. The plain loop is the one that its user would write: the model, SGD, the batches in order. The script
-seeds it as istbench seeds a node. It compares all final weights and buffers with those of `istbench run`:
+Each file in public_models/ that `MODELS` names is a task file: a tiny model of a public package, by its
+configuration, without a download. The plain loop is the one that its user would write: the model, SGD, the batches
+in order. The script seeds it as istbench seeds a node. It compares all final weights and buffers with those of
+`istbench run`:
 
 - equal: to the last bit; but BatchNorm's statistics, which istbench estimates anew;
 - near: the largest difference is below 1e-4 of the largest value;
@@ -18,6 +19,7 @@ numbers and have no statistics of a batch.
 import argparse
 import importlib.metadata
 import importlib.util
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -41,6 +43,7 @@ from istbench.studies.conformance.of_tasks import opened_task
 from istbench.workloads.task_batches import RandomNumbers
 
 FOLDER = Path(__file__).with_suffix("")
+sys.path.append(str(FOLDER))  # its task files share modules
 MODELS = {
     "autocast": "torch",
     "bart_layerdrop": "transformers",

@@ -1,18 +1,13 @@
 """A loss in mixed precision by torch.autocast."""
 
 import torch
+from of_points import data as data
 from torch import nn
 from torch.nn import functional as F
 
 
 def model():
     return nn.Sequential(nn.Linear(6, 24), nn.GELU(), nn.Linear(24, 6))
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    points = [torch.rand(8, 6, generator=draws) for _ in range(4)]
-    return [(some, some.sin()) for some in points]
 
 
 def loss(model, batch):

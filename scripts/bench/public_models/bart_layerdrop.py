@@ -1,9 +1,9 @@
 """A BART whose layers drop out at random (LayerDrop), of transformers."""
 
-import torch
+from of_words import WORDS
+from of_words import data as data
+from of_words import loss as loss
 from transformers import BartConfig, BartForConditionalGeneration
-
-WORDS = 40
 
 
 def model():
@@ -15,12 +15,3 @@ def model():
             decoder_start_token_id=2, forced_eos_token_id=None,
         )
     )  # fmt: skip
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [torch.randint(WORDS, (4, 12), generator=draws) for _ in range(4)]
-
-
-def loss(model, batch):
-    return model(input_ids=batch, labels=batch).loss

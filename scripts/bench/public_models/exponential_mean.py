@@ -1,6 +1,8 @@
 """A teacher in the model: a moving mean of the student, kept in buffers (BYOL)."""
 
 import torch
+from of_points import data as data
+from of_points import loss as loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,13 +22,3 @@ class Net(nn.Module):
 
 def model():
     return Net()
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    points = [torch.rand(8, 6, generator=draws) for _ in range(4)]
-    return [(some, some.sin()) for some in points]
-
-
-def loss(model, batch):
-    return F.mse_loss(model(batch[0]), batch[1])

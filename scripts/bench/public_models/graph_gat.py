@@ -1,30 +1,10 @@
 """A graph attention network on batches of graphs, of PyTorch Geometric."""
 
-import torch
-from torch.nn import functional as F
-from torch_geometric.data import Batch, Data
-from torch_geometric.nn import global_mean_pool
+from of_graphs import data as data
+from of_graphs import loss as loss
+from of_graphs import samples as samples
 from torch_geometric.nn.models import GAT
-
-samples = 4
 
 
 def model():
     return GAT(5, 16, num_layers=2, out_channels=2, heads=2)
-
-
-def graph(draws):
-    nodes = int(torch.randint(4, 8, (1,), generator=draws))
-    edges = torch.randint(nodes, (2, 3 * nodes), generator=draws)
-    rows = torch.rand(nodes, 5, generator=draws)
-    return Data(x=rows, edge_index=edges, y=(rows.mean() > 0.5).long().view(1))
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [Batch.from_data_list([graph(draws) for _ in range(samples)]) for _ in range(4)]
-
-
-def loss(model, batch):
-    found = global_mean_pool(model(batch.x, batch.edge_index), batch.batch)
-    return F.cross_entropy(found, batch.y)

@@ -1,9 +1,9 @@
 """A Llama with grouped keys, of transformers."""
 
-import torch
+from of_words import WORDS
+from of_words import data as data
+from of_words import loss as loss
 from transformers import LlamaConfig, LlamaForCausalLM
-
-WORDS = 40
 
 
 def model():
@@ -17,12 +17,3 @@ def model():
             intermediate_size=32,
         )
     )
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [torch.randint(WORDS, (4, 12), generator=draws) for _ in range(4)]
-
-
-def loss(model, batch):
-    return model(input_ids=batch, labels=batch).loss

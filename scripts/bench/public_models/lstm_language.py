@@ -1,10 +1,9 @@
 """A language model of an LSTM and a GRU, with the embedding as its output layer."""
 
-import torch
+from of_words import WORDS
+from of_words import data as data
 from torch import nn
 from torch.nn import functional as F
-
-WORDS = 40
 
 
 class Net(nn.Module):
@@ -22,11 +21,6 @@ class Net(nn.Module):
 
 def model():
     return Net()
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [torch.randint(WORDS, (4, 12), generator=draws) for _ in range(4)]
 
 
 def loss(model, batch):

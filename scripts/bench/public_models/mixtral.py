@@ -1,9 +1,9 @@
 """A Mixtral: each word takes two of eight experts, of transformers."""
 
-import torch
+from of_words import WORDS
+from of_words import data as data
+from of_words import loss as loss
 from transformers import MixtralConfig, MixtralForCausalLM
-
-WORDS = 40
 
 
 def model():
@@ -13,12 +13,3 @@ def model():
             intermediate_size=32, num_local_experts=8, output_router_logits=True,
         )
     )  # fmt: skip
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [torch.randint(WORDS, (4, 12), generator=draws) for _ in range(4)]
-
-
-def loss(model, batch):
-    return model(input_ids=batch, labels=batch).loss

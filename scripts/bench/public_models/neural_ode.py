@@ -1,8 +1,9 @@
 """A neural ordinary differential equation, of torchdiffeq."""
 
 import torch
+from of_points import data as data
+from of_points import loss as loss
 from torch import nn
-from torch.nn import functional as F
 from torchdiffeq import odeint_adjoint
 
 
@@ -26,13 +27,3 @@ class Net(nn.Module):
 
 def model():
     return Net()
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    points = [torch.rand(8, 6, generator=draws) for _ in range(4)]
-    return [(some, some.sin()) for some in points]
-
-
-def loss(model, batch):
-    return F.mse_loss(model(batch[0]), batch[1])

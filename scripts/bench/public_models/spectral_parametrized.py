@@ -1,20 +1,10 @@
 """Spectral normalisation by torch's parametrizations."""
 
-import torch
+from of_points import data as data
+from of_points import loss as loss
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 
 def model():
     return nn.Sequential(spectral_norm(nn.Linear(6, 24)), nn.LeakyReLU(), spectral_norm(nn.Linear(24, 6)))
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    points = [torch.rand(8, 6, generator=draws) for _ in range(4)]
-    return [(some, some.sin()) for some in points]
-
-
-def loss(model, batch):
-    return F.mse_loss(model(batch[0]), batch[1])

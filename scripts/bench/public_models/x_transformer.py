@@ -1,9 +1,8 @@
 """A decoder with tied embeddings and rotary positions, of x-transformers."""
 
-import torch
+from of_words import WORDS
+from of_words import data as data
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-
-WORDS = 40
 
 
 def model():
@@ -11,11 +10,6 @@ def model():
     return AutoregressiveWrapper(
         TransformerWrapper(num_tokens=WORDS, max_seq_len=16, attn_layers=layers, tie_embedding=True)
     )
-
-
-def data(train):
-    draws = torch.Generator().manual_seed(int(train))
-    return [torch.randint(WORDS, (4, 12), generator=draws) for _ in range(4)]
 
 
 def loss(model, batch):
