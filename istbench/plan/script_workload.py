@@ -14,7 +14,6 @@ from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.workloads.base import Batch, Progress, Workload
-from istbench.workloads.neuron_groups.groups import NeuronGroup
 
 _BY_STATE: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd", "momentum": 0.0},
@@ -62,10 +61,6 @@ class ScriptWorkload(Workload):
             return _BY_STATE[min(record.state_tensors, len(_BY_STATE) - 1)]
         return {"optimizer": own}
 
-    def computed_bytes(self) -> int:
-        """None apart from those in the recorded peak."""
-        return 0
-
     @property
     def train_size(self) -> int:
         _refuse()
@@ -93,10 +88,6 @@ class ScriptWorkload(Workload):
     def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
         """A script evaluates by itself."""
         _refuse()
-
-    def neuron_groups(self, model: nn.Module) -> list[NeuronGroup]:
-        """None: sizes alone do not tell which units belong together."""
-        return []
 
 
 def check_record(method: type[Method], record: ScriptRecord) -> None:
