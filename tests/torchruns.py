@@ -14,9 +14,9 @@ def start(words, *options, cwd=None):
     return process
 
 
-def run_on_one(words, nodes=2, timeout_s=240):
-    """Run `words` on `nodes` processes of one torchrun; returns its exit status, output and errors."""
-    process = start(words, "--standalone", "--nproc-per-node", nodes)
+def run_on_one(words, *options, nodes=2, timeout_s=240):
+    """Run `words` on `nodes` processes of a torchrun with `options`; returns exit status, output and errors."""
+    process = start(words, "--standalone", "--nproc-per-node", nodes, *options)
     out, error = process.communicate(timeout=timeout_s)
     return process.returncode, out, error
 

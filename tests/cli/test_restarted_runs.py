@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from said import one_line
+from torchruns import run_on_one
 
 from istbench.results.events import Ready, Resume
 from istbench.results.store import RunDirectory
@@ -78,6 +79,20 @@ def test_a_run_does_not_start_again_after_an_error_of_its_own(tmp_path, istbench
     assert status == 1
     assert "ValueError: no good" in said
     assert [path.name for path in tmp_path.glob("*.died")] == ["0.died"]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("warm_commands")
+def test_torchrun_starts_its_processes_again_and_they_go_on_from_the_checkpoint(tmp_path, istbench, dying):
+    run = ["run", "--method", "dying", "--json"]
+    words = [*run, *dying(1), "--out", tmp_path / "lost"]
+    status, out, said = run_on_one(words, "--max-restarts", 1)
+    assert status == 0, said
+    assert "worker 1 was killed by SIGKILL" in said
+    (events,) = (RunDirectory(path).events() for path in tmp_path.glob("lost/runs/*"))
+    assert [event.step > 0 for event in events if isinstance(event, Resume)] == [True]
+    _, undisturbed, _ = istbench(*run, *dying(0), "--nodes", 2, "--out", tmp_path / "whole")
+    assert json.loads(undisturbed)["weights_sha256"] == json.loads(out)["weights_sha256"]
 
 
 def endings(out):

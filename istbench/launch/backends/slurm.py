@@ -10,6 +10,7 @@ import getpass
 import json
 import logging
 import math
+import os
 import re
 import subprocess
 import tempfile
@@ -130,9 +131,10 @@ class CellJob:
     restarts: int = 0
 
     def __call__(self) -> str | None:
-        """Run the cell; returns the reason of a failure, or None."""
+        """Run the cell; returns the reason of a failure, or None. A job that Slurm queued again resumes it."""
+        again = self.again and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
         try:
-            (outcome,) = Here(restarts=self.restarts).run([self.request], Path(self.out), self.again, _Silent())
+            (outcome,) = Here(restarts=self.restarts).run([self.request], Path(self.out), again, _Silent())
         except (UserError, RunFailed) as error:
             return str(error)
         except KeyboardInterrupt:
@@ -231,6 +233,7 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
         "cpus_per_task": options.cpus,
         "gpus_per_node": options.gpus,
         "mem_gb": options.memory_gb,
+        "slurm_additional_parameters": {"requeue": True},  # if its machine fails, the job resumes on another
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     executor.update_parameters(name="istbench", timeout_min=options.minutes, nodes=1, tasks_per_node=1, **given)

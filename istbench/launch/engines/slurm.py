@@ -21,7 +21,8 @@ def file_of(job: EngineJob) -> str:
         "exclusive",
         *([f"gpus-per-node={job.gpus}"] if job.gpus else []),
         f"time={math.ceil(job.limit_s / 60)}",
-        "no-requeue",
+        # A job that Slurm queues again, because a machine failed, goes on; with --again it would begin anew.
+        "no-requeue" if "--again" in job.words else "requeue",
     ]
     return (
         "#!/bin/bash\n"

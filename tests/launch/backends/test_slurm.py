@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -307,6 +308,29 @@ def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(tmp_path
     (tmp_path / "srun").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm._executor(tmp_path, SLURM)._executor.max_num_timeout == 1000
+
+
+def test_slurm_may_queue_a_job_again_whose_machine_failed_and_it_goes_on(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    parameters = slurm._executor(tmp_path, SLURM)._executor.parameters
+    assert parameters["additional_parameters"] == {"requeue": True}
+    ran = []
+
+    class Place:
+        def __init__(self, restarts):
+            self.restarts = restarts
+
+        def run(self, cells, out, again, _screen):
+            ran.append((cells, out, again, self.restarts))
+            return [Outcome(cell="one")]
+
+    monkeypatch.setattr(slurm, "Here", Place)
+    job = slurm.CellJob(request=REQUESTS[0], out="out", again=True, restarts=2)
+    assert job() is None
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert job() is None
+    assert ran == [([REQUESTS[0]], Path("out"), again, 2) for again in (True, False)]
 
 
 def test_a_job_that_runs_into_its_time_goes_on_and_does_not_begin_anew():

@@ -210,8 +210,9 @@ def test_a_job_of_slurm_has_its_nodes_and_its_limit():
     text = slurm.file_of(job(results="/shared/ours"))
     options = re.findall(r"^#SBATCH --(.+)$", text, re.MULTILINE)
     assert options == [
-        "job-name=trial", "nodes=4", "ntasks-per-node=1", "exclusive", "gpus-per-node=1", "time=152", "no-requeue"
+        "job-name=trial", "nodes=4", "ntasks-per-node=1", "exclusive", "gpus-per-node=1", "time=152", "requeue"
     ]  # fmt: skip
+    assert "#SBATCH --no-requeue\n" in slurm.file_of(dataclasses.replace(job(), words=("run", "--again")))
     assert "\nexport results=/shared/ours\n" in text
     text = slurm.file_of(job(results="ours", install="dist/i.whl"))
     assert '\nexport results="$SLURM_SUBMIT_DIR"/ours\n' in text
