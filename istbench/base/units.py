@@ -11,11 +11,14 @@ LONGEST_S = 3600.0
 
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = {"us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+_PERIODS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST_PERIOD_S = 1e10
 _NUMBER = r"(\+?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:e[+-]?\d{1,3})?)"
 _BITS = re.compile(rf"{_NUMBER}\s*([kmgt]?)(?:bits?(?:/s)?|bps|bit/sec)", re.ASCII | re.IGNORECASE)
 _SHORT_BITS = re.compile(rf"{_NUMBER}\s*([kMGT])b/s", re.ASCII)  # Mb/s are bits; of mb/s nobody knows
 _BYTES = re.compile(rf"{_NUMBER}\s*([kmgt]?)i?b(?:ytes?)?(?:/s|ps)?", re.ASCII | re.IGNORECASE)
 _TIME = re.compile(rf"{_NUMBER}\s*({'|'.join(_TIMES)})", re.IGNORECASE)
+_PERIOD = re.compile(rf"{_NUMBER}\s*({'|'.join(_PERIODS)})", re.ASCII | re.IGNORECASE)
 _BARE = re.compile(_NUMBER, re.ASCII | re.IGNORECASE)
 _LEAST_BARE, _MOST_BARE_S = 1e5, 1.0
 """Beyond these, a number without a unit is more likely one of another unit."""
@@ -71,6 +74,32 @@ def parse_time(text: str, where: str = "") -> float:
             "its unit, as in 60us, 20ms, 0.5s, or 0.02 for seconds"
         )
     return seconds
+
+
+def parse_period(text: str, where: str = "") -> float:
+    """The seconds of a period such as `90s`, `15min`, `6h` or `30d`. where: names its place in errors.
+
+    Raises:
+        UserError: if it does not parse, is zero, or is over three centuries.
+    """
+    found = _PERIOD.fullmatch(text.strip())
+    seconds = float(found[1]) * _PERIODS[found[2].lower()] if found is not None else 0.0
+    if not 0 < seconds <= _LONGEST_PERIOD_S:
+        raise UserError(
+            f"{where}{': ' if where else ''}{shown(text)} is not a period; write a number above 0 with its "
+            "unit, as in 90s, 15min, 6h or 30d"
+        )
+    return seconds
+
+
+def period_text(seconds: float) -> str:
+    """`90 s`, `15 min`, `6 h`: the inverse of `parse_period`, in the largest unit that has a whole number."""
+    unit, of_unit = max(
+        ((unit, of_unit) for unit, of_unit in _PERIODS.items() if seconds % of_unit == 0),
+        key=lambda item: item[1],
+        default=("s", 1.0),
+    )
+    return f"{seconds / of_unit:g} {unit}"
 
 
 def clock(seconds: float) -> str:

@@ -8,7 +8,7 @@ import click
 
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
-from istbench.base.units import parse_bandwidth, parse_time
+from istbench.base.units import parse_bandwidth, parse_period, parse_time
 from istbench.cli.options import (
     CLUSTER_HELP,
     RESULTS,
@@ -21,9 +21,11 @@ from istbench.cli.options import (
     script_methods_option,
 )
 from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
+from istbench.cluster.faults import Faults
 from istbench.cluster.profile import select_clusters
 
-_OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "all_tables")
+_OF_FAULTS = ("restart", "checkpoint_every")
+_OF_RUNS = ("mtbf", *_OF_FAULTS, "workload", "metric", "levels", "baseline", "pictures", "plugins", "all_tables")
 
 
 @click.command("replay")
@@ -59,6 +61,25 @@ _OF_RUNS = ("workload", "metric", "levels", "baseline", "pictures", "plugins", "
     metavar="N,...",
     help="Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
 )
+@click.option(
+    "--mtbf",
+    type=Typed(parse_period, "time"),
+    help="Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
+)
+@click.option(
+    "--restart",
+    type=Typed(parse_period, "time"),
+    default=60.0,
+    show_default="60s",
+    help="From a fault until training goes on from the last checkpoint.",
+)
+@click.option(
+    "--checkpoint-every",
+    type=Typed(parse_period, "time"),
+    default=60.0,
+    show_default="60s",
+    help="Least time between two checkpoints, which follow evaluations.",
+)
 @script_methods_option
 @plugin_option
 @report_options
@@ -70,6 +91,9 @@ def command(
     bandwidths: Sequence[float],
     latencies: Sequence[float],
     nodes: Sequence[int],
+    mtbf: float | None,
+    restart: float,
+    checkpoint_every: float,
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
     workload: str | None,
@@ -87,6 +111,8 @@ def command(
     --nodes deals each recorded run to other numbers of nodes, by its method's plan (see docs/plan.md). A run by a
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
     is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
+
+    --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """
     links = bandwidths, latencies
     if is_file(results):
@@ -95,6 +121,8 @@ def command(
         return
     selected = select_clusters(clusters or [DEFAULT_CLUSTER], *links)
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
+    if mtbf is None:
+        refuse_typed(context, _OF_FAULTS, "is for the faults of --mtbf")
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     from istbench.cli.show import page_beside, show_report
     from istbench.report.report import build_report_on_clusters
@@ -110,6 +138,7 @@ def command(
             nodes=nodes,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
+            faults=None if mtbf is None else Faults(mtbf_s=mtbf, restart_s=restart, checkpoint_s=checkpoint_every),
         )
     page = page_beside(results) if pictures else None
     show_report(report, results, pictures=pictures, page=page, **shown)

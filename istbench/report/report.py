@@ -1,5 +1,6 @@
 """A report as data: tables, plots and problems of recorded runs, also as replayed on other clusters."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
+from istbench.cluster.faults import Faults
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
+from istbench.report.faults import faults_table
 from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
 from istbench.report.overview import overview
 from istbench.report.plots.over_time import metric_over
@@ -167,21 +170,29 @@ def build_report_on_clusters(
     clusters: Mapping[str, Sequence[ClusterProfile]],
     *,
     baseline: str = BASELINE,
+    faults: Faults | None = None,
     **selected: Any,
 ) -> Report:
     """The report on the runs that `replay_runs` gives for the same arguments.
 
-    Several profiles of a cluster add a table of crossings and a plot for each number of nodes.
+    `faults` add a table of the seconds with them, also to the overview. Several profiles of a cluster add a table
+    of crossings and a plot for each number of nodes.
 
     Raises:
-        UserError: as `replay_runs` does.
+        UserError: as `replay_runs` and `with_faults` do.
     """
     replayed = replay_runs(results, clusters, baseline=baseline, **selected)
+    failing = [faults_table(group, faults, baseline) for group in replayed.groups] if faults else []
     sweeps = [sweep for sweep in replayed.sweeps if sweep.compares]
     by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
-    tables = _cluster_tables(replayed.groups, baseline) + [crossings_table(sweep, baseline) for sweep in sweeps]
+    tables = [
+        *_cluster_tables(replayed.groups, baseline),
+        *failing,
+        *(crossings_table(sweep, baseline) for sweep in sweeps),
+    ]
     plots = _group_plots(replayed.groups) + by_bandwidth
-    return _report(replayed.groups, sweeps, tables, plots, replayed.problems, baseline)
+    report = _report(replayed.groups, sweeps, filter(None, tables), plots, replayed.problems, baseline)
+    return dataclasses.replace(report, overview=(*report.overview, *filter(None, failing)))
 
 
 def _report(

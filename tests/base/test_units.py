@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.base.units import clock, parse_bandwidth, parse_time
+from istbench.base.units import clock, parse_bandwidth, parse_period, parse_time, period_text
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,21 @@ def test_what_is_no_time_is_told_with_examples(text):
 )
 def test_seconds_as_a_clock_shows_them(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "shown"),
+    [
+        ("90s", 90.0, "90 s"), ("15 min", 900.0, "15 min"), ("6h", 21_600.0, "6 h"), ("30d", 2_592_000.0, "30 d"),
+        ("1.5H", 5400.0, "90 min"), ("0.5s", 0.5, "0.5 s"),
+    ],
+)  # fmt: skip
+def test_periods(text, seconds, shown):
+    assert parse_period(text) == seconds
+    assert period_text(seconds) == shown
+
+
+@pytest.mark.parametrize("text", ["", "6", "h", "-1h", "0s", "6 weeks", "nan", "1e99d", "6h 3min"])
+def test_what_is_no_period_is_told_with_examples(text):
+    with pytest.raises(UserError, match="^--mtbf: .* is not a period; .* 90s, 15min, 6h or 30d"):
+        parse_period(text, "--mtbf")

@@ -11,6 +11,7 @@ from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 from read_tables import footer
 
 from istbench.base.errors import UserError
+from istbench.cluster.faults import Faults
 from istbench.cluster.profile import select_clusters
 from istbench.cluster.speed import StepWork
 from istbench.report.output.pictures import draw_plots
@@ -135,3 +136,30 @@ def test_pictures_mark_numbers_of_nodes_that_were_never_run(results):
     for plot in (by_nodes, over_time, on_two, on_four):
         words = [text.strip() for text in ElementTree.parse(named[plot.stem]).getroot().itertext()]
         assert ("extrapolated" in words) == (plot is not on_two)
+
+
+def test_faults_add_their_seconds_and_the_shares_make_the_whole(results):
+    write_plausible(results, "ddp", traced=True)
+    write_plausible(results, "ist", traced=True)
+    faults = Faults(mtbf_s=20.0, restart_s=3.0, checkpoint_s=1.0)
+    report = build_report_on_clusters(results, {"m5.2xlarge": [M5]}, faults=faults)
+    table = report.overview[-1]
+    assert table in report.tables
+    assert "with faults" in table.title
+    for row in table.rows:
+        value = dict(zip([column.key for column in table.columns], (entry.value for entry in row), strict=True))
+        assert value["faulty_s"]["low"] <= value["faulty_s"]["median"] <= value["faulty_s"]["high"]
+        kept = 1 - (value["lost_percent"] + value["restarting_percent"]) / 100
+        assert value["times_fault_free"] == pytest.approx(1 / kept)
+        assert value["times_fault_free"] > 1
+    assert any("of each node one in 20 s on average" in line for line in table.footer)
+    assert build_report_on_clusters(results, {"m5.2xlarge": [M5]}).overview == report.overview[:-1]
+
+
+def test_a_row_that_misses_the_target_has_no_seconds_with_faults(results):
+    write_run(results, header("ddp"), ramp(9.0, 0.9), trace=averaging_trace())
+    write_run(results, header("ist"), ramp(9.0, 0.1), trace=averaging_trace())
+    faults = Faults(mtbf_s=1e9, restart_s=3.0, checkpoint_s=1.0)
+    (*_, table) = build_report_on_clusters(results, {"m5.2xlarge": [M5]}, faults=faults).overview
+    column = [column.key for column in table.columns].index("faulty_s")
+    assert {row[0].text: row[column].value is None for row in table.rows} == {"ddp": False, "ist": True}

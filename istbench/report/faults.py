@@ -1,0 +1,105 @@
+"""A table of a group on the clock of a cluster: the seconds to a target if nodes fail."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from istbench.base.options.defaults import BASELINE
+from istbench.base.units import period_text
+from istbench.cluster.faults import DRAWS, Faults, with_faults
+from istbench.report.answer import main_target
+from istbench.report.groups import Contender, Group
+from istbench.report.phrases import Lead, guide_line
+from istbench.report.tables.comparison import seconds_to
+from istbench.report.tables.group_columns import NAMING, group_context
+from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.targets import Target
+
+_LOW, _HIGH = 5, 95
+
+
+def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Table | None:
+    """The seconds to the main target of `group` with `faults`, over its seeds and many schedules of faults.
+
+    None without a target. `group` must be on the clock of a cluster.
+
+    Raises:
+        UserError: as `with_faults` does.
+    """
+    target = main_target(group)
+    if target is None:
+        return None
+    figures = {(row.label, row.nodes): _figures(row, target, faults) for row in group.contenders}
+
+    def of(row: Contender) -> _Figures:
+        return figures[row.label, row.nodes]
+
+    return table_of(
+        [
+            *NAMING,
+            seconds_to(group, target),
+            ColumnOf(key="faulty_s", title="with faults, s", entry=lambda row: of(row).seconds),
+            ColumnOf(key="times_fault_free", title="times as long", entry=lambda row: of(row).times),
+            ColumnOf(key="lost_percent", title="computing lost %", entry=lambda row: of(row).lost),
+            ColumnOf(key="restarting_percent", title="restarting %", entry=lambda row: of(row).restarting),
+        ],
+        group.contenders,
+        title=f"{group.workload_label}: seconds to {target.of(group.metric)} with faults on {group.machine}",
+        footer=(
+            Lead(
+                f"Faults: simulated, of each node one in {period_text(faults.mtbf_s)} on average; each ends all "
+                f"nodes, which go on from the last checkpoint after {period_text(faults.restart_s)}. Checkpoints "
+                f"follow evaluations, {period_text(faults.checkpoint_s)} apart or more. Brackets: {_LOW} to "
+                f"{_HIGH} % of all schedules of faults and seeds; the other columns are means."
+            ),
+            guide_line("faults"),
+        ),
+        keys=len(NAMING),
+        context=group_context(group, baseline),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figures:
+    """The entries of a row."""
+
+    seconds: Entry = NOTHING
+    times: Entry = NOTHING
+    lost: Entry = NOTHING
+    restarting: Entry = NOTHING
+
+
+def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
+    """The figures of `contender`, over the seeds that reach `target`; nothing if none does."""
+    seconds = contender.seconds(target.level)
+    reached = [run for run in contender.runs if math.isfinite(seconds[run.header.seed])]
+    if not reached:
+        return _Figures()
+    found = [
+        with_faults(run.curve.seconds, seconds[run.header.seed], contender.nodes, faults, seed=run.header.seed)
+        for run in reached
+    ]
+    kept, lost, restarting = (
+        np.concatenate([np.broadcast_to(getattr(times, name), DRAWS) for times in found])
+        for name in ("kept_s", "lost_s", "restarting_s")
+    )
+    whole = kept + lost + restarting
+    low, middle, high = np.percentile(whole, (_LOW, 50, _HIGH)).tolist()
+    return _Figures(
+        seconds=Entry(
+            text=f"{number(middle)} [{number(low)}–{number(high)}]",
+            value={"median": middle, "low": low, "high": high},
+        ),
+        times=rounded(float(whole.mean() / kept.mean())),
+        lost=_percent(lost, whole),
+        restarting=_percent(restarting, whole),
+    )
+
+
+def _percent(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Entry:
+    """The share of `part` in the mean."""
+    share = 100 * float(part.mean() / whole.mean())
+    return Entry(text=f"{share:.1f}", value=share)
