@@ -17,6 +17,7 @@ from istbench.base.options.run import RunRequest
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     BANDWIDTH,
+    METHODS,
     PAGE,
     TIME,
     out_option,
@@ -25,7 +26,6 @@ from istbench.cli.options import (
     plugin_option,
     run_options,
     set_option,
-    split_list,
     take_backend,
     workload_set_option,
 )
@@ -66,7 +66,13 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
     show_default=True,
     help="Minutes until the answer, all included.",
 )
-@click.option("--methods", metavar="NAME,...", help="Methods to choose from, beside ddp. Default: all.")
+@click.option(
+    "--methods",
+    type=METHODS,
+    default=(),
+    metavar="NAME,...",
+    help="Methods to choose from, beside ddp. Default: all.",
+)
 @click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Most seeds of a method.")
 @set_option
 @workload_set_option()
@@ -83,22 +89,7 @@ _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 )
 @click.option("--html", "page", type=PAGE, metavar="FILE", help="Also write the page of `istbench report`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
-def command(
-    workload: str,
-    nodes: int,
-    bandwidth: float | None,
-    latency: float | None,
-    cluster: str | None,
-    minutes: float,
-    methods: str | None,
-    seeds: int,
-    plugins: tuple[str, ...],
-    out: Path,
-    measures: bool,
-    page: Path | None,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def command(minutes: float, out: Path, measures: bool, page: Path | None, as_json: bool, **given: Any) -> int:
     """Recommend a method for WORKLOAD on some nodes, with the odds that it is the first to the target.
 
     First, one process trains a few steps. Replays of every method from these steps tell which ones can be first.
@@ -107,9 +98,8 @@ def command(
     All runs stay in --out. The same command resumes after Ctrl-C; with more --minutes it goes on.
     """
     started = time.monotonic()
-    given["nodes"] = nodes
     backend = take_backend(given)
-    question = _question(workload, bandwidth, latency, cluster, methods, seeds, plugins, given)
+    question = _question(**given)
     truth_backend = _truth_backend(backend, question, measures)
     if truth_backend is not None:
         truth_backend.begin([question.base], out)
@@ -130,14 +120,14 @@ def command(
 
 
 def _question(
-    workload: str,
+    *,
     bandwidth: float | None,
     latency: float | None,
     cluster: str | None,
-    methods: str | None,
+    methods: list[str],
     seeds: int,
-    plugins: tuple[str, ...],
-    given: dict[str, Any],
+    method_options: dict[str, str],
+    **given: Any,
 ) -> "Question":
     """The question as typed. Everything that is wrong without data is refused here."""
     cluster = None if cluster == THIS else cluster
@@ -147,10 +137,8 @@ def _question(
     if cluster is not None:
         links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
         ((profile,),) = select_clusters([cluster], *links).values()
-    listed = split_list(methods, "--methods", "see `istbench list methods`") if methods is not None else []
-    chosen = dict.fromkeys([BASELINE, *(listed or [entry.name for entry in registered("methods")])])
-    shared = given.pop("method_options")
-    base = RunRequest(workload=workload, method=BASELINE, plugins=plugins, **given)
+    chosen = dict.fromkeys([BASELINE, *(methods or [entry.name for entry in registered("methods")])])
+    base = RunRequest(method=BASELINE, **given)
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)
@@ -159,7 +147,7 @@ def _question(
     question = Question(
         base=base,
         methods=tuple(chosen),
-        given={method: own_options(method, list(chosen), shared, base.plugins) for method in chosen},
+        given={method: own_options(method, list(chosen), method_options, base.plugins) for method in chosen},
         cluster=profile,
         bandwidth=bandwidth,
         latency_s=latency,

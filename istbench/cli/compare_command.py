@@ -23,6 +23,7 @@ from istbench.cli.options import (
     cell_options,
     cluster_option,
     explain_option,
+    methods_option,
     option_names,
     out_option,
     own_options,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 @click.command("compare", cls=SectionedCommand)
 @click.argument("suite", required=False, type=PATH, metavar="[SUITE.toml]")
-@click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
+@methods_option
 @click.option("--workload", default="speech", show_default=True, help="Workload to train.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
 @click.option(
@@ -198,7 +199,7 @@ def _suites(
         if clashing:
             raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
         return [(part, typed) for part in read_suite(suite)]
-    methods = split_list(given.pop("methods"), "--methods", "see `istbench list methods`")
+    methods = given.pop("methods")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
     check_cells(len(nodes) * seeds * len(methods), "the command")

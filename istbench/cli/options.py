@@ -70,6 +70,13 @@ def list_of(parse: Callable[[str, str], Any], way_out: str) -> Typed:
     return Typed(lambda text, flag: [parse(part, flag) for part in split_list(text, flag, way_out)])
 
 
+METHODS = list_of(lambda name, _: name, "see `istbench list methods`")
+"""Names between commas."""
+methods_option = click.option(
+    "--methods", type=METHODS, default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas."
+)
+
+
 def _results(text: str, flag: str) -> Path:
     path = utf8_path(text, flag)
     return path.parent if path.name == "runs" and is_directory(path) and not is_there(path / "runs") else path

@@ -22,13 +22,13 @@ from istbench.cli.options import (
     cell_options,
     explain_option,
     kind_of,
+    methods_option,
     node_counts,
     own_options,
     place_options,
     plugin_option,
     results_option,
     run_options,
-    split_list,
     take_backend,
     typed_options,
 )
@@ -40,7 +40,7 @@ _HELD_OUT = 0.1
 
 
 @click.command("tune", cls=SectionedCommand)
-@click.option("--methods", default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas.")
+@methods_option
 @click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
 @click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
 @click.option(
@@ -89,7 +89,7 @@ _HELD_OUT = 0.1
 @click.option("--again", is_flag=True, help="Delete the trials and run them again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
 def command(
-    methods: str,
+    methods: list[str],
     trials: int,
     ranges: tuple[str, ...],
     cluster: str | None,
@@ -116,7 +116,7 @@ def command(
     """
     command_words = shlex.join(["istbench", *sys.argv[1:]])
     backend = take_backend(given)
-    names = list(dict.fromkeys(split_list(methods, "--methods", "see `istbench list methods`")))
+    names = list(dict.fromkeys(methods))
     typed_workload = given["workload"]
     counts = node_counts(given.pop("nodes"))
     check_cells(len(counts) * trials * len(names), "the command", fewer="trials")

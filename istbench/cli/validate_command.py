@@ -15,7 +15,7 @@ from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth
-from istbench.cli.options import link_options, out_option, plugin_option, split_list, workload_set_option
+from istbench.cli.options import METHODS, link_options, out_option, plugin_option, split_list, workload_set_option
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload
@@ -32,6 +32,8 @@ _SMALL = {"speech": {"hidden": "512"}}
 @click.command("validate")
 @click.option(
     "--methods",
+    type=METHODS,
+    default=(),
     help="Methods, separated by commas. Default: all that fit. A method trains the first workload that it fits.",
 )
 @click.option("--workload", default=_WORKLOADS, show_default=True, help="One or several workloads.")
@@ -133,20 +135,19 @@ def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
     )
     nodes = convert(split_list(given["nodes"], "--nodes", "2,4 are two"), _NODES, lambda _: "--nodes", text=True)
     given_options = given["workload_options"]
-    named = split_list(given["methods"], "--methods", "see `istbench list methods`") if given["methods"] else None
     for workload in workloads:
         check_name("workloads", workload, plugins)
-    for method in named or ():
+    for method in given["methods"]:
         check_name("methods", method, plugins)
     options = {workload: _options(workload, given_options, plugins) for workload in workloads}
     unknown = set(given_options) - {name for own in options.values() for name in own}
     if unknown:
         raise UserError(f"--workload-set {min(unknown)}: {' and '.join(workloads)} have no such option")
-    if named is None:
+    if not given["methods"]:
         from istbench.studies.validation.plan import all_methods
     for count in nodes:
         for workload in workloads:
-            for method in named or all_methods(plugins):
+            for method in given["methods"] or all_methods(plugins):
                 # One thread for each node: a node of the lab has one core for computing and sending.
                 yield RunRequest(
                     workload=workload,
