@@ -14,14 +14,13 @@ import msgspec
 from istbench.base.decode import encode_own
 from istbench.report.answer import Answer, answer, hardest_reached
 from istbench.report.groups import Group, Sweep, by_study
-from istbench.report.map import winner_map
+from istbench.report.map import WinnerMap, winner_map
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.over_time import Along, metric_over
 from istbench.report.plots.plot import Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
 from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
-from istbench.report.plots.winner_map import WinnerMap
 from istbench.report.report import Report
 from istbench.report.rerun_command import rerun_command
 from istbench.report.tables.comparison import comparison, comparison_to

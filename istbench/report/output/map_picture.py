@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from istbench.base.errors import printable
+from istbench.report.map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.output.figure import write_figures
 from istbench.report.plots.plot import BANDWIDTH_LABEL
-from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

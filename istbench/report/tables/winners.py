@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
+from istbench.report.map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
@@ -14,7 +15,6 @@ from istbench.report.phrases import (
     network_line,
     replay_lines,
 )
-from istbench.report.plots.winner_map import NEVER_RUN, Tile, WinnerMap
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.group_columns import shared_line
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of

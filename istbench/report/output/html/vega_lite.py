@@ -12,9 +12,9 @@ from typing import Any
 
 from istbench.base.errors import clipped as cut
 from istbench.base.errors import printable
+from istbench.report.map import Tile, Verdict, WinnerMap
 from istbench.report.palette import MethodStyle, on_dark
 from istbench.report.plots.plot import BAND_FROM, BANDWIDTH_LABEL, Bars, Panel, Plot, Series
-from istbench.report.plots.winner_map import Tile, Verdict, WinnerMap
 
 Spec = dict[str, Any]
 Values = list[dict[str, Any]]

@@ -12,6 +12,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
+from istbench.report.map import NEVER_RUN, WinnerMap
 from istbench.report.output.html.vega_lite import (
     DASHES,
     SHAPES,
@@ -28,7 +29,6 @@ from istbench.report.page import Page
 from istbench.report.palette import on_dark
 from istbench.report.phrases import ROUGH, Caution
 from istbench.report.plots.plot import Bars, Plot
-from istbench.report.plots.winner_map import NEVER_RUN, WinnerMap
 from istbench.report.tables.table import Entry
 from istbench.report.tables.winners import winners_table
 
