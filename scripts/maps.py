@@ -24,10 +24,9 @@ from pathlib import Path
 
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.profile import select_clusters
-from istbench.report.map import WinnerMap, build_maps
+from istbench.report.map import WinnerMap, build_maps, winners_table
 from istbench.report.output.formats import table_markdown
 from istbench.report.output.map_picture import draw_maps
-from istbench.report.tables.winners import winners_table
 from istbench.results.frame import write_evaluations
 
 ROOT = Path(__file__).parent.parent

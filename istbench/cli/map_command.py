@@ -129,10 +129,10 @@ def command(
     from istbench.report.map import build_maps
 
     gc.set_threshold(_OBJECTS)
+    from istbench.report.map import winners_table
     from istbench.report.output.formats import print_report
     from istbench.report.output.map_picture import draw_maps
     from istbench.report.report import Report
-    from istbench.report.tables.winners import winners_table
 
     with replaying() as tell:
         maps, problems = build_maps(

@@ -13,10 +13,9 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import Host
 from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
-from istbench.report.map import build_maps, winner_map
+from istbench.report.map import build_maps, winner_map, winners_table
 from istbench.report.output.map_picture import draw_maps
 from istbench.report.phrases import Caution, Lead
-from istbench.report.tables.winners import winners_table
 
 SLOW, FAST = 8e6, 8e9
 

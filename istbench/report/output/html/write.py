@@ -12,7 +12,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
-from istbench.report.map import NEVER_RUN, WinnerMap
+from istbench.report.map import NEVER_RUN, WinnerMap, winners_table
 from istbench.report.output.html.vega_lite import (
     DASHES,
     SHAPES,
@@ -30,7 +30,6 @@ from istbench.report.palette import on_dark
 from istbench.report.phrases import ROUGH, Caution
 from istbench.report.plots.plot import Bars, Plot
 from istbench.report.tables.table import Entry
-from istbench.report.tables.winners import winners_table
 
 VENDORED = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.js")
 """The chart libraries in `vendor/`, in the order in which a page loads them."""
