@@ -78,7 +78,6 @@ def interrupt(main_thread: int) -> None:
 
 
 def _in_import(frame: FrameType | None) -> bool:
-    """Whether `frame` is part of an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_IMPORTS):
             return True

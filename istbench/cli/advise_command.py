@@ -289,7 +289,6 @@ def _finite(value: float | None) -> float | None:
 
 
 def _write_page(out: Path, page: Path, profile: ClusterProfile) -> None:
-    """Write the page of all runs in `out`, with the advice."""
     from istbench.cli.replaying import replaying
     from istbench.cli.show import write_page_of
     from istbench.report.page import PAGE_BANDWIDTHS

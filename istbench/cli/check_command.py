@@ -72,7 +72,6 @@ def _is_task(file: Path) -> bool:
 
 
 def _show(results: "list[CheckResult]") -> int:
-    """Print `results`; returns the exit status."""
     width = max(len(result.name) for result in results)
     for result in results:
         click.echo(f"{result.outcome:<7} {result.name:<{width}}  {result.detail}")

@@ -83,11 +83,7 @@ def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name:
 
 
 def _check(words: Sequence[str], nodes: int) -> None:
-    """Refuse a command that the machines would refuse.
-
-    Raises:
-        UserError, click.UsageError: if there is no such command, or its options are wrong.
-    """
+    """Refuse a command that the machines would refuse."""
     if not words:
         raise UserError("give the command of istbench after --, such as: -- run --method ist --workload speech")
     context = click.Context(cli, info_name="istbench")

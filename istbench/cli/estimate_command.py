@@ -32,11 +32,7 @@ _DTYPES: "dict[str, DType]" = {
 
 
 def _parameters(text: str, flag: str) -> int:
-    """A number of parameters such as `125M`.
-
-    Raises:
-        UserError: if it is none.
-    """
+    """A number of parameters such as `125M`."""
     found = _COUNT.fullmatch(text.strip().replace(",", ""))
     value = round(float(found[1]) * _SCALES[found[2].lower()]) if found and len(text) < 40 else 0
     if not 0 < value <= _MOST_PARAMETERS:
@@ -160,11 +156,7 @@ def _numbers(
     cluster: str | None,
     **given: Any,
 ) -> "Numbers":
-    """The typed numbers together.
-
-    Raises:
-        UserError: naming the option that is missing, or contradicts the others.
-    """
+    """The typed numbers together."""
     from istbench.plan.numbers import Numbers, read_layers
 
     profile = None if cluster is None else load_profile(cluster)

@@ -175,7 +175,6 @@ def _map_script(
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Print the fastest method for the recorded script in `file` at each bandwidth."""
     if by not in ("nodes", "latency"):
         raise UserError(f"--by {by} is for recorded runs; a map of a recorded script is by nodes or latency")
     nodes = counts or (SCRIPT_NODES if by == "nodes" else SCRIPT_NODES[1:2])

@@ -128,11 +128,7 @@ def _plan_script(
     given: dict[str, Any],
     method_options: dict[str, str],
 ) -> "CellPlan":
-    """The plan of the recorded script in file `script`.
-
-    Raises:
-        UserError: also if an option is typed that only a workload has.
-    """
+    """The plan of the recorded script in file `script`."""
     typed = typed_options(context)
     for name in _OF_WORKLOADS:
         if name in typed:

@@ -89,7 +89,6 @@ def _as_json(record: ScriptRecord, file: Path) -> dict[str, object]:
 
 
 def _table(record: ScriptRecord, file: Path) -> Table:
-    """The step of `record`, an item in each row."""
     trained = [own for own in record.parameters if own.trained]
     ready = [own.ready_s for own in trained if own.ready_s is not None]
     values = sum(math.prod(own.shape) for own in trained)

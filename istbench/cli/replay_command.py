@@ -152,7 +152,6 @@ def _replay_script(
     chosen: Sequence[str],
     shown: Mapping[str, Any],
 ) -> None:
-    """Print the steps of the recorded script in `file` by each method, on each number of nodes and cluster."""
     from istbench.cluster.script_record import load_script
 
     record = load_script(file)

@@ -88,7 +88,6 @@ def _notes(run: RunDirectory) -> list[str]:
 
 
 def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_json: bool, explain: bool) -> int:
-    """Print the results of a run; returns the exit status."""
     from istbench.cli.replaying import replaying
     from istbench.report.tables.summary import run_sentence, run_summary
     from istbench.results.load import load_run
@@ -117,7 +116,6 @@ def _best(run: Run) -> str:
 
 
 def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
-    """The run on the clock of `cluster`, or None and the reason."""
     from istbench.results.on_cluster import runs_on_clusters
 
     (replayed,), problems = runs_on_clusters([run], [cluster])

@@ -111,7 +111,6 @@ def _check_there(directory: "RunDirectory") -> None:
 
 
 def _place(profile: "ClusterProfile | None", bandwidth: str | None) -> str:
-    """The first part of the names of the files."""
     if profile is None:
         return "recorded"
     parts = [profile.name, bandwidth] if bandwidth else [profile.name]

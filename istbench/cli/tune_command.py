@@ -228,7 +228,6 @@ def _diverged(outcome: Outcome) -> bool:
 
 
 def _ended(outcome: Outcome) -> str:
-    """The end of a trial, with its last metric."""
     from istbench.results.metrics import value_text
 
     if outcome.failure is not None:

@@ -115,7 +115,6 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
 
 
 def _show(errors: Sequence["ReplayError"], files: Any, *, as_json: bool, finished: bool) -> None:
-    """Write the tables, the figures and the pictures, and print the table, or JSON."""
     from istbench.report.output.terminal import print_table
 
     written = files.write(errors, finished=finished)

@@ -635,7 +635,6 @@ def _name(contender: Contender, shared: Sequence[str]) -> str:
 
 
 def _without(label: str, shared: Sequence[str]) -> str:
-    """`label` without the options `shared`."""
     if not shared:
         return label
     method, options = split_label(label)

@@ -262,7 +262,6 @@ def _widest(groups: Sequence[Group]) -> list[Group]:
 
 
 def _on_wall(group: Group) -> Group:
-    """`group` on the clock that never stops."""
     contenders = [
         dataclasses.replace(row, runs=tuple(run.on_wall_clock() for run in row.runs)) for row in group.contenders
     ]
@@ -297,7 +296,6 @@ def _on_clock(
 
 
 def _cells(groups: Iterable[Group], file: Path) -> Iterable[RunDetails]:
-    """The cells of the first runs."""
     return (_cell(run, file) for run in _runs(groups)[:_MOST_SETTINGS])
 
 

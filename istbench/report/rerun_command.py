@@ -43,5 +43,4 @@ def _lab(lab: Lab, nodes: int) -> list[str]:
 
 
 def _typed(bits_per_second: float) -> str:
-    """A bandwidth as typed: `100mbit`."""
     return bandwidth_text(bits_per_second).removesuffix("/s").replace(" ", "").lower()

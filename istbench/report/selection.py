@@ -65,7 +65,6 @@ def _by_metric(runs: list[Run], name: str | None, results: Path) -> list[Run]:
 
 
 def _recorded(name: str, run: Run) -> Metric | None:
-    """The run's own metric if it has that `name`."""
     own = run.curve.metric
     return own if own.name == name else None
 

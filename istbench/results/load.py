@@ -111,11 +111,7 @@ def load_run(directory: RunDirectory) -> Run:
 
 
 def _require_end(header: Header, curve: Curve, directory: RunDirectory) -> None:
-    """Check that the curve of a finished run ends in its result: lost or other events would make a wrong curve.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Check that the curve of a finished run ends in its result: lost or other events would make a wrong curve."""
     last, result = (curve.evaluations or (None,))[-1], header.result
     if last is None:
         found = "holds no evaluation of a finished run"
@@ -163,7 +159,6 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
 
 
 def _is_copy(run: Run) -> bool:
-    """Whether the name of the run's directory is not the name of its cell."""
     return run.directory.path.name != run.header.cell
 
 

@@ -73,12 +73,10 @@ def _colour(found: WinnerMap, tile: Tile) -> str:
 
 
 def _kinds(tile: Tile) -> list[str]:
-    """The hatches of a tile."""
     return [*([tile.verdict] if tile.verdict in _HATCHES else []), *(["extrapolated"] if tile.extrapolated else [])]
 
 
 def _face(colour: str) -> Any:
-    """`colour` mixed with white."""
     from matplotlib.colors import to_rgb
 
     return tuple(_WHITE + (1 - _WHITE) * part for part in to_rgb(colour))

@@ -99,7 +99,6 @@ def _width() -> int:
 
 
 def _drawn(table: Table, block: Sequence[int], width: int) -> "Drawing":
-    """The columns `block` of `table`."""
     from rich.table import Table as Drawing
     from rich.text import Text
 

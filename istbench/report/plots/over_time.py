@@ -76,7 +76,6 @@ def _height_scale(group: Group, panels: Sequence[Panel]) -> Scale:
 
 
 def _sent(run: Run) -> int:
-    """Bytes that the busiest node of a run sent."""
     return run.curve.evaluations[-1].bytes_sent_per_node
 
 

@@ -172,7 +172,6 @@ def _range(contender: Contender) -> Entry:
 
 
 def _stalled(contender: Contender) -> Entry:
-    """The most seconds in stalls of a run."""
     most = max((run.stalled_s for run in contender.runs), default=0.0)
     return Entry(text=f"up to {number(most)}", value=most) if most else NOTHING
 

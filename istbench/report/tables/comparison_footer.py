@@ -209,7 +209,6 @@ def _with(contender: Contender, names: Sequence[str]) -> str:
 
 
 def _control_lines(group: Group) -> Iterable[str]:
-    """The controls among the rows, with their purposes."""
     narrow = [row.placed for row in group.contenders if row.narrowed]
     if narrow:
         yield Lead(

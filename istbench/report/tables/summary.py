@@ -96,7 +96,6 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
 
 
 def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:
-    """The fewest and the most seconds of a node, computing and waiting."""
     nodes = run.header.result.node_seconds if run.header.result else ()
     if len(nodes) < 2:
         return []

@@ -66,7 +66,6 @@ def _key(node: int, post: Any) -> _Key:
 
 
 def _when_all_posted(trace: Trace, clocks: Sequence[Floats], keys: Sequence[Sequence[_Key]]) -> dict[_Key, float]:
-    """The time at which the last participant posted each operation."""
     met: dict[_Key, float] = {}
     for events, clock, own in zip(trace.nodes, clocks, keys, strict=True):
         for key, at in zip(own, clock[events["code"] == POST].tolist(), strict=True):

@@ -96,7 +96,6 @@ def page_html(page: Page) -> str:
 
 
 def _views(page: Page) -> str:
-    """The studies with their clocks and targets, as JSON."""
     return _script_json(
         [
             [
