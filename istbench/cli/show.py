@@ -80,7 +80,6 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
     """
     from istbench.report.output.html.write import write_page
     from istbench.report.page import build_page
-    from istbench.report.timeline.chart import round_charts
     from istbench.studies.advise.advice_file import load_advice
     from istbench.studies.advise.advice_text import advice_section
 
@@ -91,6 +90,6 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
     except UserError as error:
         report = dataclasses.replace(report, problems=(*report.problems, f"advice: {error}"))
     title = f"Results in {results.resolve().name}" if section is None else section.title
-    page = build_page(report, title, file, round_charts, advice=section)
+    page = build_page(report, title, file, advice=section)
     write_page(page, file)
     return dataclasses.replace(report, problems=page.problems)

@@ -44,9 +44,9 @@ def command(
     profile = _profile(cluster, bandwidth)
     from istbench.cluster.trace_file import load_trace
     from istbench.report.output.terminal import print_table
+    from istbench.report.output.timeline_picture import draw_timeline
     from istbench.report.phrases import count_nodes
     from istbench.report.timeline.perfetto import write_perfetto
-    from istbench.report.timeline.picture import draw_timeline
     from istbench.report.timeline.recorded import recorded_round
     from istbench.report.timeline.simulated import simulated_round
     from istbench.report.timeline.table import timeline_table

@@ -70,6 +70,10 @@ class Contender:
         missed = {run.header.seed: math.inf for run in self.diverged}
         return {seed: there.seconds if there else math.inf for seed, there in found.items()} | missed
 
+    def time(self, level: float) -> Estimate:
+        """The entry of a table for `seconds`."""
+        return estimate(list(self.seconds(level).values()))
+
     @property
     def seeds(self) -> int:
         """Number of its seeds."""
@@ -413,7 +417,7 @@ class Sweep:
     def times(self, label: str, nodes: int, level: float) -> list[Estimate]:
         """Seconds to `level` at each bandwidth."""
         return [
-            estimate(list(contender.seconds(level).values()))
+            contender.time(level)
             for group in self.groups
             for contender in group.contenders
             if (contender.label, contender.nodes) == (label, nodes)

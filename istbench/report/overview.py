@@ -56,7 +56,7 @@ def _order(target: Target | None, row: _Row) -> tuple[float, float]:
         return math.inf, math.inf
     final = median(first.finals())
     lower = first.runs[0].curve.metric.lower_is_better
-    return median(list(first.seconds(target.level).values())), final if lower else -final
+    return first.time(target.level).median, final if lower else -final
 
 
 def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,7 @@ from istbench.report.tables.group_columns import group_context
 from istbench.report.tables.stalls import stall_words
 from istbench.report.tables.table import Table
 from istbench.report.targets import Target
+from istbench.report.timeline.chart import round_charts
 from istbench.results.load import Run
 
 PAGE_BANDWIDTHS = (1e7, 1e8, 1e9, 1e10)
@@ -168,23 +169,14 @@ class Page:
         return -at, -place
 
 
-def build_page(
-    report: Report,
-    title: str,
-    file: Path,
-    rounds: Callable[[Group], Sequence[Bars]],
-    advice: Section | None = None,
-) -> Page:
-    """The page of `report` in `file`, from which links to raw files start.
-
-    rounds: charts of one round of each method, such as `timeline.chart.round_charts`, which stands above this room.
-    """
+def build_page(report: Report, title: str, file: Path, advice: Section | None = None) -> Page:
+    """The page of `report` in `file`, from which links to raw files start."""
     sweeps: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in report.sweeps:
         sweeps[sweep.groups[0].study].append(sweep)
     asked = None if advice is None else advice.target
     studies = by_study(report.groups)
-    shown = tuple(_study(groups, sweeps[groups[0].study], report, file, rounds, asked) for groups in studies)
+    shown = tuple(_study(groups, sweeps[groups[0].study], report, file, asked) for groups in studies)
     return Page(
         title=title,
         studies=shown,
@@ -219,12 +211,11 @@ def _study(
     sweeps: Sequence[Sweep],
     report: Report,
     file: Path,
-    rounds: Callable[[Group], Sequence[Bars]],
     asked: float | None,
 ) -> Study:
     first = groups[0]
     clocks = [
-        _on_clock(moved, report, rounds if moved is group else None, asked)
+        _on_clock(moved, report, asked)
         for group in groups
         for moved in (group, *([] if group.profile is not None or not group.contenders else [_on_wall(group)]))
     ]
@@ -268,9 +259,7 @@ def _on_wall(group: Group) -> Group:
     return dataclasses.replace(group, contenders=tuple(contenders))
 
 
-def _on_clock(
-    group: Group, report: Report, rounds: Callable[[Group], Sequence[Bars]] | None, asked: float | None
-) -> OnClock:
+def _on_clock(group: Group, report: Report, asked: float | None) -> OnClock:
     main = comparison(group, report.baseline)
     by_target = [
         AtTarget(
@@ -289,7 +278,7 @@ def _on_clock(
         curves=_without_seeds(metric_over(group), len(group.runs)) if group.contenders else None,
         by_nodes=time_by_nodes(group) if group.targets and len(group.nodes) > 1 else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
-        rounds=() if rounds is None else tuple(rounds(group)),
+        rounds=tuple(round_charts(group)) if group.clock != "wall_s" else (),
         cluster="" if group.profile is None else group.profile.name,
         asked=asked,
     )

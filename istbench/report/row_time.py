@@ -8,7 +8,7 @@ from istbench.report.phrases import checked_methods
 from istbench.report.tables.numbers import interval, number
 from istbench.report.targets import Target
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate
+from istbench.results.stats import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def row_time(contender: Contender, target: Target) -> RowTime:
     """The time of `contender` to `target`."""
     return RowTime(
         contender=contender,
-        seconds=estimate(list(contender.seconds(target.level).values())),
+        seconds=contender.time(target.level),
         error=replay_error(contender.runs),
     )
 

@@ -17,7 +17,7 @@ from istbench.report.plots.plot import (
     plot_title,
 )
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, estimate, interval_name
+from istbench.results.stats import Estimate, interval_name
 
 _PANELS = 2
 # Of a tick, as a share of the axis.
@@ -105,7 +105,7 @@ def _spread(rows: Iterable[Contender]) -> str:
 
 def _by_nodes(group: Group, name: str, style: MethodStyle, level: float) -> Series:
     rows = {float(group.nodes.index(row.nodes)): row for row in group.contenders if row.name == name}
-    times = [(place, estimate(list(row.seconds(level).values()))) for place, row in sorted(rows.items())]
+    times = [(place, row.time(level)) for place, row in sorted(rows.items())]
     never_run = [place for place, row in rows.items() if row.extrapolated_from is not None]
     return _series(name, style, times, never_run)
 

@@ -45,7 +45,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
 def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
     """The main table of a group for one target: the soonest first, dollars, and speed-ups to this target alone."""
-    rows = sorted(group.contenders, key=lambda row: estimate(list(row.seconds(target.level).values())).median)
+    rows = sorted(group.contenders, key=lambda row: row.time(target.level).median)
     return table_of(
         [
             *NAMING,
@@ -123,7 +123,7 @@ def _extrapolated(contender: Contender) -> Entry:
 
 
 def _time(group: Group, target: Target, contender: Contender) -> Entry:
-    found = estimate(list(contender.seconds(target.level).values()))
+    found = contender.time(target.level)
     value = machine_value(found)
     rough = contender.from_start(target.level)
     value["before_first_evaluation"] = rough
@@ -151,13 +151,13 @@ def seconds_to_the_end(group: Group) -> ColumnOf[Contender]:
 
 
 def _reached(target: Target, contender: Contender) -> Entry:
-    found = estimate(list(contender.seconds(target.level).values()))
+    found = contender.time(target.level)
     return Entry(text=f"{found.reached}/{found.seeds}", value=found.reached / found.seeds)
 
 
 def _dollars(group: Group, target: Target, contender: Contender) -> Entry:
     assert group.profile is not None
-    seconds = estimate(list(contender.seconds(target.level).values())).median
+    seconds = contender.time(target.level).median
     spent = dollars(group.profile, contender.nodes, seconds)
     return NOTHING if spent is None or math.isinf(seconds) else rounded(spent)
 

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from timed_traces import TRACES, Node, averaging, swapping, trace_of
 
+from istbench.report.output.timeline_picture import draw_timeline
 from istbench.report.timeline.bars import timeline_views
-from istbench.report.timeline.picture import draw_timeline
 from istbench.report.timeline.recorded import recorded_round
 
 

@@ -7,12 +7,11 @@ from istbench.cluster.profile import load_profile
 from istbench.report.output.html.write import write_page
 from istbench.report.page import build_page
 from istbench.report.report import build_report
-from istbench.report.timeline.chart import round_charts
 
 
 def page_of(results, advice=None):
     report = build_report(results, cluster=load_profile("m5.2xlarge"), bandwidths=(1e8, 1e9, 1e10))
-    return build_page(report, "Results in trial", results / "report" / "page.html", round_charts, advice)
+    return build_page(report, "Results in trial", results / "report" / "page.html", advice)
 
 
 @pytest.fixture(scope="session")
