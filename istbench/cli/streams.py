@@ -35,7 +35,7 @@ class Streams:
         self._before = sys.stdout, sys.stderr
         # A read-only descriptor in place of a closed one gives the same error on writing.
         sys.stdout = _Stream(sys.stdout or _opened(os.O_RDONLY), self._remember)
-        sys.stderr = _Stream(sys.stderr or _opened(os.O_WRONLY), _forget)
+        sys.stderr = _Stream(sys.stderr or _opened(os.O_WRONLY), lambda _: None)  # nowhere to report an error
         return self
 
     def __exit__(
@@ -114,10 +114,6 @@ def _open_descriptors() -> None:
 
 def _opened(mode: int) -> TextIO:
     return os.fdopen(os.open(os.devnull, mode), "w", encoding="utf-8")
-
-
-def _forget(_error: OSError) -> None:
-    """Drop the error: there is nowhere to report it."""
 
 
 def _writable(text: str, encoding: str | None) -> str:

@@ -119,7 +119,7 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
         details=(
             *_over_baseline(group, target, first, baseline, close=bool(close)),
             *_costs(group, target, shown),
-            *_one_seed(shown),
+            *(["One seed each, so no spread is known."] if max(row.seconds.seeds for row in shown) == 1 else []),
         ),
         basis=_basis(group, shown),
         doubts=tuple(dict.fromkeys(_doubts(group, shown))),
@@ -155,11 +155,6 @@ def _times_as_long(slower: RowTime, faster: RowTime) -> str:
     return (
         f", {number(slower.seconds.median / faster.seconds.median)} times as long" if faster.seconds.median else ""
     )
-
-
-def _one_seed(rows: Sequence[RowTime]) -> Iterable[str]:
-    if max(row.seconds.seeds for row in rows) == 1:
-        yield "One seed each, so no spread is known."
 
 
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:

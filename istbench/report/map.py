@@ -302,10 +302,6 @@ def winner_map(
     )
 
 
-def _every(_contender: Contender) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class _Line:
     """A row of the map: its value and name, its nodes, the runs by bandwidth, and which contenders belong to it."""
@@ -314,10 +310,10 @@ class _Line:
     label: str
     nodes: int
     sweep: Sweep
-    keeps: Callable[[Contender], bool] = _every
+    keeps: Callable[[Contender], bool] = lambda _: True
 
 
-def _rivals(group: Group, nodes: int, keeps: Callable[[Contender], bool] = _every) -> list[Contender]:
+def _rivals(group: Group, nodes: int, keeps: Callable[[Contender], bool] = lambda _: True) -> list[Contender]:
     return [contender for contender in group.competing if contender.nodes == nodes and keeps(contender)]
 
 

@@ -151,15 +151,11 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         except UserError as error:
             problems.append(str(error))
     kept: dict[str, Run] = {}
-    for run in sorted(runs, key=_is_copy):
+    for run in sorted(runs, key=lambda run: run.directory.path.name != run.header.cell):  # copies last
         first = kept.setdefault(run.header.cell, run)
         if first is not run:
             problems.append(f"{run.directory.path}: a copy of {first.directory.path}, which is shown")
     return [run for run in runs if kept[run.header.cell] is run], problems
-
-
-def _is_copy(run: Run) -> bool:
-    return run.directory.path.name != run.header.cell
 
 
 def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:

@@ -51,7 +51,8 @@ def _fill(found: WinnerMap, figure: "Figure") -> None:
     area = figure.subplots()
     for place, row in enumerate(found.tiles):
         for column, tile in enumerate(row):
-            _draw_tile(area, column, place, tile, _colour(found, tile))
+            colour = _NO_WINNER if tile.winner is None else found.styles[tile.winner].colour
+            _draw_tile(area, column, place, tile, colour)
     area.set_xlim(-0.5, across - 0.5)
     area.set_ylim(-0.5, down - 0.5)
     area.set_xticks(range(across), found.columns)
@@ -66,10 +67,6 @@ def _fill(found: WinnerMap, figure: "Figure") -> None:
         handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, title=words,
         title_fontsize="small",
     )  # fmt: skip
-
-
-def _colour(found: WinnerMap, tile: Tile) -> str:
-    return _NO_WINNER if tile.winner is None else found.styles[tile.winner].colour
 
 
 def _kinds(tile: Tile) -> list[str]:

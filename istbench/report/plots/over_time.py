@@ -19,6 +19,7 @@ Along = Literal["time", "steps", "traffic"]
 _LOG_FROM = 6.0
 # If a value is this many times larger than the best, a linear axis hides the differences near the best.
 _LOG_HEIGHT_FROM = 20.0
+_LABELS: dict[Along, str] = {"steps": "local steps of a node", "traffic": "sent by the busiest node (MB)"}
 # An axis of larger numbers has no ticks in floating point.
 _LARGEST_DRAWN = 1e100
 
@@ -31,7 +32,11 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
     anything, there is no panel.
     """
     styles = contender_styles(group)
-    silent = [row for row in group.contenders if along == "traffic" and not all(_sent(run) for run in row.runs)]
+    silent = [
+        row
+        for row in group.contenders
+        if along == "traffic" and not all(_places(run, along)[-1] for run in row.runs)
+    ]
     rows = [row for row in group.contenders if row not in silent]
     ends = [min(_places(run, along)[-1] for run in contender.runs) for contender in rows]
     logarithmic = min(ends, default=0) > 0 and max(ends) >= _LOG_FROM * min(ends)
@@ -57,7 +62,7 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
         title=plot_title(group),
         subtitle=plot_subtitle(group, f"{spread}; {left_out} sent nothing" if silent else spread),
         kind="lines",
-        x_label=_x_label(group, along),
+        x_label=_LABELS.get(along, f"{group.time_name} (s)"),
         y_label=group.metric.axis_on("validation" if group.is_validation else "test"),
         panels=panels,
         x_scale="log" if logarithmic else "linear",
@@ -73,15 +78,6 @@ def _height_scale(group: Group, panels: Sequence[Panel]) -> Scale:
     if best is None or min(*heights, *levels) <= 0:
         return "linear"
     return "log" if max(heights) / best >= _LOG_HEIGHT_FROM else "linear"
-
-
-def _sent(run: Run) -> int:
-    return run.curve.evaluations[-1].bytes_sent_per_node
-
-
-def _x_label(group: Group, along: Along) -> str:
-    labels: dict[Along, str] = {"steps": "local steps of a node", "traffic": "sent by the busiest node (MB)"}
-    return labels.get(along, f"{group.time_name} (s)")
 
 
 def _places(run: Run, along: Along) -> Sequence[float]:

@@ -132,13 +132,13 @@ def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequenc
     at_once = [
         f"{', '.join(map(sweep.groups[0].name_of, found))} to {target.short}"
         for target in targets
-        if (found := [label for label in labels if _takes_no_time(sweep, label, nodes, target.level)])
+        if (
+            found := [
+                label for label in labels if any(at.median == 0 for at in sweep.times(label, nodes, target.level))
+            ]
+        )
     ]
     return f"; in 0 s and not drawn: {', '.join(at_once)}" if at_once else ""
-
-
-def _takes_no_time(sweep: Sweep, label: str, nodes: int, level: float) -> bool:
-    return any(at.median == 0 for at in sweep.times(label, nodes, level))
 
 
 def _tick_places(bandwidths: Sequence[float]) -> tuple[float, ...]:

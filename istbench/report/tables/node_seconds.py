@@ -22,6 +22,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
     rows = [row for row in group.contenders if len(row.node_seconds) > 1]
     if not rows:
         return None
+    shared = any(len({node.host for node in row.node_seconds}) < len(row.node_seconds) for row in rows)
     return table_of(
         _COLUMNS,
         rows,
@@ -30,7 +31,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
             data_line(group.source),
             *shared_line(group),
             Lead("Clock: train seconds, from the node with the fewest seconds to the node with the most."),
-            *([_SHARED] if _share_cores(group, rows) else []),
+            *([_SHARED] if shared and group.device == "cpu" and not group.host.lab else []),
             *group_stall_lines(group),
             guide_line("computing-and-waiting-by-node"),
         ),
@@ -40,11 +41,6 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
 
 
 _SHARED = Caution("Nodes of one machine share its cores: waiting for a core counts as computing.")
-
-
-def _share_cores(group: Group, rows: list[Contender]) -> bool:
-    shared = any(len({node.host for node in row.node_seconds}) < len(row.node_seconds) for row in rows)
-    return shared and group.device == "cpu" and not group.host.lab
 
 
 def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[Contender], Entry]:

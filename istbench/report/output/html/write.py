@@ -150,25 +150,16 @@ def _environment() -> Any:
         finalize=said,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(
-        clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key, safe_script=_safe_script
-    )
-    environment.globals.update(winners=_winners, map_notes=_map_notes)
+    environment.filters.update(clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key)
+    environment.globals.update(winners=_winners, winners_table=winners_table)
     environment.tests.update(shown_note=_is_shown)
-    environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=_dash_text, on_dark=on_dark)
+    environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=DASHES, on_dark=on_dark)
     return environment
 
 
 def _is_shown(line: str) -> bool:
     """Whether a note is a warning, or the meaning of a mark; the others are closed at first."""
     return isinstance(line, Caution) or line.startswith(_MARKS)
-
-
-def _safe_script(text: str) -> Any:
-    """A file of this package, or `_script_json`, as it is."""
-    import markupsafe
-
-    return markupsafe.Markup(text)
 
 
 def _panels(plot: Plot, before: str = "") -> list[dict[str, str]]:
@@ -195,14 +186,6 @@ def _winners(plot: WinnerMap) -> dict[str, str]:
         "spec": _script_json(map_spec(plot)),
         "width": str(map_width(plot)),
     }
-
-
-def _map_notes(plot: WinnerMap) -> tuple[str, ...]:
-    return winners_table(plot).footer
-
-
-def _dash_text(line: str) -> str:
-    return " ".join(map(str, DASHES[line]))
 
 
 def _sort_key(entry: Entry) -> str:
