@@ -486,7 +486,7 @@ def _x_axis(plot: Plot) -> Spec:
             "grid": False,
         }  # fmt: skip
         return encoding
-    drawn = [x for series in _all_series(plot) for line in (series, *series.each) for x in line.x]
+    drawn = [x for places, _ in _all_lines(plot) for x in places]
     drawn = [x for x in drawn if x > 0] if plot.x_scale == "log" else [0.0, *drawn]
     encoding["scale"] = {"type": plot.x_scale, "nice": False, "zero": False, **_domain(drawn)}
     encoding["axis"] = _AXIS
@@ -498,7 +498,7 @@ def _y_axis(plot: Plot) -> Spec:
     if plot.kind == "points":
         encoding["scale"] = {"type": "log", "domain": list(plot.seconds_limits()), "nice": False}
         return encoding
-    drawn = [y for series in _all_series(plot) for line in (series, *series.each) for y in line.y]
+    drawn = [y for _, heights in _all_lines(plot) for y in heights]
     drawn += [level for panel in plot.panels for level in panel.levels]
     drawn = [y for y in drawn if y > 0] if plot.y_scale == "log" else drawn
     encoding["scale"] = {"type": plot.y_scale, "nice": plot.y_scale == "linear", "zero": False, **_domain(drawn)}
@@ -509,8 +509,10 @@ def _y_axis(plot: Plot) -> Spec:
 _AXIS = {"tickCount": 6, "format": ".6~g", "gridOpacity": 0.35}
 
 
-def _all_series(plot: Plot) -> list[Series]:
-    return [series for panel in plot.panels for series in panel.series]
+def _all_lines(plot: Plot) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """The places and the heights of each line."""
+    every = [series for panel in plot.panels for series in panel.series]
+    return [(line.x, line.y) for line in every] + [(line.x, line.y) for series in every for line in series.each]
 
 
 def _domain(drawn: Sequence[float]) -> Spec:
