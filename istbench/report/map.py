@@ -21,12 +21,10 @@ from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
     Lead,
-    close_targets_line,
     count_nodes,
     counted_winners,
     guide_line,
     latency_line,
-    metric_line,
     network_line,
     off_words,
     replay_lines,
@@ -35,7 +33,7 @@ from istbench.report.plots.plot import contender_styles, plot_subtitle, plot_tit
 from istbench.report.report import replay_runs
 from istbench.report.row_time import RowTime, row_time
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
-from istbench.report.tables.group_columns import shared_line
+from istbench.report.tables.group_columns import target_lines
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name, speed_up
@@ -445,8 +443,6 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     if found.by == "latency":
         yield from latency_line(max(float(tile.row) for tile in tiles))
     yield from doubted_lines(group)
-    yield from close_targets_line(group.close_targets, group.evaluation_error)
-    yield from metric_line(group.metric, own=group.has_own_metric)
-    yield from shared_line(group)
+    yield from target_lines(group)
     yield from network_line(profile)
     yield guide_line("maps")

@@ -124,11 +124,8 @@ class RunDirectory:
             UserError: if the directory cannot be written.
         """
         content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
-        try:
-            with writing_whole(self.run_json) as file:
-                file.write(content)
-        except OSError as error:
-            raise _cannot_write(self.run_json, error) from None
+        with _write_errors(self.run_json), writing_whole(self.run_json) as file:
+            file.write(content)
 
     def reserve(self) -> None:
         """Reserve disk space in which a run on a full disk can record its end.
@@ -137,13 +134,10 @@ class RunDirectory:
             UserError: if the disk has no such space.
         """
         size = self.run_json.stat().st_size + _RESERVED_EVENTS_BYTES
-        try:
-            # Random bytes, because some file systems store zeros without space.
-            with writing_whole(self._reserve) as file:
-                file.write(os.urandom(size))
-        except OSError as error:
-            self.free_reserve()
-            raise _cannot_write(self._reserve, error) from None
+        self.free_reserve()
+        # Random bytes, because some file systems store zeros without space.
+        with _write_errors(self._reserve), writing_whole(self._reserve) as file:
+            file.write(os.urandom(size))
 
     def free_reserve(self) -> None:
         """Free the space of `reserve`."""
@@ -205,12 +199,10 @@ class RunDirectory:
             UserError: if it cannot be written, or `events` would not read so many lines; earlier lines stay.
         """
         line = msgspec.json.encode(event)
-        try:
+        with _write_errors(self.events_jsonl):
             if not isinstance(event, Start | Resume | Ready | Fault | Stop):
                 self._require_room(len(line) + 1)
             append_line(self.events_jsonl, line)
-        except OSError as error:
-            raise _cannot_write(self.events_jsonl, error) from None
 
     def _require_room(self, size: int) -> None:
         """Check that a line of `size` bytes leaves a file that `events` reads."""
@@ -296,11 +288,17 @@ def time_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _cannot_write(path: Path, error: OSError) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
-            f"no space left to write {path}: free some, then run the same command again to resume; "
-            "nothing recorded is lost"
-        )
-    return UserError(f"cannot write {path}: {error.strerror}; fix this and run the same command again, "
-                     "or choose another --out")  # fmt: skip
+@contextlib.contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left to write {path}: free some, then run the same command again to resume; "
+                "nothing recorded is lost"
+            ) from None
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; fix this and run the same command again, or choose another "
+            "--out"
+        ) from None

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from istbench.base.errors import printable
 from istbench.report.output.figure import write_figures
@@ -166,19 +166,16 @@ def _draw_points(area: "Axes", series: Series, plot: Plot) -> None:
     for place, low, high in zip(places, series.low, series.high, strict=True):
         if low != high:
             _draw_error_bar(area, place, low, high, style.colour)
+    marker: dict[str, Any] = {
+        "linestyle": "none", "marker": style.marker, "markersize": 7, "markeredgecolor": style.colour,
+        "markeredgewidth": _EDGE,
+    }  # fmt: skip
     for x, place, y in zip(series.x, places, series.y, strict=True):
-        area.plot(
-            [place], [y], linestyle="none", marker=style.marker, markersize=7, markeredgecolor=style.colour,
-            markeredgewidth=_EDGE, markerfacecolor=_face(series, x),
-        )  # fmt: skip
+        area.plot([place], [y], markerfacecolor=_face(series, x), **marker)
     across = area.get_xaxis_transform()
     for x in series.missed:
         place = plot.place(series.label, x, series.missed)
-        area.plot(
-            [place], [(1 + BAND_FROM) / 2], transform=across, marker=style.marker, markersize=7,
-            markerfacecolor=_face(series, x), markeredgecolor=style.colour, markeredgewidth=_EDGE,
-            linestyle="none",
-        )  # fmt: skip
+        area.plot([place], [(1 + BAND_FROM) / 2], transform=across, markerfacecolor=_face(series, x), **marker)
 
 
 def _draw_error_bar(area: "Axes", place: float, low: float, high: float, colour: str) -> None:

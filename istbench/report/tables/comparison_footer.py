@@ -10,17 +10,15 @@ from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
     Lead,
-    close_targets_line,
     count_nodes,
     data_line,
     doubt_lines,
     guide_line,
     joined,
-    metric_line,
     replay_lines,
 )
-from istbench.report.tables.group_columns import shared_line
-from istbench.report.tables.stalls import group_stall_lines
+from istbench.report.tables.group_columns import target_lines
+from istbench.report.tables.stalls import group_stall_lines, run_name
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name
@@ -66,10 +64,8 @@ def _own_lines(group: Group, baseline: str) -> Iterable[str]:
     elif crowded:
         yield Caution(f"More nodes than cores: nodes took turns on {cores} cores. Separate machines would not.")
     yield _tuning_line(group, baseline)
-    yield from shared_line(group)
-    yield from metric_line(group.metric, own=group.has_own_metric)
+    yield from target_lines(group)
     yield from _targets_line(group)
-    yield from close_targets_line(group.close_targets, group.evaluation_error)
     if any(row.from_start(target.level) for row in group.contenders for target in group.targets):
         yield ROUGH_LINE
     if group.contenders:
@@ -100,7 +96,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
 
 def doubted_lines(group: Group) -> Iterable[str]:
     """A warning if the replayed seconds of some runs of `group` may be far off."""
-    yield from doubt_lines([(_named(run), run.doubt) for run in group.runs if run.doubt], _total(group))
+    yield from doubt_lines([(run_name(run), run.doubt) for run in group.runs if run.doubt], _total(group))
 
 
 def _extrapolated_lines(group: Group) -> Iterable[str]:
@@ -267,7 +263,7 @@ def _changes_line(group: Group) -> Iterable[str]:
     if changed:
         yield Caution(
             f"Careful: {len(changed)} of {_total(group)} runs consist of different parts, for example "
-            f"{_named(changed[0])}, {'; '.join(changed[0].changes)}."
+            f"{run_name(changed[0])}, {'; '.join(changed[0].changes)}."
         )
 
 
@@ -275,12 +271,12 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
     counted = [run for contender in group.contenders for run in contender.diverged]
     if counted:
         yield Caution(
-            f"Diverged: {len(counted)} of {_total(group)} runs: {_listed(map(_named, counted))}. Each counts as a "
-            "miss, and its final value as the worst."
+            f"Diverged: {len(counted)} of {_total(group)} runs: {_listed(map(run_name, counted))}. Each counts as "
+            "a miss, and its final value as the worst."
         )
     left = [run for run in group.unfinished if all(run is not one for one in counted)]
     if left:
-        named = _listed(f"{_named(run)} ({_state(run)})" for run in left)
+        named = _listed(f"{run_name(run)} ({_state(run)})" for run in left)
         yield Caution(f"Not counted: {len(left)} of {_total(group)} runs: {named}.")
 
 
@@ -298,8 +294,3 @@ def _listed(names: Iterable[str]) -> str:
 
 def _total(group: Group) -> int:
     return len(group.unfinished) + len(group.runs)
-
-
-def _named(run: Run) -> str:
-    header = run.header
-    return f"{header.method_label} on {count_nodes(header.nodes)} seed {header.seed}"

@@ -9,8 +9,8 @@ from functools import partial
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Group, Sweep
-from istbench.report.phrases import Lead, checks_line, close_targets_line, data_line, guide_line, metric_line
-from istbench.report.tables.group_columns import group_context, shared_line
+from istbench.report.phrases import Lead, checks_line, data_line, guide_line
+from istbench.report.tables.group_columns import group_context, target_lines
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 
@@ -90,9 +90,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
         footer=(
             data_line(group.source),
             Lead(f"Clock: seconds replayed at {', '.join(replayed)}."),
-            *shared_line(group),
-            *metric_line(group.metric, own=group.has_own_metric),
-            *close_targets_line(group.close_targets, group.evaluation_error),
+            *target_lines(group),
             *checks_line(group.times),
             guide_line("crossings"),
         ),

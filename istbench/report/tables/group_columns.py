@@ -1,7 +1,9 @@
 """Columns, footer lines and context that the tables of a group share."""
 
+from collections.abc import Iterable
+
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import Lead
+from istbench.report.phrases import Lead, close_targets_line, metric_line
 from istbench.report.tables.table import ColumnOf, Entry, Scalar
 
 NAMING: tuple[ColumnOf[Contender], ...] = (
@@ -14,6 +16,13 @@ NAMING: tuple[ColumnOf[Contender], ...] = (
 def shared_line(group: Group) -> list[str]:
     """A line of a footer: the options that all rows share and their names leave out."""
     return [Lead(f"All rows: {' '.join(group.shared)}.")] if group.shared else []
+
+
+def target_lines(group: Group) -> Iterable[str]:
+    """Lines of a footer on times to targets: `shared_line`, the metric, and targets that are too close."""
+    yield from shared_line(group)
+    yield from metric_line(group.metric, own=group.has_own_metric)
+    yield from close_targets_line(group.close_targets, group.evaluation_error)
 
 
 def group_context(group: Group, baseline: str) -> dict[str, Scalar]:

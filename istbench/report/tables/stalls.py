@@ -17,7 +17,7 @@ def stall_lines(runs: Sequence[Run]) -> list[str]:
         return []
     if len(runs) == 1:
         return [Caution(f"Careful: {stall_words(stalled[0])}.")]
-    named = [f"{_name(run)}: {stall_words(run)}" for run in stalled[:_NAMED]]
+    named = [f"{run_name(run)}: {stall_words(run)}" for run in stalled[:_NAMED]]
     more = f"; and {len(stalled) - _NAMED} more" if len(stalled) > _NAMED else ""
     return [Caution(f"Careful: stalls in {len(stalled)} of {len(runs)} runs. {'; '.join(named)}{more}.")]
 
@@ -40,6 +40,7 @@ def stall_words(run: Run) -> str:
     return f"{number(run.stalled_s)} of {number(trained)} train seconds passed in {places}; {rest}"
 
 
-def _name(run: Run) -> str:
+def run_name(run: Run) -> str:
+    """`ist on 4 nodes seed 0`."""
     header = run.header
     return f"{header.method_label} on {count_nodes(header.nodes)} seed {header.seed}"
