@@ -29,10 +29,9 @@ from istbench.base.options.options import option
 from istbench.fabric import Fabric
 from istbench.methods.background_mean import BackgroundMean
 from istbench.methods.base import counted
-from istbench.methods.diloco import DiLoCo, OuterRoundOptions
+from istbench.methods.diloco import DiLoCo, OuterRoundOptions, OuterStep
 from istbench.methods.flat import by_dtype, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
-from istbench.methods.outer_step import OuterStep
 from istbench.methods.planned_mean import Format, PlannedMean, balanced_runs, message_bytes
 from istbench.workloads.base import Batch, Workload
 

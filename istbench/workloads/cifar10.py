@@ -13,9 +13,8 @@ from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress
 from istbench.workloads.image_data.build import open_classes, prepare_batches, prepare_decoded, prepare_textures
 from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, download_cifar10, find_batches
 from istbench.workloads.image_data.folders import find_image_files, find_root
-from istbench.workloads.image_data.sources import DecodedImages, Images
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.images import ImageClassifier
+from istbench.workloads.images import DecodedImages, ImageClassifier, Images
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.prepared import Sourced, named_errors

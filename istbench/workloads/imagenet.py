@@ -13,8 +13,7 @@ from istbench.base.options.options import option
 from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
 from istbench.workloads.image_data.build import LARGEST_DECODED, open_classes, prepare_decoded, prepare_listed
 from istbench.workloads.image_data.folders import find_image_files
-from istbench.workloads.image_data.sources import DecodedImages, FileImages, Images, Noise
-from istbench.workloads.images import ImageClassifier
+from istbench.workloads.images import DecodedImages, FileImages, ImageClassifier, Images, Noise
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 

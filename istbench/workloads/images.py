@@ -1,15 +1,180 @@
-"""The base class of image classifiers: batches from any source."""
+"""The base class of image classifiers; batches of decoded images, of files decoded for each batch, or of noise."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from istbench.base.errors import UserError, printable
 from istbench.workloads.base import Batch, DataSource, opened
 from istbench.workloads.classifier import Classifier
-from istbench.workloads.image_data.sources import Images
+from istbench.workloads.image_data.build import DecodedSummary, ListedSummary, open_decoded, open_listed
+from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file
+from istbench.workloads.prepared import Labelled, open_summary
+
+_TEST_PIXELS = 2**20  # pixels of a test batch
+_MEAN = np.array([0.485, 0.456, 0.406], np.float32) * 255  # of ImageNet's pixels, as for torchvision's models
+_DEVIATION = np.array([0.229, 0.224, 0.225], np.float32) * 255
+
+
+class Images(ABC):
+    """Labelled images of both splits; `test` is None if it stays closed.
+
+    Attributes:
+        labels: of the training images, int64 [n].
+    """
+
+    def __init__(self, train: Labelled, test: Labelled | None, test_batch: int) -> None:
+        self._train, self._test, self._test_batch = train, test, test_batch
+        self.labels = torch.tensor(train.labels)
+
+    @abstractmethod
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Training images `indices`, augmented with `generator`: float32 [b, 3, h, w] and int64 [b]."""
+
+    def plain_batch(self, indices: Tensor) -> Batch:
+        """Training images `indices` without augmentation."""
+        return self._plain(self._train, indices.numpy())
+
+    def test_batches(self) -> Iterator[Batch]:
+        """The test images in order, without augmentation."""
+        test = opened(self._test)
+        for first in range(0, len(test), self._test_batch):
+            yield self._plain(test, np.arange(first, min(first + self._test_batch, len(test))))
+
+    def _plain(self, split: Labelled, chosen: np.ndarray) -> Batch:
+        return self._pixels(split, chosen), torch.from_numpy(split.labels[chosen])
+
+    @abstractmethod
+    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
+        """Images `chosen` (int64 [b]) without augmentation: float32 [b, 3, h, w]."""
+
+
+class DecodedImages(Images):
+    """Images of up to 64 pixels, mapped from a prepared directory. All processes of a machine share the memory.
+
+    Training pads them before a random crop by an eighth of the side, 4 pixels for 32, and mirrors half of them.
+
+    Raises:
+        UserError: if the directory is missing or damaged.
+    """
+
+    def __init__(self, directory: Path, *, with_test: bool) -> None:
+        summary = open_summary(directory, DecodedSummary)
+        test = open_decoded(directory, summary, "test") if with_test else None
+        super().__init__(open_decoded(directory, summary, "train"), test, _test_batch(summary.resolution))
+        self._mean = np.array(summary.mean, np.float32)
+        self._deviation = np.array(summary.deviation, np.float32)
+        self._padding = summary.resolution // 8
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        images = cropped_and_mirrored(self._train.samples[indices.numpy()], self._padding, generator)
+        return normalised(images, self._mean, self._deviation), self.labels[indices]
+
+    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
+        return normalised(split.samples[chosen], self._mean, self._deviation)
+
+
+class FileImages(Images):
+    """Images decoded from their files for each batch, in as many threads as torch uses.
+
+    The shorter side is scaled to 8/7 of the resolution. Training uses a random square of the image and mirrors
+    half of them, tests use the middle.
+
+    Raises:
+        UserError: if the prepared directory is missing or damaged.
+    """
+
+    def __init__(self, directory: Path, resolution: int, *, with_test: bool) -> None:
+        summary = open_summary(directory, ListedSummary)
+        test = open_listed(directory, summary, "test") if with_test else None
+        super().__init__(open_listed(directory, summary, "train"), test, _test_batch(resolution))
+        self._resolution = resolution
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        count = len(indices)
+        places = torch.rand(count, 2, generator=generator).tolist()
+        mirrored = (torch.rand(count, generator=generator) < 0.5).numpy()
+        images = self._read(self._train, indices.numpy(), [(across, down) for across, down in places])
+        images[mirrored] = images[mirrored, :, :, ::-1]
+        return normalised(images, _MEAN, _DEVIATION), self.labels[indices]
+
+    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
+        return normalised(self._read(split, chosen, [(0.5, 0.5)] * len(chosen)), _MEAN, _DEVIATION)
+
+    def _read(self, split: Labelled, chosen: np.ndarray, places: list[tuple[float, float]]) -> np.ndarray:
+        """Squares of the images `chosen`, uint8 [b, 3, resolution, resolution]."""
+        side = self._resolution * 8 // 7
+
+        def read(item: tuple[int, tuple[float, float]]) -> np.ndarray:
+            path = split.samples[item[0]]
+            try:
+                return cropped(read_file(path), self._resolution, side, item[1])
+            except BrokenImage as why:  # it was not broken during the scan
+                raise UserError(
+                    f"{printable(str(path))} changed during the run: {why}; run the command again"
+                ) from None
+
+        # Read for each batch: a node sets its threads after `open`, and evaluates with another number of threads.
+        threads = torch.get_num_threads()
+        return np.stack(list(in_order(threads, read, zip(chosen.tolist(), places, strict=True), ahead=4)))
+
+
+class Noise(Images):
+    """Random pixels (float32) and classes in memory, for measurements of throughput; a little noise to test on."""
+
+    _TEST_BATCH = 8
+
+    def __init__(self, *, train: int, test: int, resolution: int, classes: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(count: int) -> Labelled:
+            images = torch.randn(count, 3, resolution, resolution, generator=generator)
+            return Labelled(images, torch.randint(classes, (count,), generator=generator).numpy())
+
+        super().__init__(draw(train), draw(test), self._TEST_BATCH)
+
+    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        return self.plain_batch(indices)
+
+    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
+        images: Tensor = split.samples[torch.from_numpy(chosen)]
+        return images
+
+
+def cropped_and_mirrored(images: np.ndarray, padding: int, generator: torch.Generator) -> np.ndarray:
+    """Pad each image with black, cut its size out at a random place, and mirror it with probability 1/2.
+
+    Args:
+        images: uint8 [b, 3, s, s]; not changed.
+        padding: pixels on every side.
+        generator: determines all random choices.
+    """
+    count, colours, side, _ = images.shape
+    padded = np.zeros((count, colours, side + 2 * padding, side + 2 * padding), np.uint8)
+    padded[:, :, padding : padding + side, padding : padding + side] = images
+    places = torch.randint(0, 2 * padding + 1, (2, count), generator=generator).numpy()
+    mirrored = (torch.rand(count, generator=generator) < 0.5).numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(2, 3))
+    cut = windows[np.arange(count), :, places[0], places[1]]
+    cut[mirrored] = cut[mirrored, :, :, ::-1]
+    return cut
+
+
+def normalised(images: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> Tensor:
+    """Images uint8 [b, 3, h, w] as float32: each colour minus `mean`, divided by `deviation` (float32 [3])."""
+    scaled = images.astype(np.float32, order="C")
+    scaled -= mean[:, None, None]
+    scaled *= (1 / deviation)[:, None, None]
+    return torch.from_numpy(scaled)
+
+
+def _test_batch(resolution: int) -> int:
+    return max(8, _TEST_PIXELS // resolution**2)
 
 
 class ImageClassifier(Classifier):

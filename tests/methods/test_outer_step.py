@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from istbench.methods.diloco import SmolStep
-from istbench.methods.outer_step import OuterOptions, OuterStep
+from istbench.methods.diloco import OuterOptions, OuterStep, SmolStep
 
 SIZES = (7, 3)
 

@@ -10,11 +10,11 @@ from image_files import folders, pixels
 
 from istbench.base.errors import UserError
 from istbench.studies.conformance.of_workloads import CHECKS
+from istbench.workloads import images
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.cifar10 import Cifar10, Cifar10Options
-from istbench.workloads.image_data import sources
-from istbench.workloads.image_data.sources import cropped_and_mirrored, normalised
 from istbench.workloads.imagenet import ImageNet, ImageNetOptions
+from istbench.workloads.images import cropped_and_mirrored, normalised
 
 WINDOWS = [(down, across) for down in range(5) for across in range(5)]
 
@@ -88,13 +88,13 @@ def test_files_are_decoded_by_as_many_threads_as_the_node_has_then(tmp_path, no_
     """A node is told its threads once its data is open, and evaluates by others than it trains by."""
     torch.set_num_threads(2)
     workload = small("files", tmp_path, no_progress)
-    in_order, asked = sources.in_order, list[int]()
+    in_order, asked = images.in_order, list[int]()
 
     def noted(threads, *work, **ahead):
         asked.append(threads)
         return in_order(threads, *work, **ahead)
 
-    monkeypatch.setattr(sources, "in_order", noted)
+    monkeypatch.setattr(images, "in_order", noted)
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1) as maker:  # of batches made ahead
         maker.submit(workload.train_batch, torch.tensor([0]), generator()).result()
