@@ -49,7 +49,7 @@ def metric_of(workload: Workload) -> Metric:
     return Metric(workload.metric, lower_is_better=workload.lower_is_better, unit=workload.unit)
 
 
-def blank_model(workload: Workload, *, data_known: bool) -> nn.Module:
+def blank_model(workload: Workload, *, data_known: bool = True) -> nn.Module:
     """Build the model on the meta device; `data_known` tells whether `prepare` or `open` came before.
 
     Raises:

@@ -14,6 +14,7 @@ from istbench.methods.dealt_groups import check_groups, compare_groups, dealt_gr
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.streaming_ist import StreamingSubnetTraining
 from istbench.node.registry import build_method, build_workload
+from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.discovery import discover_groups
 from istbench.workloads.neuron_groups.groups import Slot
 from istbench.workloads.neuron_groups.layout import layout_of
@@ -24,8 +25,7 @@ VGG12 = {"model": "vgg12", "width": 2, "resolution": 32}
 
 def selected(workload, options, deal):
     built = build_workload(workload, options)
-    with torch.device("meta"):
-        model = built.build_model()
+    model = blank_model(built)
     parsed = build_method("ist", {"deal": deal}).options
     IndependentSubnetTraining.check(parsed, model, built, 2)
     return [group.name for group in selected_groups(model, built.neuron_groups(model), parsed.deal)]
@@ -71,8 +71,7 @@ def test_the_image_networks_of_the_study_deal_their_last_layer_by_default(worklo
 
 def checked(method, options):
     workload = build_workload("toy", {})
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     built = build_method(method, options)
     built.check(built.options, model, workload, 2)
 
@@ -117,8 +116,7 @@ def test_options_that_cannot_be_are_refused(method, options, said):
 def test_widen_multiplies_the_units_of_late_or_of_all_groups(workload, options, late, all_dealt):
     def sizes(**more):
         built = build_workload(workload, {**options, **more})
-        with torch.device("meta"):
-            model = built.build_model()
+        model = blank_model(built)
         return {group.name: group.size for group in built.neuron_groups(model)}
 
     before, wider, widest = sizes(), sizes(widen=2), sizes(widen=2, widened="all")

@@ -14,6 +14,7 @@ from istbench.methods.footprint import PlannedNode, StepCost
 from istbench.methods.planned_mean import CHUNK, balanced_runs, message_bytes, part_lengths
 from istbench.methods.streaming_diloco import fragment_slices, layers_of
 from istbench.node.registry import build_method, build_workload
+from istbench.workloads.contract import blank_model
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5, 1, 1, 1), (1, 9, 1, 1, 4), (3, 3, 3, 3), (0, 0, 2)])
@@ -99,8 +100,7 @@ def test_a_planned_round_sends_the_least_bytes(delay, send, size):
     workload, nodes = build_workload("toy", {}), 4
     options = {"local_steps": 6, "fragments": 3, "delay": delay, "send": send}
     method = build_method("streaming_diloco", options, workload=workload)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     footprint = method.footprint(model, workload, nodes, 16)
     cost = StepCost(peak=None, batch=0, flops=None, uses=(), ready=())
     sent = []

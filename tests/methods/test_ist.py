@@ -10,6 +10,7 @@ from istbench.base.errors import UserError
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.subnet_share import SubnetShare, initial_rows, loaded_shards
 from istbench.node.registry import build_method, build_workload
+from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.layout import layout_of
 from istbench.workloads.neuron_groups.partition import home_partition
 from istbench.workloads.neuron_groups.structure import chain_groups
@@ -51,8 +52,7 @@ def test_streaming_that_cannot_be_is_refused(options, said):
 
 def test_layers_that_take_turns_need_a_wave_each():
     workload = build_workload("toy", {"layers": 2})
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     for local_steps, flight_steps, fits in ((4, 2, True), (3, 2, False), (2, 1, True)):
         method = build_method("streaming_ist", {"local_steps": local_steps, "flight_steps": flight_steps})
         if fits:
@@ -71,8 +71,7 @@ def test_home_shards_of_a_checkpoint_go_where_they_were_set_up():
 def test_on_one_node_nothing_waits_at_home():
     workload = build_workload("toy", {"layers": 2})
     method = build_method("ist", {"momentum": 0.9}, workload=workload)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     layout = layout_of(model, workload.neuron_groups(model))
     assert any(cut.needs_home for cut in layout.cut)
     fabric, partition = SimpleNamespace(rank=0, world_size=1, device="cpu"), home_partition(layout.groups, 1)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
@@ -14,6 +13,7 @@ from istbench.methods.footprint import PlannedNode
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.step import step_cost
 from istbench.studies.conformance.training import set_up, train
+from istbench.workloads.contract import blank_model
 from istbench.workloads.toy import Toy, ToyOptions
 
 pytestmark = pytest.mark.processes
@@ -81,8 +81,7 @@ def posted():
 def planned(name, method, options, nodes):
     """Bytes of each operation of node 0 in a planned round."""
     workload = workload_of(name)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     footprint = build_method(method, options, workload=workload).footprint(model, workload, nodes, 16)
     cost = step_cost(footprint.model, workload, 16, copied=footprint.gradients_copied)
     node = PlannedNode(0, nodes, cost, 1.0)
@@ -126,8 +125,7 @@ def test_compression_sends_half_or_the_factors(posted):
 
 def test_a_plan_counts_the_memory_of_compression_and_says_what_it_leaves_out():
     workload = build_workload("toy", WIDE)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
 
     def planned(method, options):
         return build_method(method, options, workload=workload).footprint(model, workload, 2, 16)

@@ -1,21 +1,20 @@
 """What methods of a wide softmax refuse, and how they cut a model: without processes."""
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.base.errors import UserError
 from istbench.methods.cut_model import even_cut
 from istbench.node.registry import build_method, build_workload
+from istbench.workloads.contract import blank_model
 
 WIDE = ("model_parallel", "sampled_softmax", "dslide")
 
 
 def check(method, options=None, *, workload="amazon670k", nodes=2, **sizes):
     built = build_workload(workload, sizes)
-    with torch.device("meta"):
-        model = built.build_model()
+    model = blank_model(built)
     method = build_method(method, options or {}, workload=built)
     method.check(method.options, model, built, nodes)
     return method.footprint(model, built, nodes, 32)

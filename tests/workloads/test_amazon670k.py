@@ -11,6 +11,7 @@ from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.studies.conformance.of_workloads import CHECKS
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.contract import blank_model
 from istbench.workloads.extreme_data.files import find_files
 from istbench.workloads.extreme_data.synthetic import MadeUp
 
@@ -259,8 +260,7 @@ def test_synthetic_labels_have_a_long_tail():
 def test_the_synthetic_points_can_be_learnt(tmp_path, no_progress):
     workload = Amazon670k(Amazon670kOptions(hidden=32, points=2_000, features=500, labels=100, block=64))
     workload.open(workload.prepare(None, tmp_path, no_progress))
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     model = materialise(model, workload, 0, torch.device("cpu"))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(150):

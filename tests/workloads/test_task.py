@@ -13,7 +13,7 @@ from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
 from istbench.workloads.batches import ShardedBatches
-from istbench.workloads.contract import checked_metrics
+from istbench.workloads.contract import blank_model, checked_metrics
 from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
 from istbench.workloads.neuron_groups.partition import partition_units
 
@@ -67,8 +67,7 @@ def refusal(make, *args, **kwargs):
 
 
 def built(workload, seed=0):
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     return materialise(model, workload, seed, torch.device("cpu"))
 
 
@@ -104,8 +103,7 @@ def test_one_seed_gives_the_model_of_the_users_constructors(task):
         assert torch.equal(value, other.state_dict()[name])
     assert not torch.equal(one[0].weight, another[0].weight)
     rows = torch.tensor([4, 1])
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     assert torch.equal(workload.initial_rows(model, "0.weight", rows, 0), one[0].weight[rows])
     workload.task_model.release()
     assert torch.equal(workload.initial_rows(model, "3.bias", None, 1), another[3].bias)
@@ -170,8 +168,7 @@ NEEDS_VALUES = """
 def test_a_model_whose_constructor_needs_values_is_built_on_the_cpu(task):
     body = "    return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))\n"
     workload = task(body, NEEDS_VALUES)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     assert all(parameter.is_meta for parameter in model.parameters())
     assert not model.by.is_meta  # no parameter: it keeps its values
     workload.try_out()
@@ -325,8 +322,7 @@ def test_neuron_groups_are_places_by_name(task):
     with torch.device("meta"):
         (group,) = workload.neuron_groups(workload.build_model())
     assert (group.name, group.size, len(group.slots)) == ("hidden", 6, 7)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     units = partition_units([group], 2, seed=0, round_index=0)
     assert build_subnet(model, [group], units, 0, torch.device("cpu"))[1].running_var.shape == (3,)
     whole = workload.initial_buffer(model, "1.running_var")
@@ -347,8 +343,7 @@ class Dividing(nn.Module):
 
 def test_units_that_divide_by_their_own_parameter_are_dealt_but_do_not_stream(task):
     workload = task(NET, "Dividing()", more=DIVIDING)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     (group,) = workload.neuron_groups(model)
     assert {slot.tensor for slot in group.slots} == {"up.weight", "up.bias", "scale", "down.weight"}
     ist, streaming = (build_method(name, {"local_steps": 4}) for name in ("ist", "streaming_ist"))
@@ -358,8 +353,7 @@ def test_units_that_divide_by_their_own_parameter_are_dealt_but_do_not_stream(ta
     ):
         streaming.check(streaming.options, model, workload, 2)
     plain = task(NET, "nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))")
-    with torch.device("meta"):
-        model = plain.build_model()
+    model = blank_model(plain)
     streaming.check(streaming.options, model, plain, 2)
 
 
@@ -599,8 +593,7 @@ def test_a_loss_may_rely_on_the_batch_size(task):
 
 def test_written_groups_are_proved_once(task, monkeypatch):
     workload = task(NET, "trained()", more=GROUPS)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     groups = workload.neuron_groups(model)
     assert workload.prove_groups(groups) == ""
     monkeypatch.setattr(workload.task_model, "built", None)

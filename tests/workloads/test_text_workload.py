@@ -11,7 +11,7 @@ from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.node.registry import build_method, build_workload
 from istbench.studies.conformance import of_workloads
-from istbench.workloads.contract import checked_source
+from istbench.workloads.contract import blank_model, checked_source
 from istbench.workloads.text import Text, TextOptions
 from istbench.workloads.text_data.build import TextFiles, find_text
 
@@ -96,8 +96,7 @@ def test_long_tests_come_in_several_batches(tmp_path):
 
 @torch.no_grad()
 def test_the_metric_is_the_mean_loss_of_a_symbol(words):
-    with torch.device("meta"):
-        model = words.build_model()
+    model = blank_model(words)
     model = materialise(model, words, 0, torch.device("cpu")).eval()
     losses = []
     for symbols, following in words.test_batches():

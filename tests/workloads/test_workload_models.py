@@ -6,6 +6,7 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.node.registry import build_workload
+from istbench.workloads.contract import blank_model
 from istbench.workloads.initialise import initial_rows, initializers
 from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.speech import Speech, SpeechOptions
@@ -26,8 +27,7 @@ def workload(request):
 
 
 def meta_model(workload):
-    with torch.device("meta"):
-        return workload.build_model()
+    return blank_model(workload)
 
 
 def random_model(workload):

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.contract import blank_model
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork
 from istbench.workloads.neuron_groups.groups import permute_units
@@ -106,8 +107,7 @@ def test_permuting_hidden_units_leaves_the_function_unchanged():
 
 def test_rows_start_as_in_the_full_model():
     workload = Amazon670k(Amazon670kOptions(hidden=HIDDEN, features=300, labels=200))
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     for name, parameter in model.named_parameters():
         whole = workload.initial_rows(model, name, None, 1)
         assert whole.shape == parameter.shape
