@@ -44,13 +44,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         fingerprint: a hash of all training and test data.
         train, test: samples of each split.
-        bytes: sizes of the files.
+        bytes: sizes of the arrays; `prepared` fills them in.
     """
 
     fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     train: Count
     test: Count
-    bytes: dict[str, Natural]
+    bytes: dict[str, Natural] = {}
 
 
 S = TypeVar("S", bound=Summary)
@@ -122,7 +122,7 @@ def source_of(
     )
 
 
-def sizes(directory: Path) -> dict[str, int]:
+def _sizes(directory: Path) -> dict[str, int]:
     """The size of every array in `directory`."""
     return {path.name: path.stat().st_size for path in sorted(directory.glob("*.npy"))}
 
@@ -179,7 +179,7 @@ def _whole(directory: Path, content: type[S], open_split: Callable[[Path, S, str
     try:
         summary = _read_summary(directory, content)
         counts = tuple(len(open_split(directory, summary, split)) for split in SPLITS)
-        return summary if (summary.bytes, summary.train, summary.test) == (sizes(directory), *counts) else None
+        return summary if (summary.bytes, summary.train, summary.test) == (_sizes(directory), *counts) else None
     except (UserError, OSError):
         return None
 
@@ -190,7 +190,7 @@ def _make(final: Path, make: Callable[[Path], S]) -> S:
         _remove(left_over)
     partial.mkdir()
     try:
-        summary = make(partial)
+        summary = msgspec.structs.replace(make(partial), bytes=_sizes(partial))
         (partial / _SUMMARY).write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1))
         sync(partial / _SUMMARY)
         partial.rename(final)

@@ -137,13 +137,13 @@ class ServedModel:
     def state_dict(self) -> dict[str, Any]:
         """The model, and the optimizer state of the slices that this node serves."""
         self.drain()
-        return {"model": self.model.state_dict(), "served": self._server.state_dict()}
+        return {"model": self.model.state_dict(), "served": self._server.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drain()
         self.model.load_state_dict(state["model"])
         self._memory.reload()
-        self._server.load_state_dict(state["served"])
+        self._server.optimizer.load_state_dict(state["served"])
 
     # Messages. The key of a gradient is twice the index of its slice; the key of new values is one more.
 

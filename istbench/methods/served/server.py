@@ -25,6 +25,9 @@ class Build(Protocol):
 class SliceServer:
     """Takes in the gradients of this node's slices, updates a slice when it is complete, and sends its values.
 
+    Attributes:
+        optimizer: updates the slices, and knows whose gradients are missing.
+
     Args:
         reply: sends the values of a slice to peers; empty if they did not change.
         updated: records that slice `index` of this node's own model has its new values; returns whether its
@@ -53,7 +56,7 @@ class SliceServer:
             index: build([values[index]], part_of=parameters.tensors[slice.parameter])
             for index, slice in self._slices.items()
         }
-        self._optimizer = SliceOptimizer(values, optimizers, fabric.world_size)
+        self.optimizer = SliceOptimizer(values, optimizers, fabric.world_size)
         self._incoming = {
             (peer, index): memory.empty(slice) for peer in self._peers for index, slice in self._slices.items()
         }
@@ -79,34 +82,23 @@ class SliceServer:
         Call it under the transport's lock. No update runs without this gradient, and the next gradient comes only
         after that update.
         """
-        self._optimizer.set_rate(index, rate)
+        self.optimizer.set_rate(index, rate)
         self._contribute(index, self._rank, gradient)
 
-    def missing(self, index: int) -> set[int]:
-        """The nodes whose gradients of slice `index` are missing."""
-        return self._optimizer.missing(index)
-
     def _contribute(self, index: int, rank: int, gradient: Tensor | None) -> None:
-        if self._optimizer.contribute(index, rank, gradient):
+        if self.optimizer.contribute(index, rank, gradient):
             self._transport.work([(self._order.of(index), partial(self._serve, index))])
 
     def _serve(self, index: int) -> None:
         """Update slice `index` and send its new values. Runs on the transport's own thread."""
         started = self._stopwatch()
-        changed = self._memory.update(self._slices[index], partial(self._optimizer.update, index))
+        changed = self._memory.update(self._slices[index], partial(self.optimizer.update, index))
         payload = self._outgoing[index] if changed else memoryview(b"")
         self._reply(self._peers, index, payload)
         self._record.updated(index, self._stopwatch() - started)
         with self._transport.lock:
             if self._updated(index):
                 self._transport.notify()
-
-    def state_dict(self) -> dict[str, object]:
-        """The state of the optimizer by slice."""
-        return self._optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
-        self._optimizer.load_state_dict(state)
 
 
 class SliceOptimizer:

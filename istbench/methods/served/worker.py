@@ -97,7 +97,7 @@ class NewValues:
         rank, peers = self._fabric.rank, set[int]()
         for slice in self._parameters.slices[number]:
             if not self._fresh[slice.index]:
-                peers |= self._server.missing(slice.index) if slice.server == rank else {slice.server}
+                peers |= self._server.optimizer.missing(slice.index) if slice.server == rank else {slice.server}
         return peers - {rank}
 
 

@@ -169,11 +169,11 @@ def _prepared(
         names = [f"{split}_{name}.npy" for split in SPLITS for name in KINDS]
         return PointsSummary(
             fingerprint=shared.fingerprint(directory, names, f"{features} {labels} {propensity}"),
-            **counts,
+            train=counts["train"],
+            test=counts["test"],
             features=features,
             labels=labels,
             propensity=propensity,
-            bytes=shared.sizes(directory),
         )
 
     return shared.prepared(cache, kind, VERSION, key, PointsSummary, make, _checked_split, progress)

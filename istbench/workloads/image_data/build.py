@@ -36,7 +36,6 @@ from istbench.workloads.prepared import (
     open_summary,
     prepared,
     require_room,
-    sizes,
     source_of,
     utf8_name,
 )
@@ -139,13 +138,13 @@ def prepared_decoded(
         return DecodedSummary(
             fingerprint=fingerprint(directory, names),
             classes=classes,
-            **counts,
+            train=counts["train"],
+            test=counts["test"],
             converted=converted,
             resized=resized,
             resolution=resolution,
             mean=mean,
             deviation=deviation,
-            bytes=sizes(directory),
         )
 
     key = {**key, "resolution": resolution}
@@ -248,7 +247,6 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
             test=tests,
             converted=scan.converted,
             root=root,
-            bytes=sizes(directory),
         )
 
     key = files.cache_key()

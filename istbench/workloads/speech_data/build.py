@@ -106,7 +106,6 @@ def prepared(
             train=len(train),
             test=len(test),
             converted=converted,
-            bytes=shared.sizes(directory),
         )
 
     def opened(directory: Path, summary: SpeechSummary, split: str) -> Labelled:

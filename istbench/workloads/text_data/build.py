@@ -231,7 +231,7 @@ def prepare_text(
             np.save(directory / f"{split}_symbols.npy", array)
             sync(directory / f"{split}_symbols.npy")
         progress("text read", 1, 1)
-        return msgspec.structs.replace(summary, bytes=shared.sizes(directory))
+        return summary
 
     made = shared.prepared(cache, "text", VERSION, key, TextSummary, make, open_split, progress)
     _unprepared.clear()
@@ -243,7 +243,7 @@ def _key(text: TextFiles, symbols: Symbols, test_percent: int) -> dict[str, Any]
 
 
 def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[Numbered, TextSummary]:
-    """The symbols of `text` and their summary, without the sizes of files."""
+    """The symbols of `text` and their summary."""
     decoded = symbols == "characters"
     whole = text.read(decoded=decoded)
     found = numbered(whole.codes(decoded=decoded), symbols, text.place, test_percent)
@@ -256,7 +256,6 @@ def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[Numbere
         vocabulary=found.vocabulary,
         kind=whole.kind,
         name=whole.name,
-        bytes={},
     )
 
 
@@ -285,13 +284,6 @@ def source_of(directory: Path, summary: TextSummary, *, unit: Symbols, train: in
             f"{summary.unknown:,} characters of the test text are not in the training text: one unknown symbol "
             "stands for them"
         )
-    return DataSource(
-        kind=summary.kind,
-        path=str(directory),
-        fingerprint=summary.fingerprint,
-        train=train,
-        test=test,
-        note="; ".join(notes),
-        name=f"{summary.name}, {summary.train + summary.test:,} {unit}",
-        unit="windows",
-    )
+    name, note = f"{summary.name}, {summary.train + summary.test:,} {unit}", "; ".join(notes)
+    source = shared.source_of(directory, summary, kind=summary.kind, name=name, unit="windows", note=note)
+    return msgspec.structs.replace(source, train=train, test=test)
