@@ -11,7 +11,7 @@ from istbench.base.options.numbers import Count, Seed, Units
 from istbench.base.options.options import option
 from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
 from istbench.workloads.image_data.build import open_classes, prepare_batches, prepare_decoded, prepare_textures
-from istbench.workloads.image_data.cifar_batches import CLASSES, SIDE, download_cifar10, find_batches
+from istbench.workloads.image_data.cifar_batches import CLASSES, PUBLISHED, SIDE, find_batches
 from istbench.workloads.image_data.folders import find_image_files, find_root
 from istbench.workloads.image_data.synthetic import Textures
 from istbench.workloads.images import DecodedImages, ImageClassifier, Images
@@ -55,6 +55,7 @@ class Cifar10(ImageClassifier, Sourced):
     epochs = 30
     width = "width"
     pixels = SIDE
+    published = PUBLISHED
 
     options: Cifar10Options
 
@@ -63,9 +64,6 @@ class Cifar10(ImageClassifier, Sourced):
         self._classes = len(CLASSES)
 
     # Data.
-
-    def _download(self, folder: Path, progress: Progress) -> Path:
-        return download_cifar10(folder, progress)
 
     def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
         if data is not None:

@@ -319,6 +319,7 @@ class Sourced(Workload):
     """A workload of given or downloaded data, which makes synthetic data without them."""
 
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
+    published: ClassVar["Download"]
 
     def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
         """The data in directory `data`, the downloaded data in `cache`, or synthetic data.
@@ -342,9 +343,9 @@ class Sourced(Workload):
         real = self._download(folder, progress) if source == "download" else None
         return self._prepared(real, folder, progress)
 
-    @abstractmethod
     def _download(self, folder: Path, progress: Progress) -> Path:
         """Download the data to `folder` unless it is there; returns its directory."""
+        return download(self.published, folder, progress)
 
     @abstractmethod
     def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
@@ -361,23 +362,26 @@ def downloaded(folder: Path) -> Path | None:
     return complete if complete.is_dir() else None
 
 
-def download(
-    folder: Path,
-    name: str,
-    fetch: Callable[[Path], None],
-    *,
-    extracted: str,
-    task: str,
-    way_out: str,
-    progress: Progress,
-) -> Path:
-    """Download and extract the data set `name` under `folder` unless it is there; returns its directory.
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """A published data set.
+
+    Attributes:
+        name: for readers. size: of the archive, such as "170 MB". archive: its name.
+        fetch: downloads the archive into a directory, checks it, and extracts it there as the folder `extracted`.
+    """
+
+    name: str
+    size: str
+    archive: str
+    extracted: str
+    fetch: Callable[[Path], None]
+
+
+def download(data_set: Download, folder: Path, progress: Progress) -> Path:
+    """Download and extract `data_set` under `folder` unless it is there; returns its directory.
 
     After an interruption, `fetch` continues with its earlier archive and extracts it again.
-
-    Args:
-        fetch: downloads an archive into a directory and extracts it there, as a folder of the name `extracted`.
-        task: text for `progress`. way_out: end of the error message.
 
     Raises:
         UserError: if the network fails, the archive is not the published one, or the disk is full.
@@ -385,6 +389,7 @@ def download(
     complete = downloaded(folder)
     if complete is not None:
         return complete
+    task = f"downloading {data_set.name} ({data_set.size})"
     progress(task, 0, 1)
     try:
         with locked(folder / ".original.lock", progress):
@@ -392,36 +397,36 @@ def download(
             if downloaded(folder) is None:
                 partial = folder / _PARTIAL
                 partial.mkdir(exist_ok=True)
-                shutil.rmtree(partial / extracted, ignore_errors=True)  # an interruption may have left a part
-                fetch(partial)
+                shutil.rmtree(partial / data_set.extracted, ignore_errors=True)  # of an interruption
+                data_set.fetch(partial)
                 for archive in partial.glob("*.tar.gz"):
                     archive.unlink()
                 partial.rename(folder / _COMPLETE)
     except (OSError, EOFError, RuntimeError, HTTPException, tarfile.TarError) as error:
-        raise UserError(f"{name} could not be downloaded to {folder}: {_reason(error)}; {way_out}") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{data_set.name} could not be downloaded to {folder}: {reason}; download {data_set.archive} by other "
+            "means, extract it and give the folder with --data DIR"
+        ) from None
     progress(task, 1, 1)
     return folder / _COMPLETE
 
 
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def files_digest(root: Path, paths: Sequence[Path], marks: np.ndarray, what: str) -> str:
+def files_digest(root: Path, paths: Sequence[Path], what: str, marks: np.ndarray | None = None) -> str:
     """A hash of the files' names under `root`, sizes, times and integer `marks`, to detect changes.
 
     `what` names the expected kind of file in errors.
 
     Raises:
-        UserError: naming the first path that is not a regular file.
-        OSError: if a file is missing.
+        UserError: naming the first path that is missing or not a regular file.
     """
     digest = hashlib.sha256()
-    for path, mark in zip(paths, marks, strict=True):
-        found = path.stat()
-        require_regular(path, found, what)
-        line = f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns} {int(mark)}\n"
-        digest.update(os.fsencode(line))
+    with named_errors(str(root)):
+        for path, mark in zip(paths, [0] * len(paths) if marks is None else marks.tolist(), strict=True):
+            found = path.stat()
+            require_regular(path, found, what)
+            line = f"{path.relative_to(root)} {found.st_size} {found.st_mtime_ns} {int(mark)}\n"
+            digest.update(os.fsencode(line))
     return digest.hexdigest()
 
 

@@ -25,7 +25,7 @@ from istbench.workloads.speech_data.build import (
     prepare_synthetic,
 )
 from istbench.workloads.speech_data.features import FEATURES
-from istbench.workloads.speech_data.recordings import download_speech_commands
+from istbench.workloads.speech_data.recordings import PUBLISHED
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD, Corpus
 from istbench.workloads.speech_data.words import WORDS
 
@@ -54,6 +54,7 @@ class Speech(Classifier, Sourced):
     batch_size = 128
     epochs = 20
     width = "hidden"
+    published = PUBLISHED
 
     options: SpeechOptions
 
@@ -64,9 +65,6 @@ class Speech(Classifier, Sourced):
         self._mean = np.zeros(FEATURES, np.float32)
 
     # Data.
-
-    def _download(self, folder: Path, progress: Progress) -> Path:
-        return download_speech_commands(folder, progress)
 
     def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
         if data is not None:

@@ -62,9 +62,7 @@ class RepositoryFiles:
         Raises:
             UserError: naming a file that cannot be read.
         """
-        paths = list(self.files.values())
-        with named_errors(str(self.root)):
-            digest = files_digest(self.root, paths, np.zeros(len(paths), np.int64), "repository text")
+        digest = files_digest(self.root, list(self.files.values()), "repository text")
         return {"files": digest, "as": list(self.files)}
 
     @property

@@ -1,6 +1,5 @@
 """CIFAR-10 in its official layouts, Python pickles or binary batches, and its download."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,8 @@ import numpy as np
 
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError, printable
-from istbench.workloads.base import Progress
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
-from istbench.workloads.prepared import download, named_errors
+from istbench.workloads.prepared import Download, files_digest
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = 60_000
@@ -22,9 +20,8 @@ _BATCH_IMAGES = 10_000
 _LARGEST = 2**26
 _FOLDERS = {"cifar-10-batches-py": "", "cifar-10-batches-bin": ".bin"}
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+_WHAT = "a batch of CIFAR-10"
 _WAY_OUT = "extract the archive again"
-_TASK = "downloading CIFAR-10 (170 MB)"
-_BY_HAND = "download cifar-10-python.tar.gz by other means, extract it and give the folder with --data DIR"
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,7 @@ class CifarBatches:
         Raises:
             UserError: naming a missing file.
         """
-        with named_errors("the batches"):
-            found = [(path.name, path.stat()) for path in self.paths]
-            lines = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in found)
-        return {"root": str(self.root), "files": hashlib.sha256(lines.encode()).hexdigest()}
+        return {"root": str(self.root), "files": files_digest(self.root, self.paths, _WHAT)}
 
     def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield images (uint8 [10000, 3, 32, 32]) and classes (int64 [10000]) of each file, without running code.
@@ -62,7 +56,7 @@ class CifarBatches:
             UserError: naming the first broken batch.
         """
         for path in self.paths:
-            content = read_bytes(path, "a batch of CIFAR-10", _LARGEST)
+            content = read_bytes(path, _WHAT, _LARGEST)
             images, labels = (_binary if self.suffix else _pickled)(path, content)
             if not ((labels >= 0) & (labels < len(CLASSES))).all():
                 raise _unfit(path, f"it has classes outside 0 to {len(CLASSES) - 1}")
@@ -134,21 +128,16 @@ def _unfit(path: Path, why: str) -> UserError:
     return UserError(f"{printable(str(path))}: not a batch of CIFAR-10: {printable(why)[:200]}; {_WAY_OUT}")
 
 
-def download_cifar10(folder: Path, progress: Progress) -> Path:
-    """Download CIFAR-10 (170 MB) and extract it under `folder` unless it is there; returns its directory.
-
-    torchvision downloads the archive and checks its md5.
-
-    Raises:
-        UserError: if the network fails, the archive is not the published one, or the disk is full.
-    """
-    return download(
-        folder, "CIFAR-10", _fetch_archive, extracted="cifar-10-batches-py", task=_TASK, way_out=_BY_HAND,
-        progress=progress,
-    )  # fmt: skip
-
-
-def _fetch_archive(partial: Path) -> None:
+def _fetch_archive(partial: Path) -> None:  # torchvision checks its md5
     from torchvision.datasets import CIFAR10
 
     CIFAR10(partial, download=True)
+
+
+PUBLISHED = Download(
+    name="CIFAR-10",
+    size="170 MB",
+    archive="cifar-10-python.tar.gz",
+    extracted="cifar-10-batches-py",
+    fetch=_fetch_archive,
+)

@@ -47,9 +47,8 @@ class ImageFiles:
         Raises:
             UserError: naming the first path that is not a file.
         """
-        with named_errors("the images"):
-            marks = 2 * self.labels + self.is_test
-            return {"root": str(self.root), "files": files_digest(self.root, self.paths, marks, "an image")}
+        marks = 2 * self.labels + self.is_test
+        return {"root": str(self.root), "files": files_digest(self.root, self.paths, "an image", marks)}
 
 
 def find_image_files(data: Path) -> ImageFiles:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from istbench.base.errors import UserError, printable
-from istbench.workloads.base import Progress
-from istbench.workloads.prepared import download, files_digest, listed, named_errors, utf8_name, visible
+from istbench.workloads.prepared import Download, files_digest, listed, named_errors, utf8_name, visible
 from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, MOST_WORDS, WORDS
 
@@ -75,8 +74,6 @@ _OTHER_SOUNDS = (".aac", ".aif", ".aiff", ".au", ".caf", ".m4a", ".mp3", ".mp4",
 _DEPTH = 3
 _READERS = 4
 _LONGEST_SHOWN = 100
-_TASK = "downloading Speech Commands v0.02 (2.3 GB)"
-_WAY_OUT = "download speech_commands_v0.02.tar.gz by other means, extract it and give the folder with --data DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +113,7 @@ class Recordings:
         Raises:
             UserError: naming the first path that is not a file.
         """
-        with named_errors(_WHAT):
-            digest = files_digest(self.root, self.paths, self.is_test, "WAV")
-        return {"root": str(self.root), "files": digest}
+        return {"root": str(self.root), "files": files_digest(self.root, self.paths, "WAV", self.is_test)}
 
     def chunks(self, size: int) -> Iterator[list[Clip]]:
         """Yield all clips in order, at most `size` at a time.
@@ -216,22 +211,16 @@ def _unfit(data: Path, what: str) -> UserError:
     return UserError(printable(f"{data}: {what}; {_EXPECTED}"))
 
 
-def download_speech_commands(folder: Path, progress: Progress) -> Path:
-    """Download Speech Commands v0.02 (2.3 GB) and extract it under `folder` unless it is there.
-
-    torchaudio downloads the archive and checks its sha256. Returns the extracted directory, which exists only if it
-    is complete.
-
-    Raises:
-        UserError: if the network fails, the archive is not the published one, or the disk is full.
-    """
-    return download(
-        folder, "Speech Commands", _fetch_archive, extracted="SpeechCommands", task=_TASK, way_out=_WAY_OUT,
-        progress=progress,
-    )  # fmt: skip
-
-
-def _fetch_archive(partial: Path) -> None:
+def _fetch_archive(partial: Path) -> None:  # torchaudio checks its sha256
     from torchaudio.datasets import SPEECHCOMMANDS
 
     SPEECHCOMMANDS(partial, download=True)
+
+
+PUBLISHED = Download(
+    name="Speech Commands v0.02",
+    size="2.3 GB",
+    archive="speech_commands_v0.02.tar.gz",
+    extracted="SpeechCommands",
+    fetch=_fetch_archive,
+)

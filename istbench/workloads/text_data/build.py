@@ -46,10 +46,8 @@ class TextFiles:
         """
         if not self.files:
             return {"help": hashlib.sha256(_help().encode()).hexdigest()}
-        with named_errors(self.place):
-            root = self.files[0].parent
-            digest = files_digest(root, self.files, np.zeros(len(self.files), np.int64), "a text")
-        return {"root": str(root.resolve()), "files": digest}
+        root = self.files[0].parent
+        return {"root": str(root.resolve()), "files": files_digest(root, self.files, "a text")}
 
     def read(self, *, decoded: bool) -> "WholeText":
         """Read all files, joined. A newline separates files that do not end in one.
