@@ -15,7 +15,7 @@ from istbench.methods.subnets.exchange import (
     write_blocks,
 )
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, named_tensors
-from istbench.workloads.neuron_groups.layout import layout_of, select, subnet_index, write
+from istbench.workloads.neuron_groups.layout import layout_of, product_shape, select, subnet_index, write
 from istbench.workloads.neuron_groups.partition import Deals, home_partition
 
 
@@ -63,6 +63,27 @@ def _recurrent():
 MODELS = {"mlp": _mlp, "cnn": _cnn, "attention": _attention, "recurrent": _recurrent}
 
 
+def holdings_of(node, layout, full, partition, home):
+    """What `node` holds of the `full` tensors, two planes of each by name."""
+    subnet, shards = {}, {}
+    for cut in layout.cut:
+        subnet[cut.name] = [select(p, cut.axes, subnet_index(cut, partition, node)) for p in full[cut.name]]
+        if cut.needs_home:
+            rows = subnet_index(cut, home, node)[:1]
+            shards[cut.name] = [select(p, cut.axes[:1], rows) for p in full[cut.name]]
+    return Holdings(subnet, shards)
+
+
+def holders(cut, partition, home, world_size):
+    """Per entry of a tensor, the node that holds its value."""
+    full = torch.empty(cut.shape)
+    for axes, parts in ((cut.axes[:1], home), (cut.axes, partition)):
+        for node in range(world_size):
+            index = subnet_index(cut, parts, node)[: len(axes)]
+            write(full, axes, index, torch.full(product_shape(cut.shape, axes, index), float(node)))
+    return full
+
+
 class Cluster:
     """n nodes' holdings side by side in one process, two planes of every tensor."""
 
@@ -76,14 +97,7 @@ class Cluster:
         self.nodes = [self._holdings(node) for node in range(world_size)]
 
     def _holdings(self, node):
-        subnet, home = {}, {}
-        for cut in self.layout.cut:
-            planes = self.full[cut.name]
-            subnet[cut.name] = [select(p, cut.axes, subnet_index(cut, self.partition, node)) for p in planes]
-            if cut.needs_home:
-                rows = subnet_index(cut, self.home, node)[:1]
-                home[cut.name] = [select(p, cut.axes[:1], rows) for p in planes]
-        return Holdings(subnet, home)
+        return holdings_of(node, self.layout, self.full, self.partition, self.home)
 
     def meet(self):
         """Leads take the means; returns the values sent."""
@@ -111,18 +125,9 @@ class Cluster:
         self.partition = new
         return [[wire[a][b].numel() for b in nodes] for a in nodes]
 
-    def holder_of_entries(self, name):
-        """Per entry of a tensor, the node that holds its current value."""
-        cut = next(cut for cut in self.layout.cut if cut.name == name)
-        full = torch.empty(cut.shape, dtype=torch.int64)
-        for partition, axes in ((self.home, cut.axes[:1]), (self.partition, cut.axes)):
-            for node in range(self.world_size):
-                index = subnet_index(cut, partition, node)
-                where = [torch.arange(length) for length in cut.shape]
-                for axis, wanted in zip(axes, index, strict=False):
-                    where[axis.dim] = wanted
-                full[torch.meshgrid(*where, indexing="ij")] = node
-        return full
+    def holders(self):
+        """By tensor, the node that holds the current value of each entry."""
+        return {cut.name: holders(cut, self.partition, self.home, self.world_size) for cut in self.layout.cut}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -150,10 +155,7 @@ def test_trained_values_arrive_wherever_they_are_needed(world_size):
                 index = subnet_index(cut, cluster.partition, node)
                 for mine, full in zip(cluster.nodes[node].subnet[cut.name], cluster.full[cut.name], strict=True):
                     mine += round_index
-                    where = [torch.arange(length) for length in cut.shape]
-                    for axis, wanted in zip(cut.axes, index, strict=True):
-                        where[axis.dim] = wanted
-                    full[torch.meshgrid(*where, indexing="ij")] += round_index
+                    write(full, cut.axes, index, select(full, cut.axes, index) + round_index)
         cluster.repartition()
         for node in range(world_size):
             for tensor, planes in cluster._holdings(node).subnet.items():
@@ -165,9 +167,7 @@ def test_only_what_changes_its_holder_is_sent_and_that_once(name):
     torch.manual_seed(0)
     cluster = Cluster(*MODELS[name](), 3)
     for _ in range(3):
-        before = {cut.name: cluster.holder_of_entries(cut.name) for cut in cluster.layout.cut}
-        sent = cluster.repartition()
-        after = {cut.name: cluster.holder_of_entries(cut.name) for cut in cluster.layout.cut}
+        before, sent, after = cluster.holders(), cluster.repartition(), cluster.holders()
         least = sum(int((before[name] != after[name]).sum()) for name in before) * 2  # two planes
         assert sum(sent[a][b] for a in range(3) for b in range(3) if a != b) == least
 
@@ -179,10 +179,9 @@ def owners_of(cluster, partition, cut):
     """[nodes, *shape of the tensor]: whether each node owns each entry."""
     owners = torch.zeros(cluster.world_size, *cut.shape, dtype=torch.bool)
     for node in range(cluster.world_size):
-        where = [torch.arange(length) for length in cut.shape]
-        for axis, wanted in zip(cut.axes, subnet_index(cut, partition, node), strict=True):
-            where[axis.dim] = wanted
-        owners[node][torch.meshgrid(*where, indexing="ij")] = True
+        index = subnet_index(cut, partition, node)
+        own = torch.ones(product_shape(cut.shape, cut.axes, index), dtype=torch.bool)
+        write(owners[node], cut.axes, index, own)
     return owners
 
 

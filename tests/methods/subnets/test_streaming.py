@@ -4,13 +4,13 @@ from itertools import permutations
 
 import pytest
 import torch
-from test_exchange import _attention, _cnn, _mlp, _recurrent
+from test_exchange import _attention, _cnn, _mlp, _recurrent, holders, holdings_of
 from torch import nn
 
-from istbench.methods.subnets.exchange import Holdings, count_values, gather_blocks, values_of_blocks, write_blocks
+from istbench.methods.subnets.exchange import count_values, gather_blocks, values_of_blocks, write_blocks
 from istbench.methods.subnets.streaming import Flights, Timetable, turns_of
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, named_tensors
-from istbench.workloads.neuron_groups.layout import layout_of, product_shape, select, subnet_index, write
+from istbench.workloads.neuron_groups.layout import layout_of, subnet_index, write
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units
 
 MODELS = {"mlp": _mlp, "cnn": _cnn, "attention": _attention}
@@ -113,14 +113,7 @@ class Nodes:
         self.flights, self.wire = None, []
 
     def _cut(self, node):
-        subnet, home = {}, {}
-        for cut in self.layout.cut:
-            index = subnet_index(cut, self.partition, node)
-            subnet[cut.name] = [select(plane, cut.axes, index) for plane in self.full[cut.name]]
-            if cut.needs_home:
-                rows = subnet_index(cut, self.home, node)[:1]
-                home[cut.name] = [select(plane, cut.axes[:1], rows) for plane in self.full[cut.name]]
-        return Holdings(subnet, home)
+        return holdings_of(node, self.layout, self.full, self.partition, self.home)
 
     def leave(self, round_index, number):
         wave = self.table.wave(self.partition, round_index, number)
@@ -204,16 +197,6 @@ def sent_over_least(deal, world_size, moving, rounds=3, waves=20):
             int((before[cut.name] != holders(cut, partition, home, world_size)).sum()) for cut in layout.cut
         )
     return sent / least
-
-
-def holders(cut, partition, home, world_size):
-    """Per entry of a tensor, the node that holds its value."""
-    full = torch.empty(cut.shape)
-    for axes, parts in ((cut.axes[:1], home), (cut.axes, partition)):
-        for node in range(world_size):
-            index = subnet_index(cut, parts, node)[: len(axes)]
-            write(full, axes, index, torch.full(product_shape(cut.shape, axes, index), float(node)))
-    return full
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

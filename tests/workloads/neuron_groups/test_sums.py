@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from test_discovery import Net
 from torch import nn
 from torch.nn import functional as F
 
@@ -94,34 +95,21 @@ def test_no_sum_of_a_network_with_batch_norm_is_scaled():
     assert [group.sums for group in plain] == [("3.weight",), ("7.weight",)]
 
 
-class OwnFactor(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        hidden = F.gelu(self.inner(x))
-        return self.outer(hidden * (8 / hidden.shape[-1]))
-
-
-class Bare(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(8, 3))
-
-    def forward(self, x):
-        return torch.tanh(x @ self.inner) @ self.outer
-
-
 def test_a_factor_in_the_code_of_the_model_is_proved_and_not_doubled():
-    model = OwnFactor()
+    def forward(net, x):
+        hidden = F.gelu(net.inner(x))
+        return net.outer(hidden * (8 / hidden.shape[-1]))
+
+    model = Net(forward, inner=nn.Linear(6, 8), outer=nn.Linear(8, 3))
     (group,) = found(model, *ROWS)
     assert (group.sums, group.scales_itself) == (("outer.weight",), True)
     assert not cut(model, group).outer._forward_pre_hooks
 
 
 def test_a_sum_without_a_layer_of_its_own_stays_as_it_is():
-    (group,) = found(Bare(), *ROWS)
+    inner, outer = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(8, 3))
+    model = Net(lambda net, x: torch.tanh(x @ net.inner) @ net.outer, inner=inner, outer=outer)
+    (group,) = found(model, *ROWS)
     assert (group.sums, group.scales_itself) == ((), False)
 
 
