@@ -196,9 +196,9 @@ def command(
         if lost:
             say(f"{write} leaves out {joined(lost)}: no trial has a result")
     if as_json:
-        from istbench.studies.tuning.record import record
+        from istbench.studies.tuning.table import tuning_record
 
-        click.echo(json.dumps(record(judgement, judge, plan.ranges, write), allow_nan=False))
+        click.echo(json.dumps(tuning_record(judgement, judge, plan.ranges, write), allow_nan=False))
     else:
         from istbench.report.output.terminal import print_tables
         from istbench.studies.tuning.table import tuning_answer, tuning_table

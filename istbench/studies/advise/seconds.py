@@ -13,7 +13,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Floats, round_ends
 from istbench.studies.advise.candidate import Candidate
-from istbench.studies.advise.power_law import FURTHEST
+from istbench.studies.advise.steps_to_target import FURTHEST
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace

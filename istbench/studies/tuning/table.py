@@ -1,12 +1,15 @@
-"""The table of a tuning: the best options of each method, its metric, and the spread of its trials."""
+"""A tuning as a table, a sentence and a JSON object: the best options of each method, its metric, its trials."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from istbench.base.options.options import option_text
 from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
 from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
-from istbench.results.metrics import level_text
+from istbench.results.metrics import Metric, level_text
 from istbench.results.stats import median
 from istbench.studies.tuning.judge import Contest, Judge, Judgement
 from istbench.studies.tuning.ranges import Range
@@ -206,3 +209,46 @@ def _edge_line(judgement: Judgement, ranges: Mapping[str, Sequence[Range]]) -> I
                 found[f"{own.method} {one.name}={option_text(value)}"] = None
     if found:
         yield Caution(f"At an end of its range: {', '.join(found)}. A wider --range may hold a better value.")
+
+
+def tuning_record(
+    judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequence[Range]], suite: Path | None
+) -> dict[str, Any]:
+    """The object that `istbench tune --json` prints; null for a diverged metric and for a missed target."""
+    header, metric = judgement.header, judgement.metric
+    return {
+        "workload": header.workload,
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
+        "judged_by": judge.words(metric.name, header.budget),
+        "target": judge.target,
+        "cluster": judge.cluster.name if judge.cluster is not None and judge.by_seconds else None,
+        "budget": header.budget,
+        "seed": header.seed,
+        "held_out": header.config.held_out or None,
+        "data_seen": header.data_source.seen,
+        "trials": len(judgement.contests[0].tried),
+        "ranges": {method: [dataclasses.asdict(own) for own in found] for method, found in ranges.items()},
+        "methods": [_contest(contest, metric) for contest in judgement.contests],
+        "suite": None if suite is None else str(suite),
+    }
+
+
+def _contest(contest: Contest, metric: Metric) -> dict[str, Any]:
+    return {
+        "method": contest.method,
+        "nodes": contest.nodes,
+        "best": None if contest.best is None else _tried_record(contest.best, metric),
+        "trials": [_tried_record(tried, metric) for tried in contest.tried],
+    }
+
+
+def _tried_record(tried: Tried, metric: Metric) -> dict[str, Any]:
+    return {
+        "number": tried.trial.number,
+        "options": tried.trial.typed_options,
+        "cell": tried.cell or None,
+        "failed": tried.failed,
+        metric.name: tried.value,
+        "seconds": tried.seconds,
+    }

@@ -11,9 +11,8 @@ from probes import ACCURACY, candidate, curve
 
 from istbench.results.metrics import Metric
 from istbench.studies.advise.candidate import Candidate
-from istbench.studies.advise.leader_fit import LeaderFit
 from istbench.studies.advise.signed_curve import SignedCurve
-from istbench.studies.advise.steps_to_target import TOO_FEW, judged, steps_to_target
+from istbench.studies.advise.steps_to_target import TOO_FEW, LeaderFit, judged, steps_to_target
 
 DRAWS = 400
 LOSS = Metric("loss", lower_is_better=True)
