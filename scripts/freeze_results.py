@@ -30,7 +30,6 @@ _HASH = re.compile(r"-[0-9a-f]{6}(?=-(over-(time|steps|traffic)|time-to-target))
 
 
 def main() -> None:
-    """Write the reference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)

@@ -39,7 +39,6 @@ _PLAIN = re.compile(rf"-n\d+({SCALED})?$")
 
 
 def main() -> None:
-    """Add the measurements and write all texts that follow from them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", help="results directory of `lab validate`")
     parser.add_argument("--into", type=Path, help="write into copies of the files in this directory instead")

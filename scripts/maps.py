@@ -35,7 +35,6 @@ SUITES = {"speech": "map-speech", "text": "text", "cifar10": "map-cifar10"}
 
 
 def main() -> None:
-    """Train what is missing, and write the maps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=SUITES)
     parser.add_argument("results", type=Path)

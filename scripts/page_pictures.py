@@ -33,7 +33,6 @@ _COLOURS = 128
 
 
 def main() -> None:
-    """Write the page and its pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)

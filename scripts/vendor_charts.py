@@ -33,7 +33,6 @@ class Library:
 
     @property
     def file(self) -> Path:
-        """The file in the repository."""
         return VENDOR / Path(self.path).name
 
     @property
@@ -65,7 +64,6 @@ LIBRARIES = (
 
 
 def main() -> int:
-    """Print the libraries, after fetching them if asked; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fetch", action="store_true", help="fetch them again")
     if parser.parse_args().fetch:

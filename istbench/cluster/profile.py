@@ -171,7 +171,6 @@ class ClusterProfile:
 
     @property
     def host_nodes(self) -> int:
-        """Nodes of a host."""
         return 1 if self.host is None else self.host.nodes
 
     def speeds_of(self, nodes: int) -> tuple[float, ...]:

@@ -56,12 +56,10 @@ class RecordedTensor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> int:
-        """The number of its values."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Bytes of its values."""
         return self.values * ITEM_BYTES[self.dtype]
 
 
@@ -142,7 +140,6 @@ class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradients."""
         return sum(parameter.bytes for parameter in self.parameters if parameter.trained)
 
 

@@ -93,7 +93,6 @@ class Numbers:
 
     @property
     def hosts(self) -> int:
-        """Hosts of the cluster."""
         return self.nodes // self.gpus_per_host
 
     @property

@@ -16,7 +16,6 @@ MACHINES = {"speech": "m5.2xlarge", "cifar10": "p3.2xlarge", "imagenet": "p3.2xl
 
 
 def main() -> None:
-    """Print the table."""
     seconds: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     nodes: dict[tuple[str, str], int] = {}
     for figure in read_rows(PUBLISHED / "figures.csv", Figure):

@@ -128,7 +128,6 @@ class Case:
         _write_whole(self.record, msgspec.json.encode(done))
 
     def advice(self) -> Advice:
-        """Its advice."""
         advice = load_advice(self.place)
         if advice is None:
             raise SystemExit(f"{self.place} has no advice; delete {self.record}")
@@ -136,7 +135,6 @@ class Case:
 
 
 def main() -> None:
-    """Advise, measure, and write the table after each step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("target", type=Path)
@@ -205,7 +203,6 @@ def _product(tasks: Iterable[str], networks: Iterable[str]) -> list[str]:
 
 
 def _link(place: Path, file: Path) -> None:
-    """Make `place` a link to `file`."""
     place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)
     place.symlink_to(file.resolve())

@@ -44,7 +44,6 @@ def measure(
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="2,4", help="numbers of nodes")
     parser.add_argument("--host-nodes", type=int, default=1, help="nodes of each host, whose values add up first")

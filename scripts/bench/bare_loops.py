@@ -89,7 +89,6 @@ ROUNDS: dict[str, Callable[[nn.Module], DiLoCo]] = {"diloco": DiLoCo, "sparseloc
 
 
 def main() -> None:
-    """Train and print seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="ddp", choices=["ddp", *ROUNDS])
     parser.add_argument("--local-steps", type=int, default=20, help="local steps of a round")

@@ -332,7 +332,6 @@ def ways(study: Study, kept: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Print a row for each change, and the count of each outcome."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="PATTERN", help="only rows that match this expression")
     parser.add_argument("--ways", action="store_true", help="also give the command under torchrun and as a job")

@@ -54,7 +54,6 @@ class Finished:
         self._work, self._finish = work, finish
 
     def wait(self) -> None:
-        """Wait and finish."""
         self._work.wait()
         self._finish()
 
@@ -125,7 +124,6 @@ Operation = Callable[[Any, Sequence[Tensor]], list[Any]]
 
 
 def gathering(way: Any, tensors: Sequence[Tensor]) -> list[Any]:
-    """Start an all-gather."""
     mine, parts, *_ = tensors
     return [way.all_gather_async(parts, mine, "gathering")]
 
@@ -137,7 +135,6 @@ def scattering(way: Any, tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def both(way: Any, tensors: Sequence[Tensor]) -> list[Any]:
-    """Start both."""
     return scattering(way, tensors) + gathering(way, tensors)
 
 
@@ -213,7 +210,6 @@ def compute(seconds: float) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="2,4", help="numbers of nodes")
     parser.add_argument("--bandwidth", default="100mbit,1gbit", help="bandwidths of the links; needs root")

@@ -75,7 +75,6 @@ def measure(fabric: Fabric, name: str, options: dict[str, str], steps: int, turn
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="fsdp,model_parallel,dslide", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--nodes", default="2,4", help="numbers of nodes")

@@ -49,7 +49,6 @@ from istbench.results.stats import estimate
 
 
 def main() -> None:
-    """Write the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
@@ -84,7 +83,6 @@ def main() -> None:
 
 
 def columns_of(levels: Sequence[float]) -> tuple[ColumnOf[Row], ...]:
-    """The columns of the table."""
 
     def option(name: str, value: Callable[[Row], Entry]) -> ColumnOf[Row]:
         return ColumnOf(key=name, title=name.replace("_", " "), entry=value)

@@ -175,7 +175,6 @@ def style_of(cell: Cell) -> dict[str, Any]:
 
 
 def handles_of(rows: Sequence[Row]) -> list[Any]:
-    """The legend."""
     from matplotlib.lines import Line2D
 
     def handle(label: str, **style: Any) -> Any:

@@ -32,8 +32,6 @@ Place = tuple[float, float]
 
 
 class Cell(NamedTuple):
-    """A cell of the study."""
-
     nodes: int
     method: str
     deal: str

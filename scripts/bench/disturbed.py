@@ -16,7 +16,6 @@ LOOP = [sys.executable, "-c", "while True: pass"]
 
 
 def main() -> None:
-    """Print a row for each run, quiet and disturbed in turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=1024)

@@ -48,7 +48,6 @@ def outcome(after_s: float) -> str:
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=60, help="number of starts")
     parser.add_argument("--within", type=float, default=3.0, help="the last moment, seconds after the start")

@@ -106,7 +106,6 @@ class Row(NamedTuple):
 
 
 def curves_of(path: Path, metric: Metric) -> list[tuple[Row, Curve]]:
-    """The curves in `path`, each with its row."""
     points: dict[tuple[Row, str], list[Evaluation]] = defaultdict(list)
     with path.open() as file:
         for line in csv.DictReader(file):

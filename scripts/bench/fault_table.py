@@ -117,7 +117,6 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    """All rows."""
     kinds = ("kill -9", "sshd killed", "link down 5 s", "link down for good", "SIGSTOP 20 s", "SIGSTOP for good")
     rows = [Fault(what, phase, rank) for what in kinds for phase in PHASES for rank in (0, _OTHER)]
     full = [Fault("disk full", phase, 0) for phase in ("training", "checkpointing")]
@@ -392,7 +391,6 @@ def undisturbed(nodes: int) -> str:
 
 
 def tried(fault: Fault, nodes: int, digest: str, timeout_s: float) -> Row:
-    """The row of `fault`."""
     try:
         with trial(nodes, int(fault.loses_host), timeout_s) as made:
             return made.row(fault, digest)
@@ -420,7 +418,6 @@ def summary(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Print the table and the summary; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", default="", metavar="PATTERN", help="only rows whose name matches this regular expression"

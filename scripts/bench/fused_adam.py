@@ -18,7 +18,6 @@ from istbench.methods.optimizer import OptimizerOptions
 
 
 def main() -> None:
-    """Print a row for each size and number of threads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="100000,1000000,20000000,85000000")
     parser.add_argument("--threads", default="1,2")
@@ -46,7 +45,6 @@ def stepping(size: int, build: Callable[[list[nn.Parameter]], torch.optim.Optimi
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """The seconds of one step."""
     started = time.perf_counter()
     step()
     return time.perf_counter() - started

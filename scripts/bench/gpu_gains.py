@@ -75,7 +75,6 @@ _RATIO_COLUMNS = ("model", "gpu_speed", "overhead_us", "configuration", "gbit_s"
 
 
 def main() -> None:
-    """Write the tables and pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="results directory of `istbench reproduce p3`, or a gains.csv")
     parser.add_argument("target", type=Path, help="folder of the tables and pictures")

@@ -82,7 +82,6 @@ class Cell:
 
 
 def main() -> None:
-    """Write the grid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
@@ -334,7 +333,6 @@ def tuning_words(runs: Sequence[Run]) -> str:
 
 
 def table(title: str, columns: Iterable[ColumnOf[Any]], rows: Sequence[Any], footer: tuple[str, ...]) -> Table:
-    """The table of `rows`."""
     return table_of(columns, rows, title=title, footer=footer, keys=2)
 
 
@@ -461,7 +459,6 @@ class Picture:
     cluster: str
 
     def draw(self, figure: Any) -> None:
-        """Fill `figure`."""
         from matplotlib.ticker import LogLocator
 
         latencies, bandwidths = (sorted({link[part] for link in self.links}) for part in (0, 1))

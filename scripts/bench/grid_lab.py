@@ -58,7 +58,6 @@ Found = tuple[Spot, ReplayError]
 
 
 def main() -> None:
-    """Measure the points and write their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("--data", help="text of the workload; synthetic without it")

@@ -57,7 +57,6 @@ def asking(arguments: argparse.Namespace, folder: Path) -> Iterator[Asking]:
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", help="names of hosts, separated by commas")
     parser.add_argument("--bandwidth", default="100mbit", help="bandwidth of the links of namespaces")

@@ -27,7 +27,6 @@ _LATE = "import time\n_now = time.time\ntime.time = lambda: _now() + 3600\n"
 
 
 def main() -> None:
-    """Print the digests, the messages and the findings of `doctor`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", default="", metavar="PATTERN", help="only faults that match, or digests, or slow link"
@@ -174,7 +173,6 @@ class Show:
 
     @contextlib.contextmanager
     def route(self, *words: str) -> Iterator[None]:
-        """A route of host 1."""
         self.hosts.inside(1, "ip", "route", "add", *words)
         try:
             yield

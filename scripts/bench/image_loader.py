@@ -24,7 +24,6 @@ from istbench.workloads.cache import cache_directory
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="cifar10")
     parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")

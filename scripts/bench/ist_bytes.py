@@ -56,7 +56,6 @@ def least(hidden: int, layers: Literal[2, 3], nodes: int, rounds: int) -> float:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)

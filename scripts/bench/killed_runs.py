@@ -172,7 +172,6 @@ def kill_once(row: Row, words: list[str], slow_s: float, chance: random.Random) 
 
 
 def main() -> int:
-    """Print a row for each method, and the number of kills that ended in the undisturbed weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS), metavar="NAME,...")
     parser.add_argument("--kills", type=int, default=4, metavar="N", help="kills of each method, at most")

@@ -60,7 +60,6 @@ def suite_text(methods: Sequence[str], rates: int, nodes: Sequence[int], seeds: 
 
 
 def resolved(suite: Path) -> list[Cell]:
-    """The cells of `suite`."""
     requests = [request for one in read_suite(suite) for request in one.requests()]
     if hasattr(resolve, "prepare_cells"):
         return resolve.prepare_cells(requests, lambda *_: None)
@@ -157,7 +156,6 @@ def commands(suite: Path, results: Path) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="ddp,local_sgd,ist,p3")
     parser.add_argument("--nodes", default="2,4", help="numbers of nodes")

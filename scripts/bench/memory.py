@@ -12,7 +12,6 @@ from istbench.workloads.speech import Speech, SpeechOptions
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=8192)
     parser.add_argument("--layers", type=int, default=3)

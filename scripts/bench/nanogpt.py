@@ -28,7 +28,6 @@ _PARTS = ("train.py", "model.py", "configurator.py")
 
 
 def main() -> None:
-    """Run both in turns and print seconds of a step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of nanoGPT")
     parser.add_argument("--data", type=Path, metavar="FILE|DIR", help="a text; by default Python's help topics")

@@ -36,7 +36,6 @@ Step = Callable[[], Tensor]
 
 
 def main() -> None:
-    """Print a row for every layout and number of nodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=("resnet18", "vgg12"), default="resnet18")
     parser.add_argument("--width", type=int, default=16)
@@ -103,7 +102,6 @@ def padded(partition: Partition, groups: Sequence[NeuronGroup], multiple: int) -
 
 
 def step_of(model: nn.Module, images: Tensor, labels: Tensor) -> Step:
-    """A local step of `model`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step() -> Tensor:

@@ -34,7 +34,6 @@ def bare_seconds(nodes: int, flags: list[str]) -> float:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--pairs", type=int, default=5)

@@ -118,7 +118,6 @@ def _ratio(reference: list[float], times: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure and print, on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument(

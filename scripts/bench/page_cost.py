@@ -129,7 +129,6 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[3, 50, 200])
     parser.add_argument("--evaluations", type=int, default=50)

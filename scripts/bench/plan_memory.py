@@ -16,7 +16,6 @@ _GIVEN_BACK = 2**18  # the allocator returns freed blocks of this many bytes to 
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="speech")
     parser.add_argument("--workload-set", action="append", default=[], metavar="NAME=VALUE")

@@ -191,7 +191,6 @@ def row(path: Path, methods: list[str], steps: int, rate: float) -> list[str]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate of SGD")

@@ -124,7 +124,6 @@ def row(script: Script, arguments: argparse.Namespace, record: Path) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=Path)
     parser.add_argument("--nanogpt", type=Path)

@@ -89,7 +89,6 @@ _NANOGPT = [
 
 
 def small_parts() -> Parts:
-    """The small network."""
     own: Any = importlib.import_module("small_model")
     model, optimizer = own.build()
     return model, optimizer, own.loss_of
@@ -237,7 +236,6 @@ def _all_together(there: dict[str, Any]) -> Speed:
 
 
 def main() -> None:
-    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
     parser.add_argument("--text", type=Path, help="the text for its characters")

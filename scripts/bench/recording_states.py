@@ -64,7 +64,6 @@ def busy(count: int) -> Iterator[None]:
 
 
 def recorded(cell: Sequence[object], workload: str, nodes: int, threads: int) -> Trace:
-    """The trace of one run of `cell`."""
     with tempfile.TemporaryDirectory() as folder:
         place = ["--nodes", nodes, "--threads", threads, "--set", "local_steps=5"]
         run_cell("--workload", workload, "--method", "local_sgd", *place, *cell, out=Path(folder))
@@ -90,7 +89,6 @@ def spread(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Print a table for each workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="speech,cifar10,amazon670k", help=f"of {', '.join(CELLS)}")
     parser.add_argument("--states", type=int, default=len(STATES), help="only the first of them")

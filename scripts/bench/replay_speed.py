@@ -33,7 +33,6 @@ def data_parallel_trace(nodes: int) -> Trace:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8, 64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=160)

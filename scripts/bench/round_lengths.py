@@ -15,7 +15,6 @@ LENGTHS = (1, 5, 20, 60, 200, 1_000, 100_000)
 
 
 def main() -> None:
-    """Print a row for each method and length."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=float, default=0.63)
     parser.add_argument("--methods", nargs="+", default=["local_sgd", "ist"])

@@ -33,7 +33,6 @@ FORMS = {
 
 
 def main() -> None:
-    """Train what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--models", default=",".join(SETTINGS), help="task files, separated by commas")

@@ -4,18 +4,19 @@ The ratio is the seconds of a step in which a link sends, over those in which a 
 slower link both raise it. A published bandwidth gives the seconds of sending; a ratio then gives the GPU's speed.
 """
 
-import csv
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.phrases import Lead
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
-from istbench.studies.reproduce.figures import SpeedUpFigure
+from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
 from istbench.studies.reproduce.gains import (
     BATCH,
     MODELS,
@@ -35,8 +36,7 @@ _RATIOS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _LEAST_DRAWN = 0.2  # below, both methods hide all sending
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuRate:
+class GpuRate(msgspec.Struct, frozen=True, kw_only=True):
     """A public measurement of a GPU that trains.
 
     Attributes:
@@ -51,23 +51,6 @@ class GpuRate:
     step_ms: float
     software: str
     source: str
-
-
-def read_gpu_rates() -> list[GpuRate]:
-    """All public measurements."""
-    with (PUBLISHED / "gpu_rates.csv").open(newline="") as file:
-        return [
-            GpuRate(
-                gpu=row["gpu"],
-                peak_gflops=float(row["peak_gflops"]),
-                model=row["model"],
-                batch_size=int(row["batch_size"]),
-                step_ms=float(row["step_ms"]),
-                software=row["software"],
-                source=row["source"],
-            )
-            for row in csv.DictReader(file)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +124,7 @@ def ratio_curve(
             for figure, one in pairs
             if network_of(one) == name and figure.speedup is not None
         ),
-        rates=tuple(rate for rate in read_gpu_rates() if rate.model == name),
+        rates=tuple(rate for rate in read_rows(PUBLISHED / "gpu_rates.csv", GpuRate) if rate.model == name),
     )
 
 

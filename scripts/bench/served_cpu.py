@@ -21,7 +21,6 @@ METHODS = ("ddp", "parameter_server", "p3")
 
 
 def main() -> None:
-    """Print medians over the repeats, and ratios to `ddp` in the same repeat with their range."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--methods", nargs="+", default=METHODS, help="with ddp")

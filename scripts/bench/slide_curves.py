@@ -47,7 +47,6 @@ class Point:
 
 
 def main() -> None:
-    """Read, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?")
     parser.add_argument("target", type=Path)
@@ -110,7 +109,6 @@ def read(file: Path) -> list[Point]:
 
 
 def point_in(row: dict[str, str]) -> Point:
-    """The point of a row."""
     words = row["method"], int(row["seed"]), row["data"]
     return Point(*words, *(float(text or "nan") for text in list(row.values())[3:]))
 

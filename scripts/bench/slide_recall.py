@@ -56,7 +56,6 @@ class Point:
 
 
 def main() -> None:
-    """Train, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--labels", type=int, default=50_000)
     parser.add_argument("--points", type=int, default=80_000)

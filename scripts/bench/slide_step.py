@@ -44,7 +44,6 @@ Seconds = dict[str, list[float]]
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outputs", type=int, default=670_091)
     parser.add_argument("--hidden", type=int, default=128)

@@ -58,7 +58,6 @@ class Cell:
 
 
 def main() -> None:
-    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("target", type=Path)
@@ -100,7 +99,6 @@ def cells_of(runs: Sequence[Run]) -> list[Cell]:
 
 
 def place_of(run: Run) -> Place:
-    """The place of a run of `diloco`."""
     options = run.header.config.method_options
     return Place(str(options["outer_rule"]), int(options["local_steps"]), float(options["outer_lr"]))
 
@@ -134,7 +132,6 @@ def claim(rates: Mapping[int, float]) -> str:
 
 
 def verdict(cells: Sequence[Cell], rule: str) -> list[str]:
-    """The lines on one rule."""
     best = best_of(cells, rule)
     if not best:
         return []

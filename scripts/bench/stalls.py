@@ -68,7 +68,6 @@ class Outcome:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds of all stalls."""
         return sum(float(str(stall["seconds"])) for stall in self.stalls)
 
 
@@ -131,7 +130,6 @@ def _run_quietly(*command: str) -> None:
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
-    """The rows of the table."""
     speech: tuple[str, ...] = ("--workload", "speech", "--workload-set", f"hidden={given.hidden}")
     speech += ("--workload-set", f"clips_per_word={given.clips}")
     wide: tuple[str, ...] = ("--workload", "amazon670k", "--workload-set", f"points={given.points}")
@@ -192,7 +190,6 @@ def _events(results: Path) -> list[dict[str, object]]:
 
 
 def named(stalls: Sequence[dict[str, object]]) -> str:
-    """The stalls in words."""
     return "; ".join(
         f"step {stall['step']}, {'all ranks' if stall.get('rank') is None else 'rank ' + str(stall['rank'])}, "
         f"{stall.get('operation', 'several')}: {float(str(stall['seconds'])):.2f} s"
@@ -222,7 +219,6 @@ def print_cost(repeats: int, steps: int = 200_000) -> None:
 
 
 def main() -> None:
-    """Print a row for each run, as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--clips", type=int, default=100, help="clips of a word")

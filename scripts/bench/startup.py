@@ -42,7 +42,6 @@ def seconds_to_first_step(nodes: int, clips: int) -> float:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--times", type=int, default=5)

@@ -877,7 +877,6 @@ def print_table(seen: list[Seen], limit_s: float) -> None:
 
 
 def main() -> None:
-    """Walk, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="for the good folder, the boxes and strangers.json")
     parser.add_argument(

@@ -43,7 +43,6 @@ def trained(arguments: argparse.Namespace, nodes: int, *, streaming: bool) -> tu
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=2)
@@ -124,7 +123,6 @@ def row(
     steps: Sequence[Step],
     rounds: int,
 ) -> str:
-    """A row of the table."""
     sent, ordinary = (
         statistics.median(result["bytes_sent_per_node"] / rounds for result, _ in runs[kind])
         for kind in (streaming, False)

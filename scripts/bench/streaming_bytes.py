@@ -30,7 +30,6 @@ SEED = 0
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=4096, help="units of a hidden layer of the speech network")
     parser.add_argument("--width", type=int, default=64, help="channels of VGG12's first convolution")

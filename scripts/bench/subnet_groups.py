@@ -28,7 +28,6 @@ FIXED_PIXELS = {"inception": 299, "maxvit": 224, "vit": 224}  # by the start of 
 
 
 def main() -> None:
-    """Print a row for each network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(FAMILIES.split()), help="names as in torchvision.models")
     parser.add_argument("--all", action="store_true", help="every classification network of torchvision")
@@ -44,7 +43,6 @@ def main() -> None:
 
 
 def row(name: str, arguments: argparse.Namespace) -> str:
-    """The row of network `name`."""
     # RegNet cannot be built on the meta device.
     published = models.get_model_weights(name).DEFAULT.meta["num_params"]
     if published > arguments.largest * 1e6:
@@ -70,7 +68,6 @@ def joined(outputs: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def parameters(model: nn.Module) -> int:
-    """The number of parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -51,7 +51,6 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Print a row for each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[20, 80, 400])
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)

@@ -79,7 +79,6 @@ def turn(fabric: Fabric, method: Method, batch: Batch) -> float:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=1024)

@@ -68,7 +68,6 @@ def replayed(kind: str, count: int, place: ShapedNetwork) -> float:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bandwidth", default="100mbit")
     parser.add_argument("--uplinks", default="none,100mbit,50mbit")

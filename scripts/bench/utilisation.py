@@ -49,7 +49,6 @@ Share = Callable[[int, float, float], float]
 
 
 def main() -> None:
-    """Record, replay and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("--width", type=int, default=800)

@@ -19,7 +19,6 @@ from istbench.workloads.extreme_data.read import read_points
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="repository text, such as train.txt")
     parser.add_argument("--times", type=int, default=5, help="rounds")

@@ -142,7 +142,6 @@ class Day:
         return Ended(code=process.returncode, said=said, errors=errors, seconds=time.monotonic() - started)
 
     def run_cell(self, cell: "Cell", out: Path, save: Path | None = None, **how: Any) -> "Ended":
-        """Train one cell."""
         return self.istbench(
             "run", "--json", "--out", out, *([f"--save={save}"] if save else []), *cell.words, **how
         )
@@ -516,7 +515,6 @@ def _arguments(words: Iterable[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the parts in order and write the folder."""
     asked = _arguments()
     ends = time.monotonic() + 60 * asked.minutes
     if unknown := set(asked.parts.split(",")) - set(PARTS):

@@ -52,7 +52,6 @@ class Transformer(nn.Module):
 
 
 def main() -> None:
-    """Read the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("layers", 12), ("width", 768), ("heads", 12), ("tokens", 1024), ("batch-size", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)

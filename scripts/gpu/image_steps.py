@@ -31,7 +31,6 @@ def train(model_name: str, batch_size: int, side: int, steps: int, *, bf16: bool
 
 
 def main() -> None:
-    """Read the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batch-size", type=int, default=32)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from istbench.studies.reproduce.figures import read_rows
+from istbench.studies.reproduce.paper import PUBLISHED
+
 sys.path.append(str(Path(__file__).parents[2] / "scripts" / "bench"))
 from sending_ratio import (
     GpuRate,
@@ -16,7 +19,6 @@ from sending_ratio import (
     ratio_plots,
     ratio_tables,
     ratios_of,
-    read_gpu_rates,
 )
 
 # A link sends for 2 s at 1 Gbit/s, and a node computes for 1 s, at 1,000 of the 4,000 GFLOP/s of its GPU.
@@ -124,6 +126,6 @@ def test_nothing_replayed_gives_no_table_and_no_picture():
 
 
 def test_each_public_measurement_has_a_source():
-    rates = read_gpu_rates()
+    rates = read_rows(PUBLISHED / "gpu_rates.csv", GpuRate)
     assert {rate.model for rate in rates} == {"resnet50", "vgg19"}
     assert all(rate.source for rate in rates)

@@ -107,7 +107,6 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_metric(self) -> Metric:
-        """The metric of the target."""
         return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
 
     @property

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,8 +140,3 @@ class Journal:
         with write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_line(self.path, msgspec.json.encode(line))
-
-
-def labels_of(rungs: Iterable[Rung]) -> set[str]:
-    """The labels of all `rungs`."""
-    return {label for rung in rungs for label in rung.labels}

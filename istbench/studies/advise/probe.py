@@ -29,7 +29,7 @@ from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt
 from istbench.studies.advise.estimates import StepEstimates, planned_cell
 from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
-from istbench.studies.advise.journal import Journal, labels_of
+from istbench.studies.advise.journal import Journal
 from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
@@ -61,7 +61,6 @@ class Countdown:
         return self._now() - self._started
 
     def left_s(self) -> float:
-        """Seconds left."""
         return self._seconds - self.spent_s()
 
 
@@ -161,7 +160,7 @@ class _Probing:
         self._screen.note(f"step two: {len(few)} of {len(estimated)} candidates can be first by their speed there")
         for one in few:
             self._screen.note(f"  {estimate_line(one)}")
-        earlier = [rung for rung in self._probes.earlier if labels_of([rung]) <= set(self._by_label)]
+        earlier = [rung for rung in self._probes.earlier if {*rung.labels} <= self._by_label.keys()]
         halving = Halving(
             [one.variant.label for one in few],
             self,
@@ -257,7 +256,6 @@ class _Probing:
     # Step two: the methods of `ProbeTrainer`.
 
     def left_s(self) -> float:
-        """Seconds left for probes: a stopped run takes some to write its checkpoint."""
         return self._clock.left_s() - self._stopping_s
 
     def failed(self, label: str) -> bool:

@@ -33,7 +33,6 @@ class Variant:
 
     @property
     def scheduled(self) -> bool:
-        """As `is_scheduled`."""
         return is_scheduled(self.options)
 
     @property

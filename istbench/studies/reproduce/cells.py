@@ -43,7 +43,6 @@ class Overrides:
         return [msgspec.structs.replace(request, data=directory, **self.run) for request in suite.requests()]
 
     def seeds_of(self, cells: Cells) -> int:
-        """Number of seeds of `cells`."""
         return len(self._changed(cells.suite).seeds)
 
     def _changed(self, suite: Suite) -> Suite:

@@ -23,7 +23,6 @@ class Judge:
 
     @property
     def by_seconds(self) -> bool:
-        """Whether seconds judge."""
         return self.target is not None and self.cluster is not None
 
     def words(self, metric: str, budget: str) -> str:
@@ -49,7 +48,6 @@ class Contest:
 
     @property
     def defaults(self) -> Tried:
-        """The trial of the defaults."""
         return self.tried[0]
 
 
