@@ -136,32 +136,37 @@ class _Runs:
 
 
 Kind = Callable[[Box], None]
-KINDS: dict[str, Kind] = {"good": lambda box: None}
+KINDS: dict[str, Kind] = {
+    "good": lambda box: None,
+    "plugin-absolute": lambda box: box.change(config__plugins=[str(box.evil())]),
+    "save-outside": lambda box: box.change(config__save=str(box.home / "weights")),
+    "sinks-outside": lambda box: box.change(
+        config__sinks=[f"mllog={box.home}", "tensorboard=../OUTSIDE", "evil:Evil=x"]
+    ),
+    "data-outside": lambda box: box.change(
+        typed_data=str(box.home),
+        data="speech_commands",
+        data_source__path=str(box.home),
+        config__workload_options={"data": str(box.home), "hidden": "../x"},
+    ),
+    "labels": lambda box: box.change(
+        method_label="../../../OUTSIDE/x",
+        workload_label="/../../x\u202e\n\x1b[2J",
+        metric="../../x",
+        data="../../../x",
+        unit="\x1b]0;x\x07",
+    ),
+    "formula": lambda box: box.change(method_label="=cmd|calc\x1b[2J"),
+    "resultless": lambda box: box.change(result=None),
+}
 """By name, the change of a good folder."""
 
-LINKS = {
-    "run.json": lambda box: box.run / "run.json",
-    "events.jsonl": lambda box: box.run / "events.jsonl",
-    "trace.npz": lambda box: box.run / "trace.npz",
-    "reserve.tmp": lambda box: box.run / "reserve.tmp",
-    "checkpoint": lambda box: box.run / "checkpoint",
-    "logs": lambda box: box.run / "logs",
-    "timeline": lambda box: box.run / "timeline",
-    "run": lambda box: box.run,
-    "runs": lambda box: box.results / "runs",
-    "report": lambda box: box.results / "report",
-    "advice.json": lambda box: box.results / "advice.json",
-    "advise": lambda box: box.results / "advise",
-    "tuning": lambda box: box.results / "tuning",
-    "validation": lambda box: box.results / "validation",
-    "slurm": lambda box: box.results / "slurm",
-    "tensorboard": lambda box: box.results / "tensorboard",
-    "mlflow": lambda box: box.results / "mlflow",
-    "wandb": lambda box: box.results / "wandb",
-    "mllog": lambda box: box.results / "mllog",
-    "chakra": lambda box: box.results / "chakra",
-}
-"""By the name of its target, a place where istbench writes."""
+_OF_A_RUN = ("run.json", "events.jsonl", "trace.npz", "reserve.tmp", "checkpoint", "logs", "timeline")
+LINKS = (
+    *_OF_A_RUN, "run", "runs", "report", "advice.json", "advise", "tuning", "validation", "slurm", "tensorboard",
+    "mlflow", "wandb", "mllog", "chakra",
+)  # fmt: skip
+"""Places where istbench writes: the first run directory, names in it, and names in the results folder."""
 
 CELLS = {
     "up": "../../../VICTIM",
@@ -200,11 +205,6 @@ def kind(name: str) -> Callable[[Kind], Kind]:
 def _plugin(box: Box) -> None:
     box.evil()
     box.change(config__plugins=["results/evil.py"])
-
-
-@kind("plugin-absolute")
-def _plugin_absolute(box: Box) -> None:
-    box.change(config__plugins=[str(box.evil())])
 
 
 @kind("plugin-up")
@@ -316,7 +316,11 @@ def _renamed(box: Box) -> None:
 
 
 def _link_kind(name: str) -> Kind:
-    return lambda box: box.link(LINKS[name](box), name)
+    def change(box: Box) -> None:
+        place = box.run if name == "run" else (box.run if name in _OF_A_RUN else box.results) / name
+        box.link(place, name)
+
+    return change
 
 
 for _name in LINKS:
@@ -442,26 +446,6 @@ def _checkpoint_pickles(box: Box) -> None:
                 (place / name).write_bytes(box.pickled())
 
 
-@kind("save-outside")
-def _save(box: Box) -> None:
-    box.change(config__save=str(box.home / "weights"))
-
-
-@kind("sinks-outside")
-def _sinks(box: Box) -> None:
-    box.change(config__sinks=[f"mllog={box.home}", "tensorboard=../OUTSIDE", "evil:Evil=x"])
-
-
-@kind("data-outside")
-def _data(box: Box) -> None:
-    box.change(
-        typed_data=str(box.home),
-        data="speech_commands",
-        data_source__path=str(box.home),
-        config__workload_options={"data": str(box.home), "hidden": "../x"},
-    )
-
-
 @kind("nested")
 def _nested(box: Box) -> None:
     for number, run in enumerate(box.runs()):
@@ -493,27 +477,6 @@ def _record(box: Box) -> None:
     (box.results / "evil.record.json").write_text(
         json.dumps({"version": 1, "script": str(box.evil()), "module": "evil", "modules": ["evil"]})
     )
-
-
-@kind("labels")
-def _labels(box: Box) -> None:
-    box.change(
-        method_label="../../../OUTSIDE/x",
-        workload_label="/../../x\u202e\n\x1b[2J",
-        metric="../../x",
-        data="../../../x",
-        unit="\x1b]0;x\x07",
-    )
-
-
-@kind("formula")
-def _formula(box: Box) -> None:
-    box.change(method_label="=cmd|calc\x1b[2J")
-
-
-@kind("resultless")
-def _resultless(box: Box) -> None:
-    box.change(result=None)
 
 
 @dataclass(frozen=True)
