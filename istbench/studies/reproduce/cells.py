@@ -114,17 +114,11 @@ def subjects_of(extent: Extent, overrides: Overrides, runs: Sequence[Run], fresh
     done = [run for run in runs if run.done]
     subjects: list[Subject] = []
     for cells in extent.cells:
-        by_subject: dict[int, list[RunRequest]] = {}
-        places: list[RunRequest] = []
-        for request in overrides.requests(cells):
-            alike = msgspec.structs.replace(request, seed=0)
-            if alike not in places:
-                places.append(alike)
-            by_subject.setdefault(places.index(alike), []).append(request)
-        for place, alike in enumerate(places):
-            found = [run_of(request, done, fresh) for request in by_subject[place]]
-            own = tuple(run for run in found if run is not None)
-            subjects.append(Subject(request=alike, seeds=len(by_subject[place]), runs=own))
+        requests = overrides.requests(cells)
+        for first in (request for request in requests if request.seed == requests[0].seed):
+            own = [one for one in requests if one == msgspec.structs.replace(first, seed=one.seed)]
+            found = [run for request in own if (run := run_of(request, done, fresh)) is not None]
+            subjects.append(Subject(request=first, seeds=len(own), runs=tuple(found)))
     return subjects
 
 

@@ -11,7 +11,7 @@ from istbench.report.tables.numbers import machine_value, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.load import Run
 from istbench.studies.reproduce.cells import Overrides
-from istbench.studies.reproduce.hours import forecast
+from istbench.studies.reproduce.hours import Forecast, forecast
 from istbench.studies.reproduce.paper import Compared, Comparison, Difference, Experiment, Extent, Scale, Subject
 
 _KEYS = 5  # a paper may give two figures of one row, and they differ in the published value
@@ -173,46 +173,33 @@ def listed(
     experiments: Sequence[Experiment], scale: Scale, overrides: Overrides, runs: Sequence[Run], data: Iterable[str]
 ) -> list[Listed]:
     """The cells that `experiments` would run. runs: of the results directory. data: workloads with a directory."""
-    known = set(data)
-    seen: list[object] = []
-    found = []
+    known, seen, found = set(data), list[Forecast](), list[Listed]()
     for experiment in experiments:
         extent = experiment.at[scale]
-        count = left = shared = 0
-        hours: float | None = 0.0
-        for cells in extent.cells:
-            forecasts = forecast(cells, overrides, runs)
-            missing = [one.hours for one in forecasts if not one.done]
-            count, left = count + len(forecasts), left + len(missing)
-            if cells in seen:
-                shared += len(missing)
-                continue
-            seen.append(cells)
-            for own in missing:
-                hours = None if hours is None or own is None else hours + own
+        own = [one for cells in extent.cells for one in forecast(cells, overrides, runs)]
+        left = [one for one in own if not one.done]
+        hours = [one.hours for one in left if one not in seen]
         needed = [name for name in extent.workloads if extent.needs_data and name not in known]
         found.append(
             Listed(
                 experiment=experiment,
-                cells=count,
-                left=left,
-                shared=shared,
-                hours=hours,
+                cells=len(own),
+                left=len(left),
+                shared=len(left) - len(hours),
+                hours=None if None in hours else math.fsum(one or 0.0 for one in hours),
                 needs=" ".join(f"--data {name}=DIR" for name in needed),
             )
         )
+        seen += left
     return found
 
 
 def list_table(title: str, rows: Sequence[Listed]) -> Table:
     """The list of tables for readers."""
-    known = [row.hours for row in rows if row.hours is not None and not row.needs]
-    total = f"{sum(row.left - row.shared for row in rows if not row.needs)} cells to run"
-    hours = (
-        f", about {number(sum(known))} hours on two cores"
-        if len(known) == len([r for r in rows if not r.needs])
-        else ""
-    )
+    able = [row for row in rows if not row.needs]
+    known = [row.hours for row in able if row.hours is not None]
+    total = f"{sum(row.left - row.shared for row in able)} cells to run"
+    hours = f", about {number(sum(known))} hours on two cores" if len(known) == len(able) else ""
     return table_of(
         _LIST_COLUMNS,
         rows,
@@ -228,9 +215,7 @@ def list_table(title: str, rows: Sequence[Listed]) -> Table:
 def _hours(row: Listed) -> Entry:
     if row.left and row.shared == row.left:
         return Entry(text="shared", value=0.0)
-    return (
-        Entry(text="unknown", value=None) if row.hours is None else Entry(text=number(row.hours), value=row.hours)
-    )
+    return Entry(text="unknown" if row.hours is None else number(row.hours), value=row.hours)
 
 
 _LIST_COLUMNS: tuple[ColumnOf[Listed], ...] = (
