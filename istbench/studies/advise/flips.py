@@ -210,11 +210,16 @@ def _nearest(
     """The nearer of the flips above and below `here`, by ratio; None if `own` stays first, or is not first here."""
     if first(here) != own:
         return None
-    found = (
-        _search(first, own, here, "above", above, whole=whole),
-        _search(first, own, here, "below", below, whole=whole),
-    )
-    flips = [flip for flip in found if flip is not None]
+    sides: tuple[tuple[Literal["above", "below"], Sequence[float]], ...] = (("above", above), ("below", below))
+    flips = []
+    for side, values in sides:
+        kept = here
+        for value in values:
+            if first(value) != own:
+                lost = _bisected(first, own, kept, value, whole=whole)
+                flips.append(Flip(value=lost, side=side, first=first(lost)))
+                break
+            kept = value
     return min(flips, key=lambda flip: _distance(here, flip.value or 0.0), default=None)
 
 
@@ -222,24 +227,12 @@ def _distance(here: float, value: float) -> float:
     return abs(math.log(max(value, _SHORTEST_S) / max(here, _SHORTEST_S)))
 
 
-def _search(
-    first: _FirstAt, own: str, here: float, side: Literal["above", "below"], values: Sequence[float], *, whole: bool
-) -> Flip | None:
-    before = here
-    for value in values:
-        if first(value) != own:
-            return _bisected(first, own, before, value, side, whole=whole)
-        before = value
-    return None
-
-
-def _bisected(
-    first: _FirstAt, own: str, kept: float, lost: float, side: Literal["above", "below"], *, whole: bool
-) -> Flip:
+def _bisected(first: _FirstAt, own: str, kept: float, lost: float, *, whole: bool) -> float:
+    """The value nearest to `kept`, where `own` is first, at which another is, as at `lost`."""
     while abs(lost - kept) > (1 if whole else max((_CLOSE - 1) * max(lost, kept), _FINEST)):
         between = (kept + lost) / 2 if min(kept, lost) <= 0 else math.sqrt(kept * lost)
         between = round(between) if whole else between
         if between in (kept, lost):
             break
         kept, lost = (between, lost) if first(between) == own else (kept, between)
-    return Flip(value=lost, side=side, first=first(lost))
+    return lost

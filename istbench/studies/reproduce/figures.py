@@ -19,13 +19,13 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One published figure: the seconds to a level of a metric, or its final value; neither if the run failed.
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """One published figure of a method.
 
     Attributes:
         paper: source of the figure. options, method_options: the options of workload and method that it holds for;
             other options may have any value. method: a name of ours, or another system.
-        nodes: None if unknown. note: a remark for readers.
+        nodes: None if unknown. level: of the metric. note: a remark for readers.
     """
 
     paper: Name
@@ -36,9 +36,14 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     method_options: dict[str, str] = {}
     nodes: Nodes | None = None
     level: Level | None = None
+    note: str = ""
+
+
+class Figure(Published, frozen=True, kw_only=True):
+    """The seconds to a level of a metric, or its final value; neither if the run failed."""
+
     seconds: Duration | None = None
     value: Level | None = None
-    note: str = ""
 
     def __post_init__(self) -> None:
         if (self.level is None) != (self.seconds is None) or None not in (self.level, self.value):
@@ -50,29 +55,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([self.method, *(f"{name}={value}" for name, value in self.method_options.items())])
 
 
-class SpeedUpFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One published speed-up of a method over another.
+class SpeedUpFigure(Published, frozen=True, kw_only=True):
+    """The speed-up of a method over another, both to `level`, if the paper names one.
 
     Attributes:
-        paper, workload, method, options, method_options, nodes, note: as in `Figure`.
         over, over_options: the other method. metric: `samples_per_s` for throughput, else that of `level`.
-        level: of the metric, to which both train; None if the paper names none. gbit_s: bandwidth of a node's link.
-        speedup: None if the paper gives no number.
+        gbit_s: bandwidth of a node's link. speedup: None if the paper gives no number.
     """
 
-    paper: Name
-    workload: Name
-    method: Name
     over: Name
-    metric: Name
-    options: dict[str, str] = {}
-    method_options: dict[str, str] = {}
     over_options: dict[str, str] = {}
-    nodes: Nodes | None = None
-    level: Level | None = None
     gbit_s: Positive | None = None
     speedup: Positive | None = None
-    note: str = ""
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:

@@ -5,10 +5,8 @@ from typing import Any
 
 from istbench.base.options.options import option_text
 from istbench.report.baseline import same_value
-from istbench.studies.reproduce.figures import Figure, SpeedUpFigure
+from istbench.studies.reproduce.figures import Published, SpeedUpFigure
 from istbench.studies.reproduce.paper import Difference, Subject
-
-Published = Figure | SpeedUpFigure
 
 
 def beside(figure: Published, subject: Subject, names: Mapping[str, str] | None = None) -> bool:
