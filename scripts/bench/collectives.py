@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from spread import spread
 from torch import Tensor
 
 from istbench.base.units import parse_bandwidth
@@ -44,18 +45,18 @@ class Gloo:
         """Like the fabric's."""
         arrived = parts.new_empty(self._nodes, mine.numel())
         work = dist.all_to_all_single(arrived.view(-1), parts, async_op=True)
-        return Finished(work, lambda: torch.sum(arrived, 0, out=mine).div_(self._nodes))
+        return Pending(work.wait, lambda: torch.sum(arrived, 0, out=mine).div_(self._nodes))
 
 
-class Finished:
-    """A handle that waits for `work` and then calls `finish`."""
+class Pending:
+    """A handle whose `wait` calls each of `parts`."""
 
-    def __init__(self, work: Any, finish: Callable[[], object]) -> None:
-        self._work, self._finish = work, finish
+    def __init__(self, *parts: Callable[[], object]) -> None:
+        self._parts = parts
 
     def wait(self) -> None:
-        self._work.wait()
-        self._finish()
+        for part in self._parts:
+            part()
 
 
 class Messages:
@@ -86,37 +87,19 @@ class Messages:
         self._begun += 1
         turn = partial(self._turn, leaving, arriving, self._begun)
         if self._nodes == 2:
-            works = turn(1)
-            return Finished(_All(works), finish)
+            return Pending(*(work.wait for work in turn(1)), finish)
 
         def turns() -> None:
             for distance in range(1, self._nodes):
-                _All(turn(distance)).wait()
+                for work in turn(distance):
+                    work.wait()
 
-        future = self._pool.submit(turns)
-        return Finished(_Result(future), finish)
+        return Pending(self._pool.submit(turns).result, finish)
 
     def _turn(self, leaving: Sequence[Tensor], arriving: Sequence[Tensor], tag: int, distance: int) -> list[Any]:
         to, source = (self._rank + distance) % self._nodes, (self._rank - distance) % self._nodes
         # The receive first: gloo sends only to a posted receive.
         return [dist.irecv(arriving[source], source, tag=tag), dist.isend(leaving[to], to, tag=tag)]
-
-
-class _All:
-    def __init__(self, works: Sequence[Any]) -> None:
-        self._works = works
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
-
-
-class _Result:
-    def __init__(self, future: Any) -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        self._future.result()
 
 
 WAYS: dict[str, Callable[[Fabric], Any]] = {"gloo": Gloo, "messages": Messages, "fabric": lambda fabric: fabric}
@@ -232,10 +215,9 @@ def main() -> None:
                 for way, times in by_way.items():
                     wall = [own / place.lab.dilation for own, _ in times]
                     cpu = statistics.median(used for _, used in times)
-                    of_bound = [seconds / bound for seconds in wall]
-                    spread = f"{statistics.median(of_bound):.3f} [{min(of_bound):.3f}-{max(of_bound):.3f}]"
                     print(
-                        f"| {bandwidth_text(bandwidth)} | {nodes} | {operation} | {way} | {spread} "
+                        f"| {bandwidth_text(bandwidth)} | {nodes} | {operation} | {way} "
+                        f"| {spread([seconds / bound for seconds in wall], 3)} "
                         f"| {1e3 * statistics.median(wall):.2f} | {1e3 * cpu:.1f} |",
                         flush=True,
                     )

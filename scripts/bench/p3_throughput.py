@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from spread import spread
 from torch import Tensor, nn
 
 from istbench.base.units import parse_bandwidth
@@ -113,8 +114,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _ratio(reference: list[float], times: list[float]) -> str:
-    ratios = [theirs / ours for theirs, ours in zip(reference, times, strict=True)]
-    return f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
+    return spread([theirs / ours for theirs, ours in zip(reference, times, strict=True)], 3)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ if there is one, opens it.
 
 import argparse
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from spread import spread
 
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.interval import Interval
@@ -123,9 +123,7 @@ def opened(page: Path, times: int) -> list[tuple[float, float]]:
 
 
 def _spread(seconds: Sequence[float]) -> str:
-    return (
-        f"{statistics.median(seconds):.2f} [{min(seconds):.2f}-{max(seconds):.2f}]" if seconds else "not measured"
-    )
+    return spread(seconds, 2) if seconds else "not measured"
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from spread import spread
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -271,8 +272,7 @@ def main() -> None:
 
 
 def _spread(seconds: list[float]) -> str:
-    low, middle, high = (1e3 * value for value in (min(seconds), statistics.median(seconds), max(seconds)))
-    return f"{middle:.2f} [{low:.2f}-{high:.2f}]"
+    return spread([1e3 * value for value in seconds], 2)
 
 
 if __name__ == "__main__":

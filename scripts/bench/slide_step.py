@@ -13,7 +13,6 @@ A step counts one part in `--rebuild-every` of the seconds of a rebuild.
 
 import argparse
 import resource
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from spread import spread
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -189,6 +189,10 @@ def of_rounds(seconds: Seconds) -> Seconds:
     return {part: own[1:] for part, own in seconds.items()}
 
 
+def in_ms(seconds: list[float]) -> str:
+    return spread([1e3 * own for own in seconds], 1)
+
+
 def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, seconds: dict[str, Seconds]) -> None:
     """Print the measurements as markdown."""
     family, every = index.family, arguments.rebuild_every
@@ -205,21 +209,15 @@ def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, s
         if name == "slide":
             counted[f"rebuild, one in {every} steps"] = [once / every for once in own["rebuild"]]
         for part, times in counted.items():
-            print(f"| {name} | {part} | {spread(times, 1e3)} |")
+            print(f"| {name} | {part} | {in_ms(times)} |")
         if counted:
             totals[name] = [sum(times) for times in zip(*counted.values(), strict=True)]
-            print(f"| {name} | **step** | {spread(totals[name], 1e3)} |")
+            print(f"| {name} | **step** | {in_ms(totals[name])} |")
     for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows"):
-        print(f"| slide | {part} | {spread(seconds['slide'][part], 1e3)} |")
+        print(f"| slide | {part} | {in_ms(seconds['slide'][part])} |")
     if "dense" in totals:
         ratios = [dense / sparse for dense, sparse in zip(totals["dense"], totals["slide"], strict=True)]
         print(f"\nA dense step takes {spread(ratios, 1)} times as long.")
-
-
-def spread(values: list[float], scale: float) -> str:
-    """The median and the range of `values`."""
-    scaled = [value * scale for value in values]
-    return f"{statistics.median(scaled):.1f} [{min(scaled):.1f}-{max(scaled):.1f}]"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cells import run_cell
+from spread import spread
 
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.clock import cluster_time
@@ -135,7 +136,7 @@ def row(
         f"{sent / ordinary:.3f}",
         profile,
         f"{1e3 * statistics.median(step.seconds for step in steps):.2f}",
-        f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]",
+        spread(ratios, 2),
         f"{1e3 * computing(steps):.2f}",
         f"{statistics.median(step.communication for step in steps):.1%}",
         f"{statistics.median(step.idle for step in steps):.1%}",

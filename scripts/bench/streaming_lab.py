@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from over_messages import OverMessages
+from spread import spread
 
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.profile import bandwidth_text
@@ -111,8 +112,7 @@ def main() -> None:
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> str:
     """The ratio of `times` to `reference`, turn by turn: the median and the range."""
-    ratios = [own / other for own, other in zip(times, reference, strict=True)]
-    return f"{statistics.median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
+    return spread([own / other for own, other in zip(times, reference, strict=True)], 3)
 
 
 if __name__ == "__main__":

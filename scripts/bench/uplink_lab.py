@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import torch
+from spread import spread
 
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.profile import MessageCosts
@@ -86,8 +87,7 @@ def main() -> None:
                 max(turn) / place.lab.dilation for turn in zip(*(node[number] for node in by_node), strict=True)
             ]
             median, there = statistics.median(slowest), replayed(kind, arguments.count, place)
-            spread = f"{median:.2f} [{min(slowest):.2f}-{max(slowest):.2f}]"
-            print(f"| {text} | {kind} | {spread} | {there:.2f} | {there / median:.3f} |", flush=True)
+            print(f"| {text} | {kind} | {spread(slowest, 2)} | {there:.2f} | {there / median:.3f} |", flush=True)
 
 
 if __name__ == "__main__":
