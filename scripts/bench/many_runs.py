@@ -39,12 +39,7 @@ import sys
 from pathlib import Path
 from istbench.launch.cells import resolve
 from istbench.base.options.suite import read_suite
-requests = read_suite(Path(sys.argv[1]))[0].requests()
-if hasattr(resolve, "prepare_cells"):
-    resolve.prepare_cells(requests, lambda *_: None)
-else:  # an istbench that resolves each cell alone
-    for request in requests:
-        resolve.prepare_cell(request, lambda *_: None)
+resolve.prepare_cells(read_suite(Path(sys.argv[1]))[0].requests(), lambda *_: None)
 """
 
 
@@ -57,13 +52,6 @@ def suite_text(methods: Sequence[str], rates: int, nodes: Sequence[int], seeds: 
         f'workload = "toy"\nmethods = [{", ".join(listed)}]\nnodes = {list(nodes)}\nseeds = {seeds}\n'
         f"[run]\nsteps = {steps}\neval_every = {max(1, steps // 20)}\nthreads = 1\n"
     )
-
-
-def resolved(suite: Path) -> list[Cell]:
-    requests = [request for one in read_suite(suite) for request in one.requests()]
-    if hasattr(resolve, "prepare_cells"):
-        return resolve.prepare_cells(requests, lambda *_: None)
-    return [resolve.prepare_cell(request, lambda *_: None) for request in requests]
 
 
 def write_runs(cells: Sequence[Cell], trained: Sequence[Run], results: Path) -> None:
@@ -175,7 +163,8 @@ def main() -> None:
         if not results.exists():
             few.write_text(suite_text(methods, 1, nodes, 1, arguments.steps))
             run_command("compare", few, "--out", folder / "trained")
-            write_runs(resolved(suite), load_runs(folder / "trained")[0], results)
+            cells = resolve.prepare_cells(read_suite(suite)[0].requests(), lambda *_: None)
+            write_runs(cells, load_runs(folder / "trained")[0], results)
         count = sum(1 for _ in (results / "runs").iterdir())
         print(f"{count:,} runs\n\n| command | seconds | peak memory, MB | lines on stderr | page, MB |")
         print("| --- | ---: | ---: | ---: | ---: |")
