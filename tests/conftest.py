@@ -24,8 +24,10 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 # end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
     "scripts/test_programs", "launch/engines/test_engines_run", "cli/test_run_on_hosts",
+    "cli/test_restarts_on_hosts_over_ssh",
     "plan/recording/test_scripts", "scripts/test_hostile_results", "studies/conformance/test_check",
-    "cli/test_torchrun_cells", "node/test_stopping", "cli/test_run", "cli/test_silent_runs", "node/test_stalls",
+    "cli/test_torchrun_cells", "node/test_stopping", "cli/test_run", "cli/test_silent_runs",
+    "cli/test_restarted_runs", "node/test_stalls",
     "cli/test_stopped_runs", "cli/test_torchrun", "launch/torchrun/test_strangers", "launch/hosts/test_ssh_install",
     "fabric/test_counted_bytes", "identities/test_streaming_ist", "identities/test_convolutions",
     "launch/hosts/test_ssh_run", "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files",

@@ -15,6 +15,7 @@ from istbench.base.errors import RunFailed, UserError, printable, printable_line
 from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED
 from istbench.cli.streams import Streams
 from istbench.launch.hosts import run_folder
+from istbench.launch.processes.failures import WorkerLost
 
 _COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
@@ -109,7 +110,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
         show_traceback(error)
         if isinstance(error, UserError):
             return _end(_lines(error) + _spaced_list(arguments), EXIT_WRONG_USE)
-        return _end(_lines(error), EXIT_FAILED)
+        return _end(_lines(error), EXIT_FAILED, lost=isinstance(error, WorkerLost))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
@@ -143,11 +144,14 @@ def _lines(error: UserError | RunFailed) -> str:
     return (printable if isinstance(error, UserError) else printable_lines)(str(error))
 
 
-def _end(message: str, status: int) -> int:
-    """End together with the other processes of torchrun, after `message`; returns the exit status."""
+def _end(message: str, status: int, *, lost: bool = False) -> int:
+    """End together with the other processes of torchrun, after `message`; returns the exit status.
+
+    lost: whether the run lost a worker, and may go on.
+    """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         message, status = _said_together(message, status)
-    if message and not run_folder.report_failure(message, status):
+    if message and not run_folder.report_failure(message, status, lost=lost):
         say(message)
     return status
 

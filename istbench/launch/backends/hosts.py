@@ -32,6 +32,7 @@ class Hosts(Backend):
         ssh_config: the file that ssh reads instead of the user's own; None for that one.
         install: install istbench on hosts that lack it. detach: leave the cells to the first host.
         stop: end the cells that an earlier command left there.
+        restarts, spares: as `run_with_restarts` takes them.
     """
 
     chosen_by: ClassVar[str] = "--hosts"
@@ -42,9 +43,12 @@ class Hosts(Backend):
     detach: bool = False
     stop: bool = False
     restarts: int = 0
+    spares: tuple[Host, ...] = ()
 
     def restarting(self, restarts: int, *, typed: bool) -> "Hosts":
         """These hosts with that many `restarts` of each cell."""
+        if typed and restarts and self.stop:
+            raise UserError("--restarts starts cells again, and --stop ends them; leave one of the two out")
         return dataclasses.replace(self, restarts=restarts)
 
     @property
@@ -67,7 +71,7 @@ class Hosts(Backend):
         from istbench.launch.hosts.install import install
 
         with _explaining(say):
-            install(self.hosts, self.python, self.ssh_config, say)
+            install((*self.hosts, *self.spares), self.python, self.ssh_config, say)
         return dataclasses.replace(self, install=False, python=None)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
@@ -98,7 +102,7 @@ class Hosts(Backend):
     def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
         """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
         from istbench.launch.hosts.detached import follow
-        from istbench.launch.hosts.run import run_on_hosts
+        from istbench.launch.hosts.restarts import run_with_restarts
 
         run = self._cell(request, out, again)
         names: list[str] = []
@@ -110,12 +114,12 @@ class Hosts(Backend):
                         f"nothing of it runs detached on {self.hosts[0].name}; the same command without --stop "
                         "trains it"
                     )
-                directory = found or run_on_hosts(run, say, names.append)
+                directory = found or run_with_restarts(run, say, names.append)
         except (RunFailed, UserError) as error:
             here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None
-            return Outcome(cell=described(request), run=known, failure=error)
-        return Outcome(cell=directory.path.name, run=directory)
+            return Outcome(cell=described(request), request=request, run=known, failure=error)
+        return Outcome(cell=directory.path.name, request=request, run=directory)
 
     def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
         from istbench.launch.hosts.detached import detach
@@ -154,6 +158,8 @@ class Hosts(Backend):
             hosts=first_of(self.hosts, request.nodes),
             pythons=pythons(self.python),
             config=self.ssh_config,
+            restarts=self.restarts,
+            spares=self.spares,
         )
 
 
@@ -193,8 +199,22 @@ def chosen(given: Mapping[str, Any]) -> Hosts | None:
     detach, stop = bool(given.get("detach")), bool(given.get("stop"))
     if detach and stop:
         raise UserError("--detach starts cells and --stop ends them; give one of the two")
-    install = bool(given.get("install"))
-    return Hosts(hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop)
+    install, spares = bool(given.get("install")), _spares(given.get("spare"), hosts)
+    if spares and (detach or stop):
+        other = "--detach" if detach else "--stop"
+        raise UserError(f"--spare is for cells that this machine watches; leave out --spare, or {other}")
+    return Hosts(
+        hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop, spares=spares
+    )
+
+
+def _spares(text: str | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
+    spares = () if text is None else parse_hosts(text, "--spare")
+    known = {host.name for host in hosts}
+    for spare in spares:
+        if spare.name in known:
+            raise UserError(f"--spare names {spare.name}, which is in --hosts; name another, or leave it out")
+    return spares
 
 
 REACHING = (
@@ -229,6 +249,12 @@ REACHING = (
 KIND = Kind(
     options=(
         *REACHING,
+        BackendOption(
+            flag="--spare",
+            name="spare",
+            metavar="FILE|d,e",
+            help="Hosts that take the place of those of --hosts that are gone.",
+        ),
         BackendOption(
             flag="--detach",
             name="detach",

@@ -105,7 +105,8 @@ class Torchrun(Backend):
                 screen.note(network)
                 run_folder.report_cell(cell.name)
                 with screen.training(cell.header, run) as scratch:
-                    fresh = execute(cell, run, scratch, launcher, again=again)
+                    lost = run_folder.earlier_loss()
+                    fresh = execute(cell, run, scratch, launcher, again=again, lost=lost)
             finally:
                 meeting.end()
         except (UserError, RunFailed) as error:

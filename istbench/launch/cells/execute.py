@@ -27,7 +27,14 @@ _FROM_BEGINNING = "--again starts it from the beginning"
 
 
 def execute(
-    cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, *, again: bool = False, restarts: int = 0
+    cell: Cell,
+    run: RunDirectory,
+    scratch: Path,
+    launcher: Launcher,
+    *,
+    again: bool = False,
+    restarts: int = 0,
+    lost: Loss | None = None,
 ) -> bool:
     """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
@@ -35,6 +42,7 @@ def execute(
         scratch: an empty directory for the output and progress of the workers. A run that fails keeps the output.
         launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
         restarts: how often all nodes start again from the last checkpoint after a loss (`Restarts`).
+        lost: the loss after which this command itself was started again.
 
     Raises:
         UserError: for bad input that showed during training, or a run directory that cannot be written.
@@ -50,7 +58,7 @@ def execute(
         if again:
             _clear(run)
         if not _is_done(run):
-            _execute(cell, run, scratch, launcher, Restarts(restarts))
+            _execute(cell, run, scratch, launcher, Restarts(restarts), lost)
             return True
     return not is_finished(cell, run)  # by another command, before this one had the lock
 
@@ -69,7 +77,9 @@ def is_finished(cell: Cell, run: RunDirectory) -> bool:
     return True
 
 
-def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, restarts: Restarts) -> None:
+def _execute(
+    cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, restarts: Restarts, lost: Loss | None
+) -> None:
     job = Job(
         target=train_cell,
         args=(str(run.path), str(scratch), cell.header),
@@ -79,7 +89,7 @@ def _execute(cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, r
         timeout_s=cell.config.timeout_s,
         stop=StopRequest(scratch),
     )
-    _open(cell, run)
+    _open(cell, run, lost)
     run.reserve()
     try:
         while (lost := _launched(launcher, job, run, scratch, restarts)) is not None:

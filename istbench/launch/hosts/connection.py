@@ -199,6 +199,11 @@ class Connection:
             finally:
                 self._lock.release()
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last message of the host."""
+        return time.monotonic() - self._heard
+
     def hang_up(self) -> None:
         """Tell the host to end all that it does for this program; `close` waits for it briefly."""
         with contextlib.suppress(OSError, ValueError):

@@ -177,7 +177,14 @@ def _naming(first: Connection) -> Iterator[None]:
 def _job_cell(run: HostsRun, there: Mapping[str, str], theirs: Path) -> JobCell:
     words = run.words(there, run.save_in(str(theirs)))
     own = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
-    return JobCell(key=run.key, words=list(words), nodes=run.request.nodes, again=run.again, hosts=own)
+    return JobCell(
+        key=run.key,
+        words=list(words),
+        nodes=run.request.nodes,
+        again=run.again,
+        hosts=own,
+        restarts=run.restarts,
+    )
 
 
 def _bring_unfinished(

@@ -15,8 +15,10 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID, DetachedJob, JobCell
-from istbench.launch.hosts.run import HostsRun, run_on_hosts
+from istbench.launch.hosts.restarts import run_with_restarts
+from istbench.launch.hosts.run import HostsRun
 from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
+from istbench.launch.processes.failures import WorkerLost
 
 
 def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
@@ -56,12 +58,14 @@ def _train(
                 hosts=cell.hosts,
                 pythons=job.pythons,
                 config=folder / CONFIG,
+                restarts=cell.restarts,
             )
-            run_on_hosts(wanted, say, partial(write_cell, run))
+            run_with_restarts(wanted, say, partial(write_cell, run))
         except Unfit as error:
             write_failure(run, str(error), 2, unfit=True)
         except (RunFailed, UserError) as error:
-            write_failure(run, str(error), 2 if isinstance(error, UserError) else 1)
+            status = 2 if isinstance(error, UserError) else 1
+            write_failure(run, str(error), status, lost=isinstance(error, WorkerLost))
         except KeyboardInterrupt:
             write_failure(run, "interrupted", 130)
             raise

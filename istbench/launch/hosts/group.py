@@ -3,7 +3,7 @@
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,11 +27,11 @@ _CLOCK_READINGS = 3
 
 
 class Unfit(Exception):  # noqa: N818
-    """Hosts cannot train together; a line for each reason."""
+    """Hosts cannot train together; a line for each reason. `gone` are those that cannot be reached."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[str], gone: Collection[str] = ()) -> None:
         super().__init__("\n".join(problems))
-        self.problems = list(problems)
+        self.problems, self.gone = list(problems), frozenset(gone)
 
 
 Say = Callable[[str], None]
@@ -91,7 +91,7 @@ def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, H
     clocks, more = _clocks(answering)
     found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(needs.out))]
     if found:
-        raise Unfit(found)
+        raise Unfit(found, silent)
     return facts, clocks
 
 

@@ -34,13 +34,14 @@ _ENDS_S = 5.0
 
 
 class JobCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a job: its key, its words as this host runs them, and its hosts, this one first."""
+    """A cell of a job: its key, its words as this host runs them, its hosts, this one first, and its restarts."""
 
     key: str
     words: list[str]
     nodes: int
     again: bool
     hosts: list[Host]
+    restarts: int = 0
 
 
 class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """On a host: start torchrun, watch it, and end it when the connection closes."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, TRAIN, Messages
+from istbench.launch.hosts.run_folder import FOLDER, LOSS, TRAIN, Messages
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
@@ -40,6 +41,13 @@ def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
     """Interrupt the run."""
     for run in _running:
         run.end()
+
+
+def _of_loss(loss: Mapping[str, Any] | None) -> dict[str, str]:
+    """The variable with the loss after which the run starts again, so many seconds ago."""
+    if loss is None:
+        return {}
+    return {LOSS: json.dumps({**loss, "noticed": time.time() - loss["noticed"]})}
 
 
 class _Run:
@@ -70,6 +78,7 @@ class _Run:
                 FOLDER: str(self.folder),
                 HOST: question["name"],
                 SECRET: question["secret"],
+                **_of_loss(question["loss"]),
             },
             start_new_session=True,
         )

@@ -24,6 +24,9 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
+from istbench.launch.processes.failures import WorkerLost, without_way_out
+from istbench.node.checkpoint_steps import newest
+from istbench.results.events import Evaluation, Loss
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -42,6 +45,8 @@ class HostsRun:
         request: the cell, with paths of this machine. out: the results directory, here and on the first host.
         again: whether to train a finished cell anew.
         hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
+        restarts: how often the run starts again after a loss. spares: hosts in place of those that are gone.
+        lost: the loss after which it starts again this time.
     """
 
     request: RunRequest
@@ -50,6 +55,9 @@ class HostsRun:
     hosts: Sequence[Host] = ()
     pythons: Sequence[str] = ()
     config: Path | None = None
+    restarts: int = 0
+    spares: Sequence[Host] = ()
+    lost: Loss | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -91,12 +99,25 @@ class HostsRun:
         return Path(out, "saved", f"{self.request.save.name}-{hashlib.sha256(here.encode()).hexdigest()[:8]}")
 
 
+class RunLost(WorkerLost):
+    """A run on hosts lost a worker, a host or a link.
+
+    Attributes:
+        step: the last local step that is known. loss: for the record of the run. began: whether it trained.
+    """
+
+    step = 0
+    loss: Loss | None = None
+    began = False
+
+
 class _Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure that a run reports, and its exit status. unfit: whether each line is a problem of a host."""
+    """A failure that a run reports, and its exit status; see `write_failure`."""
 
     message: str
     status: int
     unfit: bool = False
+    lost: bool = False
 
     def error(self, host: str) -> BaseException:
         """The error to raise here, reported by `host`."""
@@ -104,6 +125,9 @@ class _Failure(msgspec.Struct, frozen=True, kw_only=True):
             return KeyboardInterrupt()
         if self.unfit:
             return Unfit([f"{line} (seen from {host})" for line in self.message.splitlines()])
+        if self.lost:
+            what, newline, lines = self.message.partition("\n")
+            return RunLost(what, newline + lines)
         return (UserError if self.status == 2 else RunFailed)(self.message)
 
 
@@ -146,13 +170,15 @@ class _Ends:
     def bad(self) -> bool:
         return bool(self.lost or self.failed)
 
-    def cause(self, hosts: Sequence[Connection], during: str, again: str) -> BaseException | None:
+    def cause(
+        self, hosts: Sequence[Connection], during: str, again: str, *, trained: bool = True
+    ) -> BaseException | None:
         """The error that ended the run, None after success.
 
-        during: the phase of the run after a space, or nothing. again: the way out.
+        during: the phase of the run after a space, or nothing. again: the way out. trained: whether it trained.
         """
         for name, why in self.lost.items():
-            return RunFailed(f"{name}: {why}{during}; {again}")
+            return RunLost(f"{name}: {why}{during}; {again}")
         ended = [(host.name, self.ends[host.name]) for host in hosts if host.name in self.ends]
         said = [(name, end.failure) for name, end in ended if end.failure is not None]
         for name, failure in said:  # the first host reports for all; the others report if it cannot
@@ -163,7 +189,9 @@ class _Ends:
         for name, end in ended:
             if end.ended and (not self.first or name in self.first):
                 lines = "".join(f"\n  {printable(line)}" for line in end.tail if line.strip())
-                return RunFailed(f"{name}: torchrun ended with status {end.ended}{during}; {again}{lines}")
+                # A process that was killed reports nothing; neither does one that cannot start.
+                kind = RunLost if trained else RunFailed
+                return kind(f"{name}: torchrun ended with status {end.ended}{during}; {again}{lines}")
         return None
 
 
@@ -187,6 +215,7 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
 
     Raises:
         Unfit: before anything starts, with a line for each problem of a host.
+        RunLost: after a loss, with what it cost.
         UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all hosts have ended.
     """
     with connected(run.hosts, run.pythons, run.config) as (connections, events):
@@ -196,7 +225,11 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
         facts = group.facts[first]
         theirs = str(Path(facts.folder) / run.out)
         session = Session(connections, events, run, theirs, facts.shared, say, started)
-        return session.run(f"{group.addresses[first]}:{group.port}", there)
+        try:
+            return session.run(f"{group.addresses[first]}:{group.port}", there)
+        except RunLost as failure:
+            session.measure(failure)
+            raise
 
 
 class Session:
@@ -224,6 +257,8 @@ class Session:
         self._cell: str | None = None  # "" once all hosts have started
         self._here: RunDirectory | None = None
         self._step = ""
+        self._bad_since: float | None = None
+        self._began = False  # to train
         self._during = "while the hosts started and prepared data"
 
     def run(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
@@ -234,7 +269,8 @@ class Session:
             return self.to_end()
         except (Lost, Refused) as error:
             self._end_all()
-            cause = RunFailed(f"{self._first.name}: {error}{self._when()}; {self._way_out()}")
+            kind = RunLost if isinstance(error, Lost) else RunFailed
+            cause = kind(f"{self._first.name}: {error}{self._when()}; {self._way_out()}")
             raise self._recorded(cause) from None
         except BaseException:
             self._end_all()
@@ -243,6 +279,10 @@ class Session:
     def _start(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
+
+        loss = None
+        if (lost := self._run.lost) is not None:  # the clock of a host may differ, so its time becomes an age
+            loss = {**msgspec.to_builtins(lost), "noticed": max(0.0, time.time() - lost.noticed)}
 
         def arguments(host: Connection) -> dict[str, Any]:
             return {
@@ -253,6 +293,7 @@ class Session:
                 "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
                 "name": host.name,
                 "secret": secret,
+                "loss": loss,
             }
 
         _, found = ask_each(self._hosts, "start", arguments)
@@ -319,6 +360,7 @@ class Session:
         if not self._shared and not self._run.again and bring(self._first, here.path, theirs):
             self._say(f"copied the earlier part of {here.path.name} to {self._first.name}")
         self._first.do("train")
+        self._began = True
 
     def _interrupt(self) -> None:
         self._end_all()
@@ -355,7 +397,34 @@ class Session:
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
     def _cause(self) -> BaseException | None:
-        return self._ends.cause(self._hosts, self._when(), self._way_out())
+        trained = self._here is not None
+        return self._ends.cause(self._hosts, self._when(), self._way_out(), trained=trained)
+
+    def measure(self, failure: RunLost) -> None:
+        """Add to `failure` what the loss cost, from the copy of the run here and the last messages of the hosts."""
+        step, wall_s = int(self._step or 0), 0.0
+        saved, saved_wall_s = 0, 0.0
+        if self._here is not None:
+            with suppress(UserError):
+                if (found := newest(self._here.checkpoint)) is not None:
+                    saved, saved_wall_s = found.totals.step, found.totals.wall_s
+                for event in self._here.events():
+                    if isinstance(event, Evaluation) and event.step >= saved:
+                        step, wall_s = max(step, event.step), max(wall_s, event.wall_s)
+        failure.step, failure.began = max(step, saved), self._began
+        failure.loss = Loss(
+            cause=without_way_out(failure.what),
+            noticed=time.time(),
+            noticing_s=self._quiet_s(),
+            redone_steps=max(0, step - saved),
+            redone_s=max(0.0, wall_s - saved_wall_s),
+        )
+
+    def _quiet_s(self) -> float:
+        """Seconds since the last message of a lost host, or since the first host failed."""
+        lost = [host.silent_s for host in self._hosts if host.name in self._ends.lost]
+        since = time.monotonic() - self._bad_since if self._bad_since is not None else 0.0
+        return max([*lost, since])
 
     def _fetch(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
         fetch_newer(self._first, theirs, here.path, pace, again=self._run.again)
@@ -371,6 +440,7 @@ class Session:
             else:
                 self._hear(event)
             if self._ends.bad and until is None:
+                self._bad_since = self._bad_since or time.monotonic()
                 until = time.monotonic() + _FAREWELL_S
             if until is not None and time.monotonic() > until:
                 self._end_all()

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
+from istbench.results.events import Loss
 
-FOLDER = "ISTBENCH_RUN_FOLDER"
+FOLDER, LOSS = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS"
 SAID, CELL, TRAIN, FAILED = "said", "cell", "train", "failed"
 _POLL_S = 0.05
 
@@ -42,13 +44,19 @@ def report_cell(cell: str) -> None:
         time.sleep(_POLL_S)
 
 
-def report_failure(message: str, status: int) -> bool:
-    """Report the failure and its exit status; False if no other host requested the run."""
+def report_failure(message: str, status: int, *, lost: bool = False) -> bool:
+    """Report the failure, as `write_failure` does; False if no other host requested the run."""
     where = folder()
     if where is None:
         return False
-    write_failure(where, message, status)
+    write_failure(where, message, status, lost=lost)
     return True
+
+
+def earlier_loss() -> Loss | None:
+    """The loss after which another host starts the run again; None if there was none."""
+    text = os.environ.get(LOSS)
+    return decode_json(text.encode(), Loss, LOSS, "unset it") if text else None
 
 
 def write_cell(where: Path, cell: str) -> None:
@@ -56,9 +64,14 @@ def write_cell(where: Path, cell: str) -> None:
     _write(where / CELL, cell)
 
 
-def write_failure(where: Path, message: str, status: int, *, unfit: bool = False) -> None:
-    """Report the failure of the run in folder `where`. unfit: whether each line is a problem of a host."""
-    _write(where / FAILED, json.dumps({"message": message, "status": status, "unfit": unfit}))
+def write_failure(where: Path, message: str, status: int, *, unfit: bool = False, lost: bool = False) -> None:
+    """Report the failure of the run in folder `where`.
+
+    Args:
+        unfit: whether each line is a problem of a host. lost: whether a worker was lost, so that the run may go on.
+    """
+    failure = {"message": message, "status": status, "unfit": unfit, "lost": lost}
+    _write(where / FAILED, json.dumps(failure))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """Failed workers: their reports, and the one error message that names the first cause."""
 
 import json
+import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,11 @@ def same_command(step: int) -> str:
     if step:
         return f"the same command resumes from the checkpoint of step {step}"
     return "the same command starts from step 0: no checkpoint was written yet"
+
+
+def without_way_out(what: str) -> str:
+    """The cause in `what`, a line that may end in `same_command`, or in the like of a run on hosts."""
+    return re.split("; (?:run )?the same command|; no checkpoint has been", what, maxsplit=1)[0]
 
 
 def activity_path(logs: Path, rank: int) -> Path:

@@ -7,7 +7,7 @@ from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.hosts import Hosts
 from istbench.launch.hosts import detached
-from istbench.launch.hosts import run as ssh_run
+from istbench.launch.hosts import restarts as ssh_restarts
 from istbench.launch.hosts.names import Host
 from istbench.results.store import RunDirectory
 
@@ -26,7 +26,7 @@ def outcome(tmp_path, monkeypatch):
             return RunDirectory.of(tmp_path, "cell")
 
         monkeypatch.setattr(detached, "follow", follow)
-        monkeypatch.setattr(ssh_run, "run_on_hosts", train)
+        monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
         return Hosts(hosts=(Host("a"),), stop=stop)._trained(REQUEST, tmp_path, False, print), trained
 
     return found

@@ -19,7 +19,7 @@ from istbench.launch.hosts.remote_detached import DONE, JOB, PID, DetachedJob, f
 from istbench.launch.hosts.run import HostsRun, run_named_by
 from istbench.launch.hosts.run_folder import write_cell, write_failure
 
-FAILED = {"message": "it diverged", "status": 1, "unfit": False}
+FAILED = {"message": "it diverged", "status": 1, "unfit": False, "lost": False}
 
 
 @pytest.fixture

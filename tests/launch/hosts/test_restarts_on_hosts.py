@@ -1,0 +1,163 @@
+"""Runs on hosts that start again, on spare hosts where some are gone; no host is reached."""
+
+from pathlib import Path
+
+import pytest
+
+from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
+from istbench.launch.backends.choose import choose
+from istbench.launch.hosts import restarts
+from istbench.launch.hosts.group import Unfit
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.restarts import run_with_restarts, with_spares
+from istbench.launch.hosts.run import HostsRun, RunLost
+from istbench.launch.processes.failures import WorkerLost, without_way_out
+from istbench.results.events import Loss
+
+A, B, C, D, E = map(Host, "abcde")
+LOSS = Loss(cause="b: gone", noticed=1.0, noticing_s=2.0, redone_steps=3, redone_s=4.0)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gone", "spares", "found"),
+    [
+        ([A, B], [], [D], None),
+        ([A, B], ["x"], [D], None),
+        ([A, B], ["b"], [], None),
+        ([A, B], ["b"], [D, E], ((A, D), (E,))),
+        ([A, B], ["a"], [D], ((D, B), ())),
+        ([A, B], ["a", "b"], [D, E], ((D, E), ())),
+        ([A, B], ["a", "b"], [D], None),
+        ([A, B], ["b", "d"], [D, E], ((A, E), ())),
+        ([A, Host("b", 2)], ["b"], [D, Host("e", 4)], ((A, Host("e", 2)), (D,))),
+        ([A, Host("b", 2)], ["b"], [D], None),
+    ],
+)
+def test_a_spare_with_enough_slots_takes_the_place_of_a_host_that_is_gone(hosts, gone, spares, found):
+    assert with_spares(hosts, gone, spares) == found
+
+
+def lost(step, *, began=True):
+    failure = RunLost("b: gone; the same command goes on from step 4, on these hosts or others")
+    failure.step, failure.loss, failure.began = step, LOSS, began
+    return failure
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """Tries runs that end as scripted; returns each run tried, and what was said."""
+    monkeypatch.setattr(restarts, "_WAITS_S", 0.0)
+
+    def run(*outcomes, again=False, **changed):
+        tries, said, left = [], [], list(outcomes)
+
+        def run_on_hosts(one, _say, _started):
+            tries.append(one)
+            if (outcome := left.pop(0)) is not None:
+                raise outcome
+            return "the run"
+
+        monkeypatch.setattr(restarts, "run_on_hosts", run_on_hosts)
+        request = RunRequest(workload="toy", method="ist")
+        asked = HostsRun(request=request, out=Path("out"), hosts=(A, B), again=again, **changed)
+        try:
+            ended = run_with_restarts(asked, said.append)
+        except (RunFailed, Unfit) as error:
+            ended = error
+        return tries, said, ended
+
+    return run
+
+
+def test_a_lost_run_starts_again_with_its_loss_and_without_again(tried):
+    tries, said, ended = tried(lost(9), None, restarts=1, again=True)
+    assert ended == "the run"
+    assert [(one.again, one.lost) for one in tries] == [(True, None), (False, LOSS)]
+    assert said == ["b: gone; the run starts again from its last checkpoint"]
+    tries, _, _ = tried(lost(0, began=False), None, restarts=1, again=True)
+    assert [one.again for one in tries] == [True, True]  # nothing of the earlier results was deleted yet
+
+
+@pytest.mark.parametrize(
+    ("allowed", "steps", "count", "reason"),
+    [
+        (0, [9], 1, "on these hosts or others"),
+        (1, [9, 12], 2, "it was restarted once, as --restarts allows"),
+        (9, [9, 9, 9], 3, "this is loss 3 in a row with no step after 9, so --restarts tries no more"),
+    ],
+)
+def test_a_run_that_is_lost_too_often_fails(tried, allowed, steps, count, reason):
+    tries, _, ended = tried(*map(lost, steps), None, restarts=allowed)
+    assert len(tries) == count
+    assert isinstance(ended, WorkerLost)
+    assert str(ended).endswith(reason)
+
+
+def test_other_failures_are_not_tried_again(tried):
+    tries, _, ended = tried(RunFailed("the loss became nan at step 7"), None, restarts=9)
+    assert (len(tries), str(ended)) == (1, "the loss became nan at step 7")
+
+
+def test_spares_take_the_place_of_hosts_that_cannot_be_reached_at_first_and_after_a_loss(tried):
+    unreached = Unfit(["b: ssh does not reach it"], ["b"])
+    tries, said, _ = tried(unreached, None, spares=(D, E))
+    assert [one.hosts for one in tries] == [(A, B), (A, D)]
+    assert said == ["b cannot be reached: d takes its place"]
+    tries, said, _ = tried(lost(5), unreached, Unfit(["d: no"], ["d"]), None, spares=(D, E), restarts=1)
+    assert [one.hosts for one in tries] == [(A, B), (A, B), (A, D), (A, E)]
+    assert tries[-1].lost == LOSS
+
+
+def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried):
+    unreached = Unfit(["b: ssh does not reach it"], ["b"])
+    tries, _, ended = tried(unreached, None, restarts=9)
+    assert (len(tries), ended) == (1, unreached)  # a wrong name, before anything ran
+    tries, said, ended = tried(lost(5), unreached, None, restarts=9)
+    assert (len(tries), ended) == (3, "the run")
+    assert said[-1] == "b: ssh does not reach it; trying again"
+    tries, _, ended = tried(lost(5), unreached, unreached, unreached, restarts=9)
+    assert (len(tries), ended) == (3, unreached)
+    tries, _, ended = tried(lost(5), Unfit(["b: has no torch"]), None, restarts=9)
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("b: gone; the same command goes on from step 4", "b: gone"),
+        ("b: gone; no checkpoint has been copied here yet: the same command starts anew", "b: gone"),
+        ("b: gone; run the same command again, on these hosts or others", "b: gone"),
+        ("b: gone (it was stopped; or killed)", "b: gone (it was stopped; or killed)"),
+    ],
+)
+def test_the_cause_of_a_loss_leaves_the_way_out(what, cause):
+    assert without_way_out(what) == cause
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"spare": "d"}, "--spare is for the hosts of --hosts; give --hosts as well, or leave --spare out"),
+        (
+            {"hosts": "a,b", "spare": "d,b"},
+            "--spare names b, which is in --hosts; name another, or leave it out",
+        ),
+        ({"hosts": "a,b", "spare": ","}, "--spare names no host; give names between commas, or a file of hosts"),
+        ({"hosts": "a,b", "spare": "d,d"}, "--spare names d twice"),
+        (
+            {"hosts": "a,b", "spare": "d", "detach": True},
+            "--spare is for cells that this machine watches; leave out --spare, or --detach",
+        ),
+    ],
+)
+def test_wrong_spares_are_refused(given, message):
+    with pytest.raises(UserError) as refused:
+        choose(given)
+    assert str(refused.value).startswith(message)
+
+
+def test_spares_and_restarts_reach_each_cell():
+    backend = choose({"hosts": "a,b", "spare": "d,e"}).restarting(3, typed=True)
+    cell = backend._cell(RunRequest(workload="toy", method="ist", nodes=2), Path("out"))
+    assert (cell.hosts, cell.spares, cell.restarts) == ((A, B), (D, E), 3)
