@@ -18,6 +18,9 @@ from istbench.node.checkpoint_steps import Totals
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 
 _WRITES = 2.0
+_FIRST_S = 60.0  # until the first checkpoint: what it costs is unknown
+_LEAST_S, _MOST_S = 5.0, 3600.0
+_DAY_S = 86_400.0
 
 
 class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +82,18 @@ class Restored:
 
 
 class TrainingState:
-    """Saves and restores the training state of all ranks; every rank must call its methods alike."""
+    """Saves and restores the training state of all ranks; every rank must call its methods alike.
 
-    def __init__(self, saved: DistributedCheckpoint, config: RunConfig, method: Method, fabric: Fabric) -> None:
+    losses: how often the run lost a worker and started again.
+    """
+
+    def __init__(
+        self, saved: DistributedCheckpoint, config: RunConfig, method: Method, fabric: Fabric, losses: int
+    ) -> None:
         self._checkpoint, self._config, self._method, self._fabric = saved, config, method, fabric
+        self._losses = losses
         self._saved_at = time.perf_counter()
+        self._cost_s: float | None = None  # of the last checkpoint
 
     def restore(self) -> Restored | None:
         """Load the newest whole checkpoint into the method, the traffic counts and the random numbers.
@@ -114,11 +124,14 @@ class TrainingState:
         return Restored(progress=RunTotals(totals, self._fabric), segment=segment, damage=damage)
 
     def save_if_due(self, totals: Totals) -> None:
-        """Start to save if any rank finds that `checkpoint_every_s` has passed since the last checkpoint.
+        """Start to save if any rank finds that the time for it has passed since the last checkpoint.
 
         Not while a rank still writes that one.
         """
-        due = time.perf_counter() - self._saved_at >= self._config.checkpoint_every_s
+        every_s = self._config.checkpoint_every_s
+        if every_s == "auto":
+            every_s = checkpoint_interval(self._cost_s, totals.wall_s, self._losses)
+        due = time.perf_counter() - self._saved_at >= every_s
         if self._fabric.maximum(_WRITES if self._checkpoint.writes() else float(due)) == 1:
             self._save(totals, None)
 
@@ -136,6 +149,7 @@ class TrainingState:
 
     def _save(self, totals: Totals, segment: OpenSegment | None) -> None:
         current.begin("writing the checkpoint of step", totals.step)
+        began = time.perf_counter()
         traffic = self._fabric.traffic["training"]
         state = {
             "method": self._method.state_dict(),
@@ -146,6 +160,21 @@ class TrainingState:
             state["segment"] = msgspec.structs.asdict(segment)
         self._checkpoint.start(totals, state, self._is_shared)
         self._saved_at = time.perf_counter()
+        self._cost_s = self._saved_at - began
 
     def _is_shared(self, keys: checkpoint.Keys) -> bool:
         return keys[0] == "method" and self._method.is_shared(keys[1:])
+
+
+def checkpoint_interval(cost_s: float | None, wall_s: float, losses: int) -> float:
+    """The seconds between checkpoints that lose the least time: sqrt(2 x cost x time between losses) (Young, 1974).
+
+    A run that lost nothing yet may lose a worker once in a day more than it has run.
+
+    Args:
+        cost_s: seconds for which training stands still for a checkpoint; None before the first.
+    """
+    if cost_s is None:
+        return _FIRST_S
+    between_s = (wall_s + _DAY_S) / (1 + losses)
+    return min(_MOST_S, max(_LEAST_S, math.sqrt(2 * cost_s * between_s)))

@@ -30,6 +30,7 @@ from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
 from istbench.results.header import Header
+from istbench.results.run_parts import restarts
 from istbench.results.store import RunDirectory
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import metric_of
@@ -142,7 +143,9 @@ class RankTraining:
     ) -> None:
         self._config, self._setup, self._fabric = config, setup, fabric
         self._evaluator, self._memory = evaluator, memory
-        self._state = TrainingState(DistributedCheckpoint(run.checkpoint, fabric), config, setup.method, fabric)
+        losses = len(restarts(run.events())) if fabric.rank == 0 and run.exists() else 0
+        saved = DistributedCheckpoint(run.checkpoint, fabric)
+        self._state = TrainingState(saved, config, setup.method, fabric, losses)
         began = time.time()
         restored = self._state.restore()
         loaded = time.time()

@@ -42,7 +42,8 @@ def explain(error: msgspec.ValidationError, raw: Any, kind: Any, locate: Locate)
 def _wanted(reason: str, kind: Any) -> str:
     choices = [str(choice) for part in _union(kind) for choice in literal_choices(part)]
     if reason.startswith("Invalid enum value") and choices:
-        number = ["a whole number"] if int in _union(kind) else []
+        kinds = [_bare(part) for part in _union(kind)]
+        number = [noun for part, noun in ((int, "a whole number"), (float, "a number")) if part in kinds]
         return f"must be one of {', '.join(choices + number)}"
     found = re.fullmatch(r"Expected `([^`]*)`(?:, got .*| (>=|<=|>|<) ([-+.\w]+))", reason, re.DOTALL)
     if found:

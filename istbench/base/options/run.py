@@ -198,10 +198,12 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 300.0
     checkpoint_every_s: Annotated[
-        Duration,
+        Duration | Literal["auto"],
         About(
-            "Minimum seconds between two checkpoints. A checkpoint follows an evaluation.",
+            "Minimum seconds between two checkpoints. A checkpoint follows an evaluation. auto: what loses the "
+            "least time, by the cost of the last one and the losses of this run.",
             flag="--checkpoint-every",
+            metavar="SECONDS|auto",
             show_default=True,
             defines_cell=False,
             of_machine=True,

@@ -34,6 +34,7 @@ from istbench.results.store import RunDirectory
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
 _POLL_S = 0.2
 _INTERRUPTED = 130
+_COPIED_EVERY_S = 60.0  # if the run itself chooses when it saves
 _STEP = re.compile(r": step ([0-9]{1,12})/")
 
 
@@ -326,6 +327,8 @@ class Session:
     def _finish(self, here: RunDirectory, theirs: str) -> RunDirectory:
         interrupted = None
         every_s = self._run.request.checkpoint_every_s
+        if every_s == "auto":
+            every_s = _COPIED_EVERY_S
         with ExitStack() as copies:
             try:
                 self._begin(here, theirs)
