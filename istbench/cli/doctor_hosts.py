@@ -28,7 +28,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
 from istbench.launch.hosts.shared_link import shared_link
 from istbench.report.output.terminal import print_table
-from istbench.report.tables.table import Column, Entry, Table
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 
 _SPEED_S = 300.0
 _OUT = Path("results")  # of a run without --out
@@ -85,27 +85,23 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
 def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Table:
     """Bandwidth and latency of every link."""
     at_once = {(link.source, link.target): link.bandwidth for link in together}
-    return Table(
-        title="Links, one TCP connection at a time; together, while every host sends to one other",
-        columns=(
-            Column(key="from", title="from", align="left"),
-            Column(key="to", title="to", align="left"),
-            Column(key="bits_per_s", title="bandwidth"),
-            Column(key="bits_per_s_together", title="together"),
-            Column(key="latency_s", title="one way"),
+    columns: list[ColumnOf[HostLink]] = [
+        ColumnOf(key="from", title="from", align="left", entry=lambda link: link.source),
+        ColumnOf(key="to", title="to", align="left", entry=lambda link: link.target),
+        ColumnOf(key="bits_per_s", title="bandwidth", entry=lambda link: _bandwidth_entry(link.bandwidth)),
+        ColumnOf(
+            key="bits_per_s_together",
+            title="together",
+            entry=lambda link: _bandwidth_entry(at_once.get((link.source, link.target))),
         ),
-        rows=tuple(
-            (
-                Entry(text=link.source, value=link.source),
-                Entry(text=link.target, value=link.target),
-                _bandwidth_entry(link.bandwidth),
-                _bandwidth_entry(at_once.get((link.source, link.target))),
-                Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
-            )
-            for link in links
+        ColumnOf(
+            key="latency_s",
+            title="one way",
+            entry=lambda link: Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
         ),
-        keys=2,
-    )
+    ]
+    title = "Links, one TCP connection at a time; together, while every host sends to one other"
+    return table_of(columns, links, title=title, keys=2)
 
 
 def _bandwidth_entry(rate: float | None) -> Entry:

@@ -17,9 +17,9 @@ from istbench.cli.options import (
     TIME,
     cluster_or_this_option,
     plugin_option,
+    refuse_typed,
     run_options,
     set_option,
-    typed_options,
     workload_set_option,
 )
 from istbench.cli.replaying import clusters_of, replaying
@@ -64,9 +64,6 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins"
 def command(
     context: click.Context,
     script: Path | None,
-    method_options: dict[str, str],
-    workload_options: dict[str, str],
-    plugins: tuple[str, ...],
     cluster: str | None,
     bandwidth: float | None,
     latency: float | None,
@@ -82,9 +79,9 @@ def command(
     links: _Links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
     if script is None:
         ((there,),) = select_clusters([cluster or DEFAULT_CLUSTER], *links).values()
-        plan = _plan_cell(there, given, method_options, workload_options, plugins)
+        plan = _plan_cell(cluster=there, **given)
     else:
-        plan = _plan_script(context, script, cluster, links, given, method_options)
+        plan = _plan_script(context, script, cluster, links, given)
     if as_json:
         click.echo(json.dumps(plan.as_json(), allow_nan=False))
     else:
@@ -94,30 +91,19 @@ def command(
 
 
 def _plan_cell(
-    cluster: ClusterProfile,
-    given: dict[str, Any],
-    method_options: dict[str, str],
-    workload_options: dict[str, str],
-    plugins: tuple[str, ...],
+    *, cluster: ClusterProfile, workload: str | None, plugins: tuple[str, ...], **given: Any
 ) -> "CellPlan":
-    if given["workload"] is None:
+    if workload is None:
         raise UserError("plan needs a --workload, or a file of `istbench record`")
-    set_for_method: dict[str, Any] = method_options
     if cluster.host is not None:
-        set_for_method = options_on_hosts(set_for_method, [min(cluster.host.nodes, given["nodes"])])
-    given["workload"], plugins = named_with_file(given["workload"], plugins)
+        hosts = [min(cluster.host.nodes, given["nodes"])]
+        given["method_options"] = options_on_hosts(given["method_options"], hosts)
+    workload, plugins = named_with_file(workload, plugins)
     check_name("methods", given["method"], plugins)
-    check_name("workloads", given["workload"], plugins)
+    check_name("workloads", workload, plugins)
     from istbench.plan.planner import PlanRequest, make_plan
 
-    request = PlanRequest(
-        **given,
-        method_options=set_for_method,
-        workload_options=workload_options,
-        plugins=plugins,
-        cluster=cluster,
-    )
-    return make_plan(request, replaying)
+    return make_plan(PlanRequest(cluster=cluster, workload=workload, plugins=plugins, **given), replaying)
 
 
 def _plan_script(
@@ -126,13 +112,9 @@ def _plan_script(
     cluster: str | None,
     links: "_Links",
     given: dict[str, Any],
-    method_options: dict[str, str],
 ) -> "CellPlan":
     """The plan of the recorded script in file `script`."""
-    typed = typed_options(context)
-    for name in _OF_WORKLOADS:
-        if name in typed:
-            raise UserError(f"{typed[name]} is for a workload, and {script} is a recorded script; leave it out")
+    refuse_typed(context, _OF_WORKLOADS, f"is for a workload, and {script} is a recorded script")
     check_name("methods", given["method"])
     from istbench.cluster.script_record import load_script
 
@@ -143,7 +125,7 @@ def _plan_script(
     from istbench.plan.script_time import ChosenMethod
 
     with replaying():
-        chosen = ChosenMethod(name=given["method"], options=method_options)
+        chosen = ChosenMethod(name=given["method"], options=given["method_options"])
         return plan_script(record, chosen, given["nodes"], there, assumed)
 
 

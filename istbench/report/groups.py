@@ -402,26 +402,10 @@ class Sweep:
         """Whether there are several bandwidths, and a target to which their seconds are compared."""
         return len(self.groups) > 1 and bool(self.groups[0].targets)
 
-    def labels(self, nodes: int) -> list[str]:
-        """The labels of the rows on `nodes` nodes, in the order of the table."""
-        return [contender.label for contender in self.groups[0].contenders if contender.nodes == nodes]
-
-    def extrapolated(self, label: str, nodes: int) -> bool:
-        """Whether the row was never run on `nodes` nodes."""
-        return any(
-            contender.extrapolated_from is not None
-            for contender in self.groups[0].contenders
-            if (contender.label, contender.nodes) == (label, nodes)
-        )
-
-    def times(self, label: str, nodes: int, level: float) -> list[Estimate]:
-        """Seconds to `level` at each bandwidth."""
-        return [
-            contender.time(level)
-            for group in self.groups
-            for contender in group.contenders
-            if (contender.label, contender.nodes) == (label, nodes)
-        ]
+    def rows(self, nodes: int) -> list[tuple[Contender, ...]]:
+        """The rows on `nodes` nodes, in the order of the table, each at every bandwidth."""
+        tables = [{row.label: row for row in group.contenders if row.nodes == nodes} for group in self.groups]
+        return [tuple(table[label] for table in tables) for label in tables[0]]
 
 
 def sweeps_of(cluster: str, groups: Iterable[Sequence[Group]]) -> list[Sweep]:

@@ -58,19 +58,19 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
     """
     group = sweep.groups[0]
     styles = contender_styles(group)
-    labels = sweep.labels(nodes)
+    rows = sweep.rows(nodes)
     reached = [
         target
         for target in group.targets
-        if any(math.isfinite(at.median) for label in labels for at in sweep.times(label, nodes, target.level))
+        if any(math.isfinite(there.time(target.level).median) for row in rows for there in row)
     ]
     shown = (reached or list(group.targets))[-panels:]
-    spread = _spread(contender for contender in group.contenders if contender.nodes == nodes)
+    spread = _spread(row[0] for row in rows)
     places = _tick_places(sweep.bandwidths)
     return Plot(
         stem=f"{sweep.stem}-by-bandwidth-n{nodes}",
         title=f"{plot_title(group)}, {count_nodes(nodes)}",
-        subtitle=f"{plot_subtitle(group, spread, sweep.cluster)}{_not_drawn(sweep, labels, nodes, shown)}",
+        subtitle=f"{plot_subtitle(group, spread, sweep.cluster)}{_not_drawn(rows, shown)}",
         kind="points",
         x_label=BANDWIDTH_LABEL,
         y_label=f"{group.time_name} to target (s)",
@@ -80,12 +80,15 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
                 target=target.short,
                 series=tuple(
                     _series(
-                        group.name_of(label),
-                        styles[group.name_of(label)],
-                        list(zip(sweep.bandwidths, sweep.times(label, nodes, target.level), strict=True)),
-                        sweep.bandwidths if sweep.extrapolated(label, nodes) else (),
+                        row[0].name,
+                        styles[row[0].name],
+                        [
+                            (bits, there.time(target.level))
+                            for bits, there in zip(sweep.bandwidths, row, strict=True)
+                        ],
+                        () if row[0].extrapolated_from is None else sweep.bandwidths,
                     )
-                    for label in labels
+                    for row in rows
                 ),
             )
             for target in shown
@@ -127,17 +130,12 @@ def _series(
     )
 
 
-def _not_drawn(sweep: Sweep, labels: Sequence[str], nodes: int, targets: Sequence[Target]) -> str:
+def _not_drawn(rows: Sequence[Sequence[Contender]], targets: Sequence[Target]) -> str:
     """A remark on methods that reached a target in 0 s, which a logarithmic axis cannot show."""
-    at_once = [
-        f"{', '.join(map(sweep.groups[0].name_of, found))} to {target.short}"
-        for target in targets
-        if (
-            found := [
-                label for label in labels if any(at.median == 0 for at in sweep.times(label, nodes, target.level))
-            ]
-        )
-    ]
+    at_once = []
+    for target in targets:
+        names = [row[0].name for row in rows if any(there.time(target.level).median == 0 for there in row)]
+        at_once += [f"{', '.join(names)} to {target.short}"] if names else []
     return f"; in 0 s and not drawn: {', '.join(at_once)}" if at_once else ""
 
 

@@ -51,8 +51,11 @@ def standings(sweep: Sweep) -> list[Crossing]:
     found: list[Crossing] = []
     group = sweep.groups[0]
     for nodes, target in itertools.product(group.nodes, group.targets):
-        labels = [row.label for row in group.competing if row.nodes == nodes]
-        times = {label: [at.median for at in sweep.times(label, nodes, target.level)] for label in labels}
+        times = {
+            row[0].label: [there.time(target.level).median for there in row]
+            for row in sweep.rows(nodes)
+            if not group.is_control(row[0])
+        }
         for one, other in itertools.combinations(times, 2):
             reached = tuple(label for label in (one, other) if any(map(math.isfinite, times[label])))
             crossed: Sequence[tuple[float | None, bool | None]] = _crossed(
