@@ -26,10 +26,6 @@ def workload(request):
     return WORKLOADS[request.param]()
 
 
-def meta_model(workload):
-    return blank_model(workload)
-
-
 def random_model(workload):
     """The model with every parameter and every statistic random, in eval mode."""
     torch.manual_seed(5)
@@ -54,7 +50,7 @@ def test_permuting_a_group_leaves_the_function_unchanged(workload):
 
 
 def test_groups_are_valid_and_cover_every_hidden_tensor(workload):
-    model = meta_model(workload)
+    model = blank_model(workload)
     groups = workload.neuron_groups(model)
     validate_groups(model, groups)
     indexed = {slot.tensor for group in groups for slot in group.slots}
@@ -63,7 +59,7 @@ def test_groups_are_valid_and_cover_every_hidden_tensor(workload):
 
 
 def test_the_speech_model_is_the_published_one():
-    model = meta_model(Speech())
+    model = blank_model(Speech())
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert shapes == {
         "linear1.weight": (4096, 4096),
@@ -74,13 +70,13 @@ def test_the_speech_model_is_the_published_one():
     last = model.get_submodule("output_norm")
     assert isinstance(last, nn.BatchNorm1d)
     assert not last.affine
-    deeper = meta_model(Speech(SpeechOptions(layers=3, hidden=100)))
+    deeper = blank_model(Speech(SpeechOptions(layers=3, hidden=100)))
     assert deeper.get_parameter("linear2.weight").shape == (100, 100)
     assert deeper.get_parameter("output.weight").shape == (35, 100)
 
 
 def test_initial_rows_are_the_rows_of_the_full_parameter(workload):
-    model = meta_model(workload)
+    model = blank_model(workload)
     for name, parameter in model.named_parameters():
         full = workload.initial_rows(model, name, None, seed=3)
         assert full.shape == parameter.shape
