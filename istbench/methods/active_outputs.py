@@ -11,7 +11,7 @@ import math
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,15 +27,8 @@ from istbench.base.options.numbers import Amount, CountOrNone, Duration, Natural
 from istbench.base.options.options import option
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, counted, fitting
-from istbench.methods.cut_model import (
-    CutModel,
-    HiddenExchange,
-    exchange_buffers,
-    largest_part,
-    planned_rounds,
-    wide_softmax,
-)
+from istbench.methods.base import counted, fitting
+from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.slide.active import owned
@@ -91,22 +84,13 @@ class ActiveOptions(OptimizerOptions):
         return self.target_active or max(1, outputs // _ONE_IN, min(_LEAST, outputs // 4))
 
 
-class ActiveOutputs(Method):
-    """One optimizer step on one minibatch, of a model split over nodes, with only the active outputs."""
+class ActiveOutputs(CutMethod):
+    """Trains only the active outputs of a split model."""
 
-    batches = "replicated"
     exact_on_one_node = False
-    scheduled = True
-    interrupts = "exchanges the hidden layer inside a forward pass"
-    own_object = "rebuilt"
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
-        sparse = self.options.row_rule == Rule.SGD
-        self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse)
-        self._part = self._cut.part
-        self._exchange = HiddenExchange(fabric, self._cut.units)
+        self._take(model, workload, fabric, sparse_gradients=self.options.row_rule == Rule.SGD)
         self._times, self._active = StepTimes(), Active()
         self._gathered = 0.0
         self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
@@ -190,12 +174,6 @@ class ActiveOutputs(Method):
             return {}
         shares = {f"time_{name}": share for name, share in self._times.shares().items()}
         return {"active_outputs": self._fabric.total(active.outputs / active.steps), **shares}
-
-    def assemble(self) -> nn.Module | None:
-        return self._cut.assemble()
-
-    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
-        return self._cut.block
 
     def state_dict(self) -> dict[str, Any]:
         rows = self._shard.optimizer

@@ -1,4 +1,4 @@
-"""A model with a wide softmax, cut over the nodes, and the three small collectives of its steps.
+"""A model with a wide softmax, cut over the nodes; the base of its methods, and their three small collectives.
 
 Each node keeps its own hidden units and its own outputs.
 """
@@ -7,12 +7,14 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
+from istbench.methods.base import Method
 from istbench.methods.footprint import PlannedNode
 from istbench.workloads.base import Workload
 from istbench.workloads.wide_softmax import HAVE_ONE, WideSoftmax
@@ -140,9 +142,6 @@ def _overlap(one: range, other: range) -> range:
     return range(first, last) if first < last else one[:0]
 
 
-_FLOAT = 4
-
-
 class HiddenExchange:
     """The collectives of a step over `fabric`; `units` has the hidden units of each node.
 
@@ -191,6 +190,38 @@ class HiddenExchange:
         what = "adding up the gradient of the hidden layer"
         self._fabric.reduce_scatter_mean_async(mine.view(-1), parts.view(-1), what).wait()
         return mine[: len(self._units[self._fabric.rank])].t() * count
+
+
+class CutMethod(Method):
+    """One optimizer step on one minibatch, of a model whose hidden units and outputs are split over nodes."""
+
+    batches = "replicated"
+    scheduled = True
+    own_object = "rebuilt"
+    interrupts = "exchanges the hidden layer inside a forward pass"
+
+    def _take(
+        self, model: nn.Module, workload: Workload, fabric: Fabric, *, sparse_gradients: bool = False
+    ) -> None:
+        """Make this node's part of `model`."""
+        self._fabric = fabric
+        self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
+        self._cut = CutModel(model, self._softmax, workload, fabric, self.seed, sparse_gradients=sparse_gradients)
+        self._part = self._cut.part
+        self._exchange = HiddenExchange(fabric, self._cut.units)
+
+    def assemble(self) -> nn.Module | None:
+        return self._cut.assemble()
+
+    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
+        return self._cut.block
+
+    @classmethod
+    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
+        wide_softmax(cls.name, model, workload, world_size)
+
+
+_FLOAT = 4
 
 
 def planned_rounds(

@@ -11,42 +11,25 @@ the same minibatch. In a step each node
 No message grows with the number of outputs.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.methods.base import Method
-from istbench.methods.cut_model import (
-    CutModel,
-    HiddenExchange,
-    exchange_buffers,
-    largest_part,
-    planned_rounds,
-    wide_softmax,
-)
+from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
 
-class ModelParallel(Method):
-    """One optimizer step on one minibatch, of a model whose hidden units and outputs are split over nodes."""
+class ModelParallel(CutMethod):
+    """Trains the whole softmax of a split model."""
 
     name = "model_parallel"
     Options = OptimizerOptions
-    batches = "replicated"
-    scheduled = True
-    own_object = "rebuilt"
-    interrupts = "exchanges the hidden layer inside a forward pass"
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
-        self._fabric = fabric
-        self._softmax = wide_softmax(self.name, model, workload, fabric.world_size)
-        self._cut = CutModel(model, self._softmax, workload, fabric, self.seed)
-        self._part = self._cut.part
-        self._exchange = HiddenExchange(fabric, self._cut.units)
+        self._take(model, workload, fabric)
         self._optimizer = self.options.build(self._part.parameters())
 
     def note(self) -> str:
@@ -69,22 +52,12 @@ class ModelParallel(Method):
         self._fabric.recorder.mark("round")
         return loss.detach()
 
-    def assemble(self) -> nn.Module | None:
-        return self._cut.assemble()
-
-    def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
-        return self._cut.block
-
     def state_dict(self) -> dict[str, Any]:
         return {"part": self._part.state_dict(), "optimizer": optimizer_state(self._optimizer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._part.load_state_dict(state["part"])
         load_optimizer_state(self._optimizer, state["optimizer"])
-
-    @classmethod
-    def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
-        wide_softmax(cls.name, model, workload, world_size)
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """A node's part, with its gradients and optimizer state."""
