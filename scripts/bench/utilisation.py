@@ -11,7 +11,6 @@ time at the published bandwidth. The other shares follow. Writes utilisation.md,
 """
 
 import argparse
-import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from istbench.cluster.trace import Trace
 from istbench.plan.recorded_step import alone_trace
 from istbench.plan.script_time import ChosenMethod, script_time
 from istbench.plan.script_trace import script_trace
+from istbench.studies.reproduce.clocks import crossing
 from istbench.studies.validation.measure import as_fast_as
 from istbench.workloads.models.transformer import Transformer
 
@@ -42,7 +42,6 @@ HALVES = {32: 2.06e9, 128: 394e6}
 FITTED = 128
 NODES = 4
 SYMBOLS = 65
-_DOUBLINGS = 40
 
 Share = Callable[[int, float, float], float]
 """The share that computes, by local steps, bandwidth in bit/s, and the factor of the computing speed."""
@@ -63,7 +62,7 @@ def main() -> None:
     except (UserError, RunFailed) as error:
         parser.error(str(error))
     share = replayed_share(record)
-    speed = bisect(lambda factor: share(FITTED, HALVES[FITTED], factor) - 0.5, 1e-3, 1e6, rising=False)
+    speed = crossing(lambda factor: share(FITTED, HALVES[FITTED], factor) - 0.5, 1e-3, 1e6)
     lines = [
         f"### Share of the time that computes: {parameters / 1e6:.1f} million parameters, {NODES} nodes\n",
         "Published: diloco-measured, four hosts with a GPU each. Ours: recorded steps, replayed by `ddp` (every "
@@ -146,18 +145,7 @@ def alone_s(record: ScriptRecord, speed: float) -> float:
 
 def half(share: Share, every: int, speed: float) -> float:
     """The bandwidth in bit/s at which half of the time computes."""
-    return bisect(lambda bits: share(every, bits, speed) - 0.5, 1e3, 1e15, rising=True)
-
-
-def bisect(function: Callable[[float], float], low: float, high: float, *, rising: bool) -> float:
-    """The zero of a monotone `function` between `low` and `high`, to a millionth."""
-    for _ in range(_DOUBLINGS):
-        middle = math.sqrt(low * high)
-        if (function(middle) < 0) == rising:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high)
+    return crossing(lambda bits: 0.5 - share(every, bits, speed), 1e3, 1e15)
 
 
 def table(share: Share, speed: float) -> list[str]:
