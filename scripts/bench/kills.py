@@ -1,0 +1,131 @@
+"""Runs of every method that lose workers by SIGKILL and restart by themselves, against runs that nothing disturbed.
+
+python scripts/bench/kills.py --methods ddp --kills 1 --steps 20    # to try it
+
+For each method, one run goes undisturbed. Others have `--restarts 3`, and kills hit their two workers, rank 0 and
+rank 1 in turn, at random moments between the first evaluation and the end. The run trains on before the next kill.
+Each must end by itself in the weights and evaluations of the first run. The seconds are those of its own record.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
+
+from istbench.results.run_parts import Restart, restarts
+from istbench.results.store import RunDirectory
+
+RESTARTS = 3
+_READY_S = 120.0
+_LOG = re.compile(r"/logs/rank-([0-9]+)/")
+
+
+def workers(slow: SlowRun) -> dict[int, int]:
+    """The living workers of a run: process ids by rank. Their output goes to a log of each."""
+    found = {}
+    for process in slow.members():
+        try:
+            log = _LOG.search(str(Path(f"/proc/{process}/fd/1").readlink()))
+        except OSError:
+            continue
+        if log is not None:
+            found[int(log[1])] = process
+    return found
+
+
+def starts(run: Path) -> int:
+    """How often the run has trained on after a loss."""
+    return (run / "events.jsonl").read_bytes().count(b'"event":"ready"')
+
+
+def kill(slow: SlowRun, run: Path, rank: int) -> bool:
+    """Kill worker `rank`, and wait until the run trains on; False if it had ended before."""
+    victim, before = workers(slow).get(rank), starts(run)
+    if victim is None:
+        return False
+    os.kill(victim, signal.SIGKILL)
+    until = time.monotonic() + _READY_S
+    while slow.process.poll() is None and starts(run) == before:
+        if time.monotonic() > until:
+            raise SystemExit(f"the run does not train on within {_READY_S:g} s after a kill")
+        time.sleep(0.01)
+    return True
+
+
+def lose(
+    row: Row, words: list[str], slow_s: float, ranks: Iterator[int], chance: random.Random, kills: int
+) -> list[Restart]:
+    """Run to the end with up to `kills`, note in `row` whether it is the undisturbed run; returns its restarts."""
+    with tempfile.TemporaryDirectory() as folder:
+        slow = SlowRun([*words, f"--restarts={RESTARTS}"], Path(folder), slow_s)
+        run, done = slow.wait_for(has_evaluated), 0
+        for _ in range(kills):
+            time.sleep(chance.uniform(0, row.seconds / kills))
+            rank = next(ranks)
+            if not kill(slow, run, rank):
+                break
+            row.kills[f"rank {rank}"] += 1
+            done += 1
+        status = slow.process.wait()
+        header = json.loads((run / "run.json").read_text())
+        found = restarts(RunDirectory(run).events())
+        if status or header["status"] != "done":
+            row.wrong.append(str(header["error"]))
+        elif len(found) > done:
+            row.wrong.append(f"{len(found)} restarts after {done} kills")
+        elif header["result"]["weights_sha256"] != row.digest:
+            row.wrong.append("other weights")
+        elif curve_of(run) != row.curve:
+            row.wrong.append("other evaluations")
+        else:
+            row.same += 1
+        return found
+
+
+def main() -> int:
+    """Print a row for each method, and the seconds of all restarts; returns 1 if a run differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS), metavar="NAME,...")
+    parser.add_argument("--kills", type=int, default=RESTARTS, metavar="N", help="kills of each run, at most 3")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs of each method that lose workers")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--slow", type=float, default=0.03, metavar="S", help="seconds that every step waits")
+    parser.add_argument("--seed", type=int, default=0, help="of moments")
+    asked = parser.parse_args()
+    if not 0 < asked.kills <= RESTARTS:
+        parser.error(f"--kills must be 1 to {RESTARTS}: a run restarts so often")
+    chance = random.Random(asked.seed)
+    print("| method | kills of rank 0 | of rank 1 | undisturbed result | seconds lost by each kill | else |")
+    print("| :--- | ---: | ---: | ---: | :--- | :--- |", flush=True)
+    every, same, runs = list[Restart](), 0, 0
+    turns = (number % 2 for number in range(10**9))
+    for method in asked.methods.split(","):
+        words = words_of(method, asked.steps)
+        row, found = undisturbed(words, asked.slow), list[Restart]()
+        for _ in range(asked.runs):
+            found += lose(row, words, asked.slow, turns, chance, asked.kills)
+        first, second = row.kills["rank 0"], row.kills["rank 1"]
+        seconds, wrong = ", ".join(f"{one.seconds:.1f}" for one in found), "; ".join(row.wrong)
+        print(f"| {method} | {first} | {second} | {row.same} of {asked.runs} | {seconds} | {wrong} |", flush=True)
+        every, same, runs = [*every, *found], same + row.same, runs + asked.runs
+    print(f"\n{same} of {runs} runs with {len(every)} restarts ended in the undisturbed weights and evaluations")
+    if every:
+        said = []
+        for part in ("seconds", "noticing_s", "starting_s", "loading_s", "redone_s"):
+            values = [float(getattr(one, part)) for one in every]
+            said.append(f"{part} {statistics.median(values):.2f} [{min(values):.2f}-{max(values):.2f}]")
+        print(f"median [range] of a kill: {', '.join(said)}")
+    return int(same != runs)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
