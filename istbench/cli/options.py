@@ -444,7 +444,7 @@ SECTIONS = {
         "restarts", "anyway",
     ),
     "Other machines": (
-        "hosts", "hosts_python", "ssh_config", "install", "detach", "stop", "slurm",
+        "hosts", "hosts_python", "ssh_config", "install", "spare", "detach", "stop", "slurm",
     ),
 }  # fmt: skip
 """Options by name. All others belong to the results."""
