@@ -24,7 +24,7 @@ from pathlib import Path
 
 from istbench.base.units import parse_bandwidth
 from istbench.cluster.profile import select_clusters
-from istbench.report.map import WinnerMap, build_maps, winners_table
+from istbench.report.map import WinnerMap, build_maps
 from istbench.report.output.formats import table_markdown
 from istbench.report.output.map_picture import draw_maps
 from istbench.results.frame import write_evaluations
@@ -63,7 +63,7 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     drawn = [path for path in draw_maps(maps, target) if path.suffix == ".png"]
     shown = "\n".join(f"![{path.stem}]({path.name})" for path in drawn)
-    tables = "\n".join(table_markdown(winners_table(one)) for one in maps)
+    tables = "\n".join(table_markdown(one.table()) for one in maps)
     wanted = ",".join(f"{level:g}" for level in arguments.targets if level is not None)
     data = [] if arguments.name in WITHOUT_DATA else ["--data", "FILE" if arguments.name == "text" else "DIR"]
     words = ["scripts/maps.py", arguments.name, "RESULTS", *data, *(["--targets", wanted] if wanted else [])]

@@ -135,8 +135,7 @@ def command(
         from istbench.report.output.formats import print_report
         from istbench.report.report import Report
 
-        report = Report(answers=(answer,), tables=(table,), plots=(), problems=())
-        print_report(report, sys.stdout, explain=explain)
+        print_report(Report(answers=(answer,), tables=(table,)), sys.stdout, explain=explain)
     if html is not None:
         from istbench.report.output.html.write import write_page
 

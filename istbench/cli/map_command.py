@@ -1,10 +1,10 @@
 """`istbench map`: the first method in each cell of bandwidth and nodes, by replay."""
 
-import gc
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,14 +28,13 @@ from istbench.cli.options import (
 from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
+if TYPE_CHECKING:
+    from istbench.cli.script_report import FastestMap
+    from istbench.report.map import WinnerMap
+
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
 _OF_RUNS = ("target", "plugins", "workload", "metric", "pictures")
 _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
-
-
-_OBJECTS = 4_000
-"""New objects after which Python looks for garbage. By default it does so every 700, and goes through all that was
-read: 4 % of the seconds of a map of 2,000 runs."""
 
 
 @click.command("map")
@@ -127,12 +126,7 @@ def command(
         raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
     from istbench.cli.show import report_folder
     from istbench.report.map import build_maps
-
-    gc.set_threshold(_OBJECTS)
-    from istbench.report.map import winners_table
-    from istbench.report.output.formats import print_report
     from istbench.report.output.map_picture import draw_maps
-    from istbench.report.report import Report
 
     with replaying() as tell:
         maps, problems = build_maps(
@@ -147,22 +141,35 @@ def command(
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
         )
-    if as_json:
-        records = [record for found in maps for record in found.records()]
-        click.echo(json.dumps(records, indent=1, allow_nan=False))
-    shown = [] if as_json else maps
-    report = Report(
-        answers=tuple(line for found in shown for line in found.answers),
-        tables=tuple(winners_table(found) for found in shown),
-        plots=(),
-        problems=problems,
-    )
     drawn = list[Path]()
     try:
         if pictures:
             drawn = draw_maps(maps, report_folder(results))
     finally:  # a full disk must not lose the tables
-        print_report(report, sys.stdout, pictures=drawn, explain=explain)
+        _print(maps, problems, drawn, as_json=as_json, explain=explain)
+
+
+def _print(
+    maps: "Sequence[WinnerMap | FastestMap]",
+    problems: tuple[str, ...],
+    pictures: Sequence[Path] = (),
+    *,
+    as_json: bool,
+    explain: bool,
+) -> None:
+    from istbench.report.output.formats import print_report
+    from istbench.report.report import Report
+
+    if as_json:
+        records = [record for one in maps for record in one.records()]
+        click.echo(json.dumps(records, indent=1, allow_nan=False))
+        maps = ()
+    report = Report(
+        answers=tuple(line for one in maps for line in one.answers),
+        tables=tuple(one.table() for one in maps),
+        problems=problems,
+    )
+    print_report(report, sys.stdout, pictures=pictures, explain=explain)
 
 
 def _map_script(
@@ -185,18 +192,7 @@ def _map_script(
     record = load_script(file)
     families, assumed = clusters_of(record, [cluster] if cluster else [], *links)
     from istbench.cli.script_report import script_map
-    from istbench.report.output.formats import print_report
-    from istbench.report.report import Report
 
     with replaying():
         found, problems = script_map(record, families, nodes, methods, assumed, by)
-    if as_json:
-        click.echo(json.dumps(found.records(), indent=1, allow_nan=False))
-    shown = [] if as_json else [found]
-    report = Report(
-        answers=tuple(one.answer for one in shown),
-        tables=tuple(one.table() for one in shown),
-        plots=(),
-        problems=problems,
-    )
-    print_report(report, sys.stdout, explain=explain)
+    _print([found], problems, as_json=as_json, explain=explain)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from istbench.base.errors import UserError
@@ -23,12 +22,11 @@ from istbench.report.phrases import (
 from istbench.report.report import Report
 from istbench.report.tables.comparison_footer import node_line
 from istbench.report.tables.numbers import number, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import NOTHING, Column, ColumnOf, Entry, Table, grid_table, table_of
 
 _MEGA = 1e6
 _NAMED = 5
 _DIGITS = 3
-_Row = tuple[str, Sequence[Sequence[ScriptTime]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +43,14 @@ class FastestMap:
     assumed: Sequence[str]
 
     @property
-    def answer(self) -> str:
+    def answers(self) -> tuple[str, ...]:
         """The answer: the fastest methods with the number of their cells, among whom, and that it is a replay."""
         cells = [times for row in self.rows.values() for times in row if times]
         methods = dict.fromkeys(time.method for times in cells for time in times)
         return (
             f"The most samples per second{_of_methods(methods)}: "
             f"{counted_winners([_fastest(times)[0].method for times in cells], len(cells))}. Replayed on "
-            f"{self.cluster}, from one recorded step, never run by these methods."
+            f"{self.cluster}, from one recorded step, never run by these methods.",
         )
 
     def records(self) -> list[dict[str, Any]]:
@@ -75,17 +73,11 @@ class FastestMap:
         first = next(iter(self.rows.values()))
         everything = [time for row in self.rows.values() for times in row for time in times]
         profile = everything[0].time.profile
-        columns: list[ColumnOf[_Row]] = [
-            ColumnOf(key=self.by, title=self.by, entry=lambda row: row[0]),
-            *(
-                ColumnOf(key=f"at {name}", title=name, align="left", entry=partial(_entry, place))
-                for place, name in enumerate(bandwidth_text(_bandwidth(times), _DIGITS) for times in first)
-            ),
-        ]
         nodes = "" if self.by == "nodes" else f", {everything[0].nodes} nodes"
-        return table_of(
-            columns,
-            list(self.rows.items()),
+        return grid_table(
+            Column(key=self.by, title=self.by),
+            [bandwidth_text(_bandwidth(times), _DIGITS) for times in first],
+            [(name, [_entry(times) for times in row]) for name, row in self.rows.items()],
             title=f"{self.record.script} on {self.cluster}{nodes}: the most samples per second, replayed",
             footer=(
                 *(Caution(_sentence(line)) for line in self.assumed),
@@ -118,7 +110,6 @@ def script_report(
     return Report(
         answers=tuple(_steps_sentence(record, profile, own) for profile, own in on_each),
         tables=tuple(_steps_table(record, profile, own, said) for profile, own in on_each),
-        plots=(),
         problems=problems,
     )
 
@@ -197,8 +188,7 @@ def _value(times: Sequence[ScriptTime]) -> dict[str, Any]:
     }
 
 
-def _entry(place: int, row: _Row) -> Entry:
-    times = row[1][place]
+def _entry(times: Sequence[ScriptTime]) -> Entry:
     if not times:
         return NOTHING
     value = _value(times)

@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,12 +33,11 @@ from istbench.report.report import replay_runs
 from istbench.report.row_time import RowTime, row_time
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.group_columns import target_lines
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import Column, Entry, Table, grid_table
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name, speed_up
 
 _DIGITS = 3
-_Row = tuple[str, tuple["Tile", ...]]
 
 Verdict = Literal["first", "close", "only", "nobody"]
 
@@ -188,6 +186,12 @@ class WinnerMap:
     def extrapolated(self) -> bool:
         """Whether a tile has a row that was never run on its number of nodes."""
         return any(tile.extrapolated for row in self.tiles for tile in row)
+
+    def table(self) -> Table:
+        """A row for each value of the other axis, and a column for each bandwidth."""
+        rows = zip(self.rows, ([_entry(tile) for tile in row] for row in self.tiles), strict=True)
+        first = Column(key=self.by, title=self.row_label)
+        return grid_table(first, self.columns, rows, title=self.title, footer=tuple(_footer(self)))
 
     def records(self) -> list[dict[str, object]]:
         """A record for each tile, for programs: bandwidth (bits/s), nodes, winner, seconds, over_next and more."""
@@ -403,25 +407,9 @@ def _factor(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 99.95 else f"{ratio:#.3g}"
 
 
-def winners_table(found: WinnerMap) -> Table:
-    """A row for each value of the other axis, and a column for each bandwidth."""
-    columns: list[ColumnOf[_Row]] = [
-        ColumnOf(key=found.by, title=found.row_label, entry=lambda row: row[0]),
-        *(
-            ColumnOf(key=f"at {name}", title=name, entry=partial(_entry, place), align="left")
-            for place, name in enumerate(found.columns)
-        ),
-    ]
-    return table_of(
-        columns, list(zip(found.rows, found.tiles, strict=True)), title=found.title, footer=tuple(_footer(found))
-    )
-
-
-def _entry(place: int, row: _Row) -> Entry:
-    tile = row[1][place]
-    return Entry(
-        text=tile.text, value={"winner": tile.winner, "seconds": tile.seconds, "over_next": tile.over_next}
-    )
+def _entry(tile: Tile) -> Entry:
+    value = {"winner": tile.winner, "seconds": tile.seconds, "over_next": tile.over_next}
+    return Entry(text=tile.text, value=value)
 
 
 def _footer(found: WinnerMap) -> Iterable[str]:

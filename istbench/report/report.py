@@ -44,8 +44,8 @@ class Report:
     """
 
     tables: tuple[Table, ...]
-    plots: tuple[Plot, ...]
-    problems: tuple[str, ...]
+    plots: tuple[Plot, ...] = ()
+    problems: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     overview: tuple[Table, ...] = ()
     groups: tuple[Group, ...] = field(default=(), compare=False)

@@ -13,7 +13,7 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import Host
 from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
-from istbench.report.map import build_maps, winner_map, winners_table
+from istbench.report.map import build_maps, winner_map
 from istbench.report.output.map_picture import draw_maps
 from istbench.report.phrases import Caution, Lead
 
@@ -64,7 +64,7 @@ def test_a_recording_on_a_busy_machine_is_named_below_the_map(results):
     trace = averaging_trace(2, compute=(0.01,), local_steps=1)
     busy = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, cores=2, others_cores=1.9))
     write_run(results, header("ist", nodes=2), ramp(5.0, 0.9), trace=busy)
-    (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "far off" in line)
+    (line,) = (line for line in map_of(results, FAST).table().footer if "far off" in line)
     assert isinstance(line, Caution)
     assert "1 of 3 runs may be far off, for example ist on 2 nodes seed 0: others used 1.9 of 2 cores" in line
 
@@ -75,18 +75,18 @@ def test_hosts_of_several_nodes_are_named_below_the_map(results):
     (found,), _ = build_maps(results, {"bare": bare(SLOW, host=host)}, cluster="bare")
     assert (
         "Network: 2 nodes share the link of a host; inside it each has 1 Gbit/s out and in, 5 µs to another."
-        in (winners_table(found).footer)
+        in (found.table().footer)
     )
-    assert not [line for line in winners_table(map_of(results, SLOW)).footer if line.startswith("Network")]
+    assert not [line for line in map_of(results, SLOW).table().footer if line.startswith("Network")]
 
 
 def test_unequal_trials_are_named_below_the_map(results):
     write_pair(results)
-    assert not [line for line in winners_table(map_of(results, FAST)).footer if "Tuned" in line]
+    assert not [line for line in map_of(results, FAST).table().footer if "Tuned" in line]
     head = header("ist", nodes=2)
     head["config"]["tuned"] = 20
     write_run(results, head, ramp(5.0), trace=averaging_trace(2))
-    (line,) = (line for line in winners_table(map_of(results, FAST)).footer if "Tuned" in line)
+    (line,) = (line for line in map_of(results, FAST).table().footer if "Tuned" in line)
     assert isinstance(line, Caution)
     assert "20 for ist on 2 nodes" in line
     assert "none for ddp on 2 nodes" in line
@@ -169,7 +169,7 @@ def test_cells_with_a_method_that_was_never_run_on_their_nodes_are_marked(result
     assert found.rows == ("2", "4")
     assert [row[0].extrapolated for row in found.tiles] == [False, True]
     assert found.tiles[1][0].text.endswith("×*")
-    footer = winners_table(found).footer
+    footer = found.table().footer
     assert any(isinstance(line, Caution) and line.startswith("*: extrapolated") for line in footer)
     assert map_of(results, FAST).rows == ("2", "4")  # by default those that were run
 
@@ -218,7 +218,7 @@ def test_runs_without_a_target_are_refused_with_the_way_out(results):
 
 def test_the_table_says_data_clock_and_error_of_replays_first(results):
     write_pair(results)
-    table = winners_table(map_of(results, SLOW, FAST))
+    table = map_of(results, SLOW, FAST).table()
     assert [column.title for column in table.columns] == ["nodes", "8 Mbit/s", "8 Gbit/s"]
     assert [entry.text for entry in table.rows[0]] == ["2", "local_sgd 7.77×", "ddp 2.74×"]
     first = table.footer[0]
@@ -242,7 +242,7 @@ def test_a_map_of_one_winner_is_a_sentence_and_no_picture(results):
     assert found.sentence.startswith("ist is first to accuracy 0.8 in all 4 cells, 4 Gbit/s to 8 Gbit/s and ")
     assert "2, 4 nodes: " in found.sentence
     assert found.sentence.endswith(" times as fast as the next.")
-    assert winners_table(found).footer[0] == found.sentence
+    assert found.table().footer[0] == found.sentence
     assert draw_maps([found], results / "report") == []
     assert map_of(results, SLOW, FAST).sentence == ""
 

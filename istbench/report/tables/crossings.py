@@ -36,11 +36,6 @@ class Crossing:
     bandwidth: float | None
     reached: tuple[str, ...]
 
-    @property
-    def level(self) -> float:
-        """The target's level of the metric."""
-        return self.target.level
-
 
 def standings(sweep: Sweep) -> list[Crossing]:
     """For each pair of methods on as many nodes, the bandwidths at which they cross, or else the faster method.
@@ -123,7 +118,7 @@ def _columns(group: Group) -> list[ColumnOf[Crossing]]:
         ColumnOf(
             key="level",
             title=f"to {group.metric.title}",
-            entry=lambda crossing: Entry(text=crossing.target.text, value=crossing.level),
+            entry=lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
         ),
     ]
 

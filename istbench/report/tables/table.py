@@ -84,6 +84,14 @@ def items_table(rows: Iterable[tuple[str, str, Scalar]], **fields: Any) -> Table
     )
 
 
+def grid_table(
+    first: Column, names: Iterable[str], rows: Iterable[tuple[str, Sequence[Entry]]], **fields: Any
+) -> Table:
+    """The table of a map: column `first` names the rows, and each has an entry in a column for each of `names`."""
+    columns = [Column(key=f"at {name}", title=name, align="left") for name in names]
+    return Table(columns=(first, *columns), rows=tuple((plain(name), *entries) for name, entries in rows), **fields)
+
+
 def table_of(columns: Iterable[ColumnOf[Row]], rows: Sequence[Row], **fields: Any) -> Table:
     """The table with a row for each of `rows`; the other fields of `Table` are `fields`."""
     filled = [(column, [_entry_of(column.entry(row)) for row in rows]) for column in columns]

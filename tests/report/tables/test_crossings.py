@@ -17,7 +17,7 @@ def test_methods_cross_where_their_times_are_equal(results):
     """ddp takes 1 + 8e8/b seconds for its 100 steps, local_sgd 3 + 8e7/b: equal at 3.6e8 bits/s."""
     write_pair(results)
     (at_07, at_08) = crossings(sweep_of(results, 3.5e8, 3.7e8))
-    assert (at_07.below, at_07.above, at_07.nodes, at_07.level) == ("local_sgd", "ddp", 2, 0.7)
+    assert (at_07.below, at_07.above, at_07.nodes, at_07.target.level) == ("local_sgd", "ddp", 2, 0.7)
     assert at_07.bandwidth == pytest.approx(3.6e8, rel=1e-3)
     assert at_08.bandwidth == pytest.approx(at_07.bandwidth)
     assert crossings(sweep_of(results, 1e6, 1e7, 1e8)) == []
@@ -31,7 +31,7 @@ def test_a_method_that_missed_the_target_overtakes_nobody(results):
     trace = averaging_trace(2, compute=(0.02,), size=1)
     write_run(results, header("ist"), ramp(1.0, 0.75), trace=trace)
     of_ist = [found for found in crossings(sweep_of(results, 1e6, 1e12)) if "ist" in (found.below, found.above)]
-    assert [(found.below, found.above, found.level) for found in of_ist] == [("ist", "ddp", 0.7)]
+    assert [(found.below, found.above, found.target.level) for found in of_ist] == [("ist", "ddp", 0.7)]
 
 
 def test_crossings_in_words(results):

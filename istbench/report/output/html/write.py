@@ -12,7 +12,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
-from istbench.report.map import NEVER_RUN, WinnerMap, winners_table
+from istbench.report.map import NEVER_RUN, WinnerMap
 from istbench.report.output.html.vega_lite import (
     DASHES,
     SHAPES,
@@ -151,7 +151,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key)
-    environment.globals.update(winners=_winners, winners_table=winners_table)
+    environment.globals.update(winners=_winners)
     environment.tests.update(shown_note=_is_shown)
     environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=DASHES, on_dark=on_dark)
     return environment
