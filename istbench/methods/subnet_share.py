@@ -30,7 +30,6 @@ from istbench.workloads.neuron_groups.layout import (
     Rows,
     build_subnet,
     home_shard,
-    home_values,
     part_of_subnet,
     subnet_values,
 )
@@ -86,8 +85,10 @@ class SubnetShare:
             tensors[name].copy_(part_of_subnet(name, whole, self.layout.groups, partition, rank))
         if 2 * self._options.coverage > self.fabric.world_size:
             return  # any two units have a common owner: every entry is in a subnet
-        shards = home_values(self.layout, self.home_partition, rank, rows)
-        self.home |= {name: [shard.to(self.fabric.device, tensors[name].dtype)] for name, shard in shards.items()}
+        for cut in self.layout.cut:
+            if cut.needs_home:
+                shard = home_shard(cut, self.home_partition, rank, rows)
+                self.home[cut.name] = [shard.to(self.fabric.device, tensors[cut.name].dtype)]
 
     def take_state(self, whole: "SubnetShare", partition: Partition) -> None:
         """Take the part of this subnet from the optimizer's state of `whole`, a share with all units."""

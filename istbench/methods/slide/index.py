@@ -27,10 +27,6 @@ class RebuildSchedule:
     first: int = 50
     growth: float = 0.1
 
-    def __post_init__(self) -> None:
-        if self.first < 1 or not 0 <= self.growth < math.inf:
-            raise ValueError(f"a schedule cannot start after {self.first} steps and grow by {self.growth}")
-
     def rebuilds(self, step: int) -> int:
         """The number of rebuilds that are due after `step` steps."""
         if self.growth == 0:

@@ -23,8 +23,6 @@ class Threads:
     """Up to `count` threads, the caller's among them, for blocks of work that may run in any order."""
 
     def __init__(self, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"{count} threads cannot work; give at least 1")
         self.count = count
         self._beyond: Callable[[float], None] | None = None
         self._pool = ThreadPoolExecutor(count - 1, "slide") if count > 1 else None

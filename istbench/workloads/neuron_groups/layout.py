@@ -287,11 +287,6 @@ def subnet_values(tensor: CutTensor, partition: Partition, node: int, rows: Rows
     return torch.cat(pieces)
 
 
-def home_values(layout: Layout, home: Partition, node: int, rows: Rows) -> dict[str, Tensor]:
-    """Initial values of `node`'s home shards, by tensor name."""
-    return {tensor.name: home_shard(tensor, home, node, rows) for tensor in layout.cut if tensor.needs_home}
-
-
 def home_shard(tensor: CutTensor, home: Partition, node: int, rows: Rows) -> Tensor:
     """Initial values of `node`'s home shard of `tensor`, which is cut along two axes."""
     first = tensor.axes[0]

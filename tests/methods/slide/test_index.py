@@ -37,12 +37,6 @@ def test_intervals_grow_by_a_factor(first, growth):
     ]
 
 
-@pytest.mark.parametrize("wrong", [{"first": 0}, {"growth": -0.1}, {"growth": math.nan}, {"growth": math.inf}])
-def test_no_such_schedule(wrong):
-    with pytest.raises(ValueError, match="a schedule cannot start"):
-        RebuildSchedule(**wrong)
-
-
 ONE = Threads(1)
 SIZE, WIDTH = 150, 16
 EVERY_5 = RebuildSchedule(first=5, growth=0)

@@ -44,11 +44,6 @@ def test_an_error_reaches_the_caller(count):
     threads.close()
 
 
-def test_there_is_at_least_one_thread():
-    with pytest.raises(ValueError, match="0 threads cannot work"):
-        Threads(0)
-
-
 def spin(seconds):
     until = time.thread_time() + seconds
     while time.thread_time() < until:
