@@ -53,7 +53,7 @@ class NodeMemory:
         first = self._in_turn
         exchange = max(0, self.round_buffers - first)
         scratch = max(0, self.optimizer_scratch - max(first, self.round_buffers))
-        parts = {
+        return {
             "parameters": self.parameters,
             "gradients": self.gradients,
             "optimizer_state": self.optimizer_state,
@@ -62,7 +62,6 @@ class NodeMemory:
             **({"optimizer_scratch": scratch} if scratch else {}),
             **({"data": self.data} if self.data else {}),
         }
-        return parts
 
     @property
     def reused(self) -> int:

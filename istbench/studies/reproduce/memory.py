@@ -1,6 +1,6 @@
 """Memory of a node, planned, beside the runs that a paper trained and those that failed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -67,7 +67,7 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True, tag="memory"):
             published=None,
             published_text="trained" if trained else "failed",
             ours=None,
-            ours_text=f"{_fits_words(plan)}, {_gib(plan)} GiB{'' if trained == fits else ': differs'}",
+            ours_text=f"{_fits_words(plan)}, {_gib(plan):.2f} GiB{'' if trained == fits else ': differs'}",
         )
 
 
@@ -94,16 +94,13 @@ def _plan(workload: str, options: dict[str, str], method: str, optimizer: str, m
     )
 
 
-def _gib(plan: CellPlan) -> str:
+def _gib(plan: CellPlan) -> float:
     assert plan.memory is not None
-    return f"{plan.memory.total / GIB:.2f}"
+    return plan.memory.total / GIB
 
 
 def _fits_words(plan: CellPlan) -> str:
-    if plan.fits:
-        return "fits"
-    assert plan.memory is not None
-    return f"no, {(plan.memory.total - plan.limit) / GIB:.1f} GiB short"
+    return "fits" if plan.fits else f"no, {_gib(plan) - plan.limit / GIB:.1f} GiB short"
 
 
 def _further_table(planned: Sequence[_Plan], profile: ClusterProfile, nodes: int) -> Table:
@@ -116,8 +113,9 @@ def _further_table(planned: Sequence[_Plan], profile: ClusterProfile, nodes: int
     )
 
 
-def _seconds(plan: CellPlan) -> Entry:
-    return Entry(text="" if plan.seconds is None else number(plan.seconds), value=plan.seconds)
+def _entry(value: float | None, text: Callable[[float], str]) -> Entry:
+    """A number that may be unknown."""
+    return Entry(text="" if value is None else text(value), value=value)
 
 
 _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
@@ -127,9 +125,7 @@ _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
     ColumnOf(
         key="memory_gib",
         title="GiB a node",
-        entry=lambda row: Entry(
-            text=_gib(row.plan), value=None if row.plan.memory is None else row.plan.memory.total / GIB
-        ),
+        entry=lambda row: Entry(text=f"{_gib(row.plan):.2f}", value=_gib(row.plan)),
     ),
     ColumnOf(
         key="fits",
@@ -140,11 +136,8 @@ _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
     ColumnOf(
         key="sent_gb",
         title="GB sent a round",
-        entry=lambda row: Entry(
-            text="" if row.plan.sent is None else f"{row.plan.sent / 1e9:.2f}",
-            value=None if row.plan.sent is None else row.plan.sent / 1e9,
-        ),
+        entry=lambda row: _entry(None if row.plan.sent is None else row.plan.sent / 1e9, "{:.2f}".format),
     ),
-    ColumnOf(key="round_s", title="s a round", entry=lambda row: _seconds(row.plan)),
+    ColumnOf(key="round_s", title="s a round", entry=lambda row: _entry(row.plan.seconds, number)),
     ColumnOf(key="round_steps", title="its steps", entry=lambda row: row.plan.round_steps),
 )
