@@ -100,9 +100,12 @@ def command(
     from istbench.studies.reproduce.cells import requests_of, select, with_data
     from istbench.studies.reproduce.papers import PAPERS
 
+    if as_list or only_report:
+        shown = "--list" if as_list else "--report"
+        refuse_typed(click.get_current_context(), ["restarts"], f"is for cells that run, and {shown} runs none")
+        if again:
+            raise UserError(f"--again runs cells, and {shown} runs none; leave one out")
     backend = take_backend(given)
-    if again and (as_list or only_report):
-        raise UserError(f"--again runs cells, and {'--list' if as_list else '--report'} runs none; leave one out")
     chosen = PAPERS[paper]
     names = split_list(only, "--only", "--list names the tables") if only is not None else []
     selected = select(chosen, names)

@@ -137,6 +137,7 @@ def test_after_ctrl_c_the_ended_cells_have_their_table_and_the_same_command_goes
         (["--data", "toy=a", "--data", "toy=b"], "--data names toy twice; leave one out"),
         (["--only", ","], "--only is empty"),
         (["--again"], "--again runs cells, and --list runs none"),
+        (["--restarts", "2"], "--restarts is for cells that run, and --list runs none; leave it out"),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(istbench, toys, arguments, message):
