@@ -87,7 +87,7 @@ def command(
     else:
         from istbench.report.output.terminal import print_table
 
-        print_table(_table(plan), sys.stdout)
+        print_table(plan_table(plan), sys.stdout)
 
 
 def _plan_cell(
@@ -129,7 +129,7 @@ def _plan_script(
         return plan_script(record, chosen, given["nodes"], there, assumed)
 
 
-def _table(plan: "CellPlan") -> Table:
+def plan_table(plan: "CellPlan") -> Table:
     """Memory, messages and time that a cell needs, an item in each row."""
     rows: list[tuple[str, str, Scalar]] = [
         ("model parameters", f"{plan.model_parameters:,}", plan.model_parameters),

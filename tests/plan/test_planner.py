@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
+from istbench.cli.plan_command import plan_table
 from istbench.cluster.profile import Rack, load_profile
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
@@ -17,7 +18,6 @@ from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
 from istbench.plan.step import step_cost
-from istbench.report.tables.plan import plan_table
 from istbench.studies.conformance.training import open_workload, set_up, train
 
 METHODS = ("ddp", "zero", "fsdp", "local_sgd", "sparseloco", "noloco", "ist", "parameter_server", "p3")
