@@ -2,14 +2,12 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
-from istbench.report.output import Format
 from istbench.report.output.formats import print_report
 from istbench.report.output.pictures import draw_plots
 from istbench.report.report import Report
@@ -33,18 +31,15 @@ def show_report(
     report: Report,
     results: Path,
     *,
-    output_format: Format = "table",
     pictures: bool = True,
     page: Path | None = None,
-    explain: bool = False,
-    all_tables: bool = False,
     quiet: bool = False,
-    fields: Mapping[str, Any] | None = None,
+    **shown: Any,
 ) -> None:
     """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
 
-    page: the file of the page; None writes none. explain, all_tables: print whole footers, and all tables, at a
-    terminal. quiet: print no lines about pictures and runs left out. fields: as in `print_report`.
+    page: the file of the page; None writes none. quiet: print no lines about pictures and runs left out. shown: the
+    other arguments of `print_report`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
@@ -57,17 +52,8 @@ def show_report(
             report = write_page_of(report, results, page)
             written = page
     finally:
-        print_report(
-            report,
-            sys.stdout,
-            output_format=output_format,
-            pictures=drawn,
-            page=written,
-            notes=StringIO() if quiet else None,
-            explain=explain,
-            all_tables=all_tables,
-            fields=fields,
-        )
+        notes = StringIO() if quiet else None
+        print_report(report, sys.stdout, pictures=drawn, page=written, notes=notes, **shown)
 
 
 def write_page_of(report: Report, results: Path, file: Path) -> Report:
