@@ -122,7 +122,7 @@ class Averages:
         self._in_turns: list[MeanInTurns] = []
         self._halves: list[tuple[Tensor, Tensor]] = []  # gradients on their way in 16 bits, and where they go
 
-    def start(self, bucket: GradBucket) -> "Future[Tensor]":
+    def start(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # torch reads the types of its hook
         """Start averaging `bucket` in place; the future yields it."""
         values, name = bucket.buffer(), f"gradient bucket {bucket.index()}"
         if self.compressing and self._powersgd is not None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from istbench.fabric import Fabric
@@ -60,7 +59,7 @@ class DataParallel(Method):
             init_sync=False,
             gradient_as_bucket_view=True,  # an averaged bucket is not copied back into gradients
         )
-        self._replica.register_comm_hook(self._averages, _average_bucket)
+        self._replica.register_comm_hook(self._averages, Averages.start)
         self._settle_buckets()
         if self.options.start_compress:
             fabric.recorder.steady = False
@@ -246,7 +245,3 @@ class DataParallel(Method):
             unlike_steps=self.options.start_compress,
             notes=tuple(notes),
         )
-
-
-def _average_bucket(averages: Averages, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    return averages.start(bucket)

@@ -190,7 +190,7 @@ class DiLoCo(LocalSGD):
             self._average_state()
         if self.options.inner_state == "reset":
             self._optimizer.state.clear()
-        self._mark_round()
+        self._fabric.recorder.mark("round")
 
     def _mean_changes(self, name: str) -> list[Tensor]:
         """The nodes' mean changes so far, and their mean buffers, as flat tensors; one message for each dtype."""

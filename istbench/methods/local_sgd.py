@@ -155,7 +155,7 @@ class LocalSGD(Method):
         self._average_models()
         if self._averages_state_once and self.local_step + 1 == self._ddp_steps:
             self._average_state()
-        self._mark_round()
+        self._fabric.recorder.mark("round")
 
     def _average_models(self) -> None:
         for flat in self._flat:
@@ -169,9 +169,6 @@ class LocalSGD(Method):
             self._fabric.all_reduce_mean(flat, name)
         else:
             self._groups.all_reduce_mean(flat, name, alike=self._sizes[flat.dtype])
-
-    def _mark_round(self) -> None:
-        self._fabric.recorder.mark("round")
 
     def _average_state(self) -> None:
         """Replace the optimizer's state by its mean over nodes."""
