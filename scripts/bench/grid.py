@@ -11,7 +11,6 @@ picture, and evaluations.csv: the curve of every run, with its seconds on every 
 """
 
 import argparse
-import csv
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import cautions_of, counted_runs
+import pandas as pd
+from cells import cautions_of, counted_runs, with_ends
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
@@ -427,25 +427,17 @@ def spread(values: Estimate) -> Entry:
 
 def write_csv(cells: Sequence[Cell], path: Path) -> None:
     """A row for each cell and link. A miss is empty."""
-    names = ("steps", "megabytes", "seconds")
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["method", "every", "latency_s", "mbit_per_s", "seeds", "reached", "final", "computing",
-             *(f"{name}{part}" for name in names for part in ("", "_low", "_high"))]
-        )  # fmt: skip
-        for cell in cells:
-            for link, seconds in sorted(cell.seconds.items()):
-                numbers = [
-                    value
-                    for own in (cell.steps, cell.megabytes, seconds)
-                    for value in (own.median, own.low, own.high)
-                ]
-                writer.writerow(
-                    [cell.line, cell.every, f"{link[0]:g}", f"{link[1] / 1e6:g}", seconds.seeds, seconds.reached,
-                     f"{cell.finals.median:.6g}", f"{cell.computing[link]:.6g}",
-                     *(f"{value:.6g}" if math.isfinite(value) else "" for value in numbers)]
-                )  # fmt: skip
+    rows = [
+        {
+            "method": cell.line, "every": cell.every, "latency_s": link[0], "mbit_per_s": link[1] / 1e6,
+            "seeds": seconds.seeds, "reached": seconds.reached, "final": f"{cell.finals.median:.6g}",
+            "computing": cell.computing[link], **with_ends("steps", cell.steps),
+            **with_ends("megabytes", cell.megabytes), **with_ends("seconds", seconds),
+        }
+        for cell in cells
+        for link, seconds in sorted(cell.seconds.items())
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
 
 
 @dataclass(frozen=True)

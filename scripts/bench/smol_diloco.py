@@ -11,14 +11,15 @@ from the losses: the best rate for each number of local steps, by its median ove
 """
 
 import argparse
-import csv
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cells import counted_runs
+import pandas as pd
+from cells import counted_runs, with_ends
 
 from istbench.base.errors import UserError
 from istbench.report.output.formats import table_markdown
@@ -260,30 +261,18 @@ def rates_table(cells: Sequence[Cell]) -> Table:
 
 def write_csv(cells: Sequence[Cell], path: Path) -> None:
     """A row for each cell. A run without a number leaves a field empty."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = ("", "_low", "_high", "_seeds")
-        writer.writerow(
-            ["rule", "every", "rate", *(f"{kind}{name}" for kind in ("loss", "one_node") for name in names)]
-        )
-        for cell in cells:
-            writer.writerow(
-                [
-                    cell.place.rule,
-                    cell.place.every,
-                    f"{cell.place.rate:g}",
-                    *fields(cell.losses),
-                    *fields(cell.control),
-                ]
-            )
+    rows = [
+        {**dataclasses.asdict(cell.place), **fields("loss", cell.losses), **fields("one_node", cell.control)}
+        for cell in cells
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
 
 
-def fields(values: Estimate | None) -> list[str]:
+def fields(name: str, values: Estimate | None) -> dict[str, float | None]:
     """Median, least, largest and number of seeds."""
     if values is None:
-        return [""] * 4
-    numbers = (values.median, values.low, values.high)
-    return [*(f"{value:.6g}" if math.isfinite(value) else "" for value in numbers), str(values.seeds)]
+        return dict.fromkeys([name, f"{name}_low", f"{name}_high", f"{name}_seeds"])
+    return {**with_ends(name, values), f"{name}_seeds": values.seeds}
 
 
 if __name__ == "__main__":
