@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,7 +13,6 @@ from istbench.base.errors import UserError, is_divergence
 from istbench.cli import main
 from istbench.report.phrases import checks_line, doubt_lines, unlike_lines
 from istbench.results.load import Run, load_runs
-from istbench.results.stats import Estimate
 from istbench.results.stats import Estimate
 
 
@@ -64,12 +62,6 @@ def counted_runs(results: Path) -> tuple[list[Run], list[Run]]:
         first = problems[0] if problems else f"{open_runs[0]} has not finished"
         raise UserError(f"{first}; run the suite again, which resumes, or delete the run's directory")
     return [run for run in runs if run.done], diverged
-
-
-def with_ends(name: str, found: Estimate) -> dict[str, float | None]:
-    """Fields of a CSV for a median with its interval; a miss is empty."""
-    values = {name: found.median, f"{name}_low": found.low, f"{name}_high": found.high}
-    return {field: value if math.isfinite(value) else None for field, value in values.items()}
 
 
 def with_ends(name: str, found: Estimate) -> dict[str, float | None]:
