@@ -8,6 +8,7 @@ over all points of the test split. A point without labels counts 0.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -92,7 +93,7 @@ class RankingMetrics:
         self._weights = weights
         self._discounts = 1 / torch.arange(2, AT[-1] + 2, dtype=torch.float64).log2()
         self._count = 0
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float] = defaultdict(float)
 
     def add(self, ranked: Tensor, truth: SparseBatch) -> None:
         """Add points with the top labels `ranked` (int64 [b, 5], or fewer) and the true labels `truth`."""
@@ -103,12 +104,12 @@ class RankingMetrics:
         best = self._best_weights(truth)
         self._count += len(ranked)
         for k in AT:
-            self._sum(f"precision@{k}", float(hits[:, :k].sum()) / k)
+            self._sums[f"precision@{k}"] += float(hits[:, :k].sum()) / k
             gained = (hits * self._discounts[: hits.shape[1]])[:, :k].sum(1)
             ideal = self._discounts.cumsum(0)[counts.clamp(1, k) - 1]
-            self._sum(f"ndcg@{k}", float((gained / ideal).sum()))
-            self._sum(f"scored@{k}", float(scored[:, :k].sum()))
-            self._sum(f"best@{k}", float(best[:, :k].sum()))
+            self._sums[f"ndcg@{k}"] += float((gained / ideal).sum())
+            self._sums[f"scored@{k}"] += float(scored[:, :k].sum())
+            self._sums[f"best@{k}"] += float(best[:, :k].sum())
 
     def _best_weights(self, truth: SparseBatch) -> Tensor:
         """The five largest weights of each point's labels in falling order, padded with 0: float64 [b, 5]."""
@@ -120,9 +121,6 @@ class RankingMetrics:
         kept = place < AT[-1]
         best[rows[kept], place[kept]] = weights[order][kept]
         return best
-
-    def _sum(self, name: str, value: float) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + value
 
     def results(self) -> dict[str, float]:
         """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5; NaN if there are no points."""
@@ -159,8 +157,8 @@ def network_metrics(network: ExtremeNetwork, batches: Iterator[Batch], weights: 
         hidden, ranked = network.hidden(points), _Ranked(labels)
         for first, outputs in network.output.outputs(hidden):
             ranked.add(first, outputs)
-        totals.add(ranked)
-    return totals.metrics()
+        totals.add_ranked(ranked)
+    return totals.results()
 
 
 def metrics_by_blocks(
@@ -186,8 +184,8 @@ def metrics_by_blocks(
             for activations, own in zip(hidden, ranked, strict=True):
                 own.add(first, F.linear(activations, weight, bias))
         for own in ranked:
-            totals.add(own)
-    return totals.metrics()
+            totals.add_ranked(own)
+    return totals.results()
 
 
 def _hidden(network: ExtremeNetwork, block: Block, batches: list[SparseBatch]) -> list[Tensor]:
@@ -218,39 +216,37 @@ def _groups(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
         yield group
 
 
-class _Ranked:
-    """The top labels of some points and their loss, from blocks of outputs."""
+class _Ranked(TopLabels):
+    """The top labels of some points and their loss, with the true labels `truth`."""
 
-    def __init__(self, labels: SparseBatch) -> None:
-        self.labels, self.top = labels, TopLabels()
-        self._rows = labels.row_of_entry()
+    def __init__(self, truth: SparseBatch) -> None:
+        super().__init__()
+        self.truth, self._rows = truth, truth.row_of_entry()
         self._true: Tensor | None = None
 
     def add(self, first: int, outputs: Tensor) -> None:
-        """Add a block of outputs, for the labels from `first`."""
-        self.top.add(first, outputs)
+        super().add(first, outputs)
         if self._true is None:
             self._true = outputs.new_zeros(len(self._rows))
-        places = self.labels.indices - first
+        places = self.truth.indices - first
         own = (places >= 0) & (places < outputs.shape[1])
         self._true[own] = outputs[self._rows[own], places[own]]
 
     def loss(self) -> float:
         """The sum over points of the mean loss over a point's labels."""
         assert self._true is not None
-        shares = self.labels.offsets.diff().to(self._true.dtype).reciprocal()[self._rows]
-        return float(((self.top.normalisers[self._rows] - self._true) * shares).sum())
+        shares = self.truth.offsets.diff().to(self._true.dtype).reciprocal()[self._rows]
+        return float(((self.normalisers[self._rows] - self._true) * shares).sum())
 
 
-class _Totals:
-    def __init__(self, weights: Tensor) -> None:
-        self._ranking = RankingMetrics(weights)
-        self._count, self._loss = 0, 0.0
+class _Totals(RankingMetrics):
+    """The metrics with the mean loss."""
 
-    def add(self, ranked: _Ranked) -> None:
-        self._ranking.add(ranked.top.labels, ranked.labels)
+    _loss = 0.0
+
+    def add_ranked(self, ranked: _Ranked) -> None:
+        self.add(ranked.labels, ranked.truth)
         self._loss += ranked.loss()
-        self._count += len(ranked.labels)
 
-    def metrics(self) -> dict[str, float]:
-        return {**self._ranking.results(), "loss": self._loss / self._count if self._count else math.nan}
+    def results(self) -> dict[str, float]:
+        return {**super().results(), "loss": self._loss / self._count if self._count else math.nan}
