@@ -238,4 +238,4 @@ class StreamedShares(Shares):
         for peer in range(self._fabric.world_size):
             for number, move in enumerate(self._flights.moves(peer, node)):
                 if move.tensor is cut:
-                    yield peer, number, scattered_piece(span, cut.axes, move.index)
+                    yield peer, number, scattered_piece(span, cut.axes, cut.index(move.units))

@@ -79,14 +79,6 @@ class Move:
     units: tuple[Tensor, ...]
     planes: Span = _ALL
 
-    @property
-    def index(self) -> list[Tensor]:
-        """Per axis, the indices into the full tensor."""
-        return [
-            axis.index(units, axis_units)
-            for units, axis, axis_units in zip(self.units, self.tensor.axes, self.tensor.axis_units, strict=True)
-        ]
-
 
 @dataclass(frozen=True)
 class _Class:

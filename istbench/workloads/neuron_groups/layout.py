@@ -64,6 +64,10 @@ class CutTensor:
         """The number of units along each axis."""
         return [self.shape[axis.dim] // (axis.block * axis.segments) for axis in self.axes]
 
+    def index(self, units: Sequence[Tensor]) -> list[Tensor]:
+        """Per axis, the indices that `units` (one tensor of units per axis) own."""
+        return [axis.index(own, held) for axis, own, held in zip(self.axes, units, self.axis_units, strict=True)]
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -218,10 +222,7 @@ def _empty_like(tensor: Tensor, lengths: dict[int, int], device: torch.device) -
 
 def subnet_index(tensor: CutTensor, partition: Partition, node: int) -> list[Tensor]:
     """Per axis of `tensor`, the indices into the full tensor that `node`'s subnet holds."""
-    return [
-        axis.index(partition[axis.group].units[node], units)
-        for axis, units in zip(tensor.axes, tensor.axis_units, strict=True)
-    ]
+    return tensor.index([partition[axis.group].units[node] for axis in tensor.axes])
 
 
 def part_of_subnet(

@@ -167,8 +167,8 @@ class Nodes:
                 values = values_of_blocks(self.held[b], self.flights.incoming(b, a), self.wire[a][b])
                 for move, block in zip(moves, values, strict=True):
                     if move.tensor is cut:
-                        write(whole, cut.axes, move.index, block)
-                        writes += _ones(cut, move.index, torch.ones(block.shape))
+                        write(whole, cut.axes, cut.index(move.units), block)
+                        writes += _ones(cut, cut.index(move.units), torch.ones(block.shape))
         return whole, writes
 
 
