@@ -3,7 +3,7 @@
 python scripts/bench/kills.py --methods ddp --kills 1 --steps 20    # to try it
 
 For each method, one run goes undisturbed. Others have `--restarts 3`, and kills hit their two workers, rank 0 and
-rank 1 in turn, at random moments between the first evaluation and the end. The run trains on before the next kill.
+rank 1 in turn, at random moments between the first evaluation and the end. The run evaluates again before the next.
 Each must end by itself in the weights and evaluations of the first run. The seconds are those of its own record.
 """
 
@@ -42,19 +42,20 @@ def workers(slow: SlowRun) -> dict[int, int]:
     return found
 
 
-def starts(run: Path) -> int:
-    """How often the run has trained on after a loss."""
-    return (run / "events.jsonl").read_bytes().count(b'"event":"ready"')
+def trains_on(run: Path, losses: int) -> bool:
+    """Whether the run has evaluated after so many `losses`."""
+    _, *parts = (run / "events.jsonl").read_bytes().split(b'"event":"ready"')
+    return len(parts) == losses and b'"evaluation"' in parts[-1]
 
 
-def kill(slow: SlowRun, run: Path, rank: int) -> bool:
-    """Kill worker `rank`, and wait until the run trains on; False if it had ended before."""
-    victim, before = workers(slow).get(rank), starts(run)
+def kill(slow: SlowRun, run: Path, rank: int, losses: int) -> bool:
+    """Kill worker `rank` after so many `losses`, and wait until the run trains on; False if it had ended before."""
+    victim = workers(slow).get(rank)
     if victim is None:
         return False
     os.kill(victim, signal.SIGKILL)
     until = time.monotonic() + _READY_S
-    while slow.process.poll() is None and starts(run) == before:
+    while slow.process.poll() is None and not trains_on(run, losses + 1):
         if time.monotonic() > until:
             raise SystemExit(f"the run does not train on within {_READY_S:g} s after a kill")
         time.sleep(0.01)
@@ -71,7 +72,7 @@ def lose(
         for _ in range(kills):
             time.sleep(chance.uniform(0, row.seconds / kills))
             rank = next(ranks)
-            if not kill(slow, run, rank):
+            if not kill(slow, run, rank, done):
                 break
             row.kills[f"rank {rank}"] += 1
             done += 1

@@ -10,19 +10,21 @@ _WITHOUT_PROGRESS = 3
 
 
 class Restarts:
-    """The restarts of one run: at most `allowed`, and none after three losses in a row that pass no further step.
+    """The restarts of one run: at most `allowed`, and none after three losses in a row at the same step.
 
-    A bad input, such as a file that crashes the workers, kills them at one step each time.
+    An input that crashes the workers kills them there each time. Ranks may be a step apart when one of them dies.
     """
 
     def __init__(self, allowed: int) -> None:
         self._allowed, self._done = allowed, 0
-        self._furthest, self._losses = -1, 0
+        self._step, self._losses = 0, 0
 
     def allow(self, step: int) -> bool:
         """Whether the run starts again after a loss behind local step `step`; counts the restart."""
-        self._losses = 1 if step > self._furthest else self._losses + 1
-        self._furthest = max(step, self._furthest)
+        if abs(step - self._step) <= 1:
+            self._losses += 1
+        else:
+            self._step, self._losses = step, 1
         if self.stuck or self._done >= self._allowed:
             return False
         self._done += 1
@@ -36,7 +38,7 @@ class Restarts:
     def ended(self, failure: WorkerLost) -> WorkerLost:
         """The last `failure`, after the restarts so far."""
         if self.stuck:
-            reason = f"this is loss {self._losses} in a row with no step after {self._furthest}"
+            reason = f"this is loss {self._losses} in a row at step {self._step}"
             return StuckAtStep(f"{failure.what}; {reason}, so --restarts tries no more", failure.lines)
         if self._done:
             times = "once" if self._done == 1 else f"{self._done} times"

@@ -23,7 +23,7 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
     Raises:
         As `run_on_hosts`.
     """
-    left = Restarts(run.restarts)
+    left, step = Restarts(run.restarts), 0
     while True:
         try:
             return run_on_hosts(run, say, started)
@@ -35,12 +35,13 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                         say(f"{gone.name} cannot be reached: {spare.name} takes its place")
                 run = dataclasses.replace(run, hosts=found[0], spares=found[1])
                 continue
-            if run.lost is None or not unfit.gone or not left.allow(0):
+            if run.lost is None or not unfit.gone or not left.allow(step):
                 raise
             say(f"{unfit.problems[0]}; trying again")
             time.sleep(_WAITS_S)
         except RunLost as failure:
-            if not left.allow(failure.step):
+            step = failure.step
+            if not left.allow(step):
                 raise left.ended(failure) from None
             say(f"{without_way_out(failure.what)}; the run starts again from its last checkpoint")
             run = dataclasses.replace(run, lost=failure.loss, again=run.again and not failure.began)

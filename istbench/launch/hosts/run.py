@@ -6,6 +6,7 @@ import queue
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
 from istbench.launch.processes.failures import WorkerLost, without_way_out
 from istbench.node.checkpoint_steps import newest
-from istbench.results.events import Evaluation, Loss
+from istbench.results.curves import Curve
+from istbench.results.events import Loss
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -233,6 +235,20 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
             raise
 
 
+def trained_until(reports: Sequence[tuple[float, int]], at: float) -> tuple[int, float]:
+    """The local step at time `at` by the pace of the last two `reports`, of time and step; and seconds a step.
+
+    Without two of them the step is the last that was reported, and the seconds are 0.
+    """
+    if not reports:
+        return 0, 0.0
+    (before, first), (then, last) = reports[-2:] if len(reports) > 1 else (reports[-1], reports[-1])
+    if last <= first or then <= before:
+        return last, 0.0
+    a_step_s = (then - before) / (last - first)
+    return last + max(0, int((at - then) / a_step_s)), a_step_s
+
+
 class Session:
     """A run on hosts that this machine starts, watches and ends. The first host writes the results.
 
@@ -258,6 +274,7 @@ class Session:
         self._cell: str | None = None  # "" once all hosts have started
         self._here: RunDirectory | None = None
         self._step = ""
+        self._reports: deque[tuple[float, int]] = deque(maxlen=2)
         self._bad_since: float | None = None
         self._began = False  # to train
         self._during = "while the hosts started and prepared data"
@@ -405,22 +422,23 @@ class Session:
 
     def measure(self, failure: RunLost) -> None:
         """Add to `failure` what the loss cost, from the copy of the run here and the last messages of the hosts."""
-        step, wall_s = int(self._step or 0), 0.0
-        saved, saved_wall_s = 0, 0.0
-        if self._here is not None:
-            with suppress(UserError):
-                if (found := newest(self._here.checkpoint)) is not None:
-                    saved, saved_wall_s = found.totals.step, found.totals.wall_s
-                for event in self._here.events():
-                    if isinstance(event, Evaluation) and event.step >= saved:
-                        step, wall_s = max(step, event.step), max(wall_s, event.wall_s)
+        step, saved, seconds, quiet_s = int(self._step or 0), 0, 0.0, self._quiet_s()
+        trained, a_step_s = trained_until(list(self._reports), time.monotonic() - quiet_s)
+        with suppress(UserError):
+            if (here := self._here) is not None:
+                found, header = newest(here.checkpoint), here.header()
+                saved = found.totals.step if found else 0
+                for last in Curve.from_events(here.events(), header.own_metric).evaluations[-1:]:
+                    step, seconds = max(step, last.step), last.wall_s - (found.totals.wall_s if found else 0.0)
+                trained = min(trained, header.config.steps)
+        redone = max(0, max(step, trained) - saved)
         failure.step, failure.began = max(step, saved), self._began
         failure.loss = Loss(
             cause=without_way_out(failure.what),
             noticed=time.time(),
-            noticing_s=self._quiet_s(),
-            redone_steps=max(0, step - saved),
-            redone_s=max(0.0, wall_s - saved_wall_s),
+            noticing_s=quiet_s,
+            redone_steps=redone,
+            redone_s=max(0.0, seconds, redone * a_step_s),
         )
 
     def _quiet_s(self) -> float:
@@ -470,5 +488,6 @@ class Session:
             self._say(printable(event.frame["said"]))
             if found := _STEP.search(event.frame["said"]):
                 self._step = found[1]
+                self._reports.append((time.monotonic(), int(found[1])))
         if event.host is self._first and "cell" in event.frame:
             self._cell = self._cell or str(event.frame["cell"])  # checked once

@@ -27,8 +27,9 @@ KILLED = WorkerLost("worker 1 was killed by SIGKILL", "; its last lines:\n  so")
         (1, [5, 9], [True, False]),
         (9, [5, 9, 12, 15, 18], [True] * 5),
         (9, [5, 5, 5], [True, True, False]),
-        (9, [5, 4, 5], [True, True, False]),  # a few steps fewer are no progress
-        (9, [5, 5, 6, 6, 6], [True, True, True, True, False]),
+        (9, [5, 4, 6], [True, True, False]),  # the ranks were a step apart
+        (9, [20, 15, 18, 20], [True] * 4),  # lost at random
+        (9, [5, 5, 8, 8, 8], [True, True, True, True, False]),
         (9, [0, 0, 0], [True, True, False]),  # lost while they started
     ],
 )
@@ -50,8 +51,8 @@ def test_the_last_failure_says_what_was_tried():
     left = Restarts(9)
     assert [left.allow(7) for _ in range(3)] == [True, True, False]
     assert str(left.ended(KILLED)) == (
-        "worker 1 was killed by SIGKILL; this is loss 3 in a row with no step after 7, so --restarts tries no "
-        "more; its last lines:\n  so"
+        "worker 1 was killed by SIGKILL; this is loss 3 in a row at step 7, so --restarts tries no more; its last "
+        "lines:\n  so"
     )
 
 
@@ -151,7 +152,7 @@ def test_three_losses_at_one_step_end_the_run_with_one_line(run, scratch):
         execute(CELL, run, scratch, launcher, restarts=9)
     assert len(launcher.jobs) == 3
     assert str(failure.value) == (
-        "worker 1 is gone; this is loss 3 in a row with no step after 5, so --restarts tries no more; the same "
+        "worker 1 is gone; this is loss 3 in a row at step 5, so --restarts tries no more; the same "
         "command resumes from the checkpoint of step 4"
     )
 

@@ -11,7 +11,7 @@ from istbench.launch.hosts import restarts
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
-from istbench.launch.hosts.run import HostsRun, RunLost
+from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
 from istbench.launch.processes.failures import WorkerLost, without_way_out
 from istbench.results.events import Loss
 
@@ -84,7 +84,7 @@ def test_a_lost_run_starts_again_with_its_loss_and_without_again(tried):
     [
         (0, [9], 1, "on these hosts or others"),
         (1, [9, 12], 2, "it was restarted once, as --restarts allows"),
-        (9, [9, 9, 9], 3, "this is loss 3 in a row with no step after 9, so --restarts tries no more"),
+        (9, [9, 9, 9], 3, "this is loss 3 in a row at step 9, so --restarts tries no more"),
     ],
 )
 def test_a_run_that_is_lost_too_often_fails(tried, allowed, steps, count, reason):
@@ -120,6 +120,21 @@ def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried
     assert (len(tries), ended) == (3, unreached)
     tries, _, ended = tried(lost(5), Unfit(["b: has no torch"]), None, restarts=9)
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize(
+    ("reports", "found"),
+    [
+        ([], (0, 0.0)),
+        ([(10.0, 40)], (40, 0.0)),
+        ([(10.0, 40), (20.0, 60)], (80, 0.5)),
+        ([(0.0, 1), (10.0, 40), (20.0, 60)], (80, 0.5)),
+        ([(10.0, 60), (20.0, 60)], (60, 0.0)),  # it evaluated meanwhile
+        ([(30.0, 40), (40.0, 60)], (60, 0.5)),  # reported after the last message of the lost host
+    ],
+)
+def test_steps_of_a_lost_host_go_on_at_their_pace_until_its_last_message(reports, found):
+    assert trained_until(reports, 30.0) == found
 
 
 @pytest.mark.parametrize(
