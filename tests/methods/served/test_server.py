@@ -1,4 +1,4 @@
-"""The server half of a node."""
+"""The server half of a node, and the memory of a model on a GPU."""
 
 from types import SimpleNamespace
 

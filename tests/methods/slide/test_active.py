@@ -1,4 +1,4 @@
-"""Active sets: true rows, rows of the sample's buckets, random ones; each once."""
+"""Active sets: true rows, rows of the buckets, random ones, each once; and the samples that use each row."""
 
 import numpy as np
 import pytest
