@@ -92,6 +92,17 @@ def memory_bytes(root: Path = _ROOT) -> int:
     return min([physical, *_memory_limits(root)])
 
 
+def available_bytes(root: Path = _ROOT) -> int:
+    """Bytes of memory that the machine could give to programs now, at most `memory_bytes`; 0 if unknown.
+
+    `root` has `proc`.
+    """
+    words = _words(root / "proc/meminfo")
+    if "MemAvailable:" not in words:
+        return 0
+    return min(memory_bytes(root), 1024 * int(words[words.index("MemAvailable:") + 1]))
+
+
 def _schedulable() -> set[int]:
     return os.sched_getaffinity(0) if _before is None else _before
 

@@ -16,13 +16,13 @@ import msgspec
 import torch
 from torch import Tensor
 
-from istbench.base.machine import memory_bytes
+from istbench.base.machine import available_bytes
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
 from istbench.node.checkpoint_steps import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
 
-_MOST_OF_FREE = 0.25  # for the copies of all ranks
+_MOST_OF_AVAILABLE = 0.25  # of the memory, for the copies of all ranks
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class DistributedCheckpoint:
         self.finish()
         fabric = self._fabric
         flat = Flat.of(state, is_shared if fabric.world_size > 1 else lambda keys: False)
-        fits = flat.nbytes * fabric.world_size <= _MOST_OF_FREE * _free_bytes()
+        fits = flat.nbytes * fabric.world_size <= _MOST_OF_AVAILABLE * available_bytes()
         beside = not self._elsewhere and all(fabric.numbers(float(fits)))
         key, totals = fabric.texts.new_key(), msgspec.structs.replace(totals)
         self._step = totals.step
@@ -221,14 +221,6 @@ class DistributedCheckpoint:
                 part = torch.empty(size, dtype=torch.uint8, device=fabric.device)
                 fabric.exchange({}, {0: part}, "reading a checkpoint")
         return part
-
-
-def _free_bytes() -> int:
-    """Bytes of free memory of this machine; none where the system does not tell."""
-    try:
-        return min(memory_bytes(), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError):
-        return 0
 
 
 def _candidate(step: Step | Broken) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from istbench.base import machine
-from istbench.base.machine import busy_seconds, cores, keep_to_share, memory_bytes, own_cores
+from istbench.base.machine import available_bytes, busy_seconds, cores, keep_to_share, memory_bytes, own_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -111,6 +111,14 @@ def test_shares_of_the_cores_are_equal_and_apart(tmp_path, monkeypatch):
 def test_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_bytes(write(tmp_path, files)) == (physical if expected is None else expected)
+
+
+def test_available_memory_is_what_the_kernel_says_within_the_limit(tmp_path):
+    meminfo = "MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    300 kB\n"
+    assert available_bytes(write(tmp_path / "free", {"proc/meminfo": meminfo})) == 300 * 1024
+    group = {"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/memory.max": "4096\n"}
+    assert available_bytes(write(tmp_path / "limited", {"proc/meminfo": meminfo, **group})) == 4096
+    assert available_bytes(write(tmp_path / "unknown", {"proc/meminfo": "MemTotal: 1000 kB\n"})) == 0
 
 
 def test_this_machine() -> None:
