@@ -110,9 +110,10 @@ def test_seconds_and_gradients_follow_the_sleep_of_each_part(recorded):
     record = recorded(optimizer, body, steps=14)
     named = {own.names[0]: own for own in record.parameters}
     assert record.step_s >= 0.04
-    assert named["0.weight"].used_s >= 0.009
-    assert named["2.0.weight"].ready_s - named["3.weight"].ready_s >= 0.018
-    assert record.before_update_s >= 0.009
+    # A step on a busy machine may be longer than the median one, to which its parts are scaled.
+    assert named["0.weight"].used_s >= 0.007
+    assert named["2.0.weight"].ready_s - named["3.weight"].ready_s >= 0.014
+    assert record.before_update_s >= 0.007
 
 
 def test_gradients_that_accumulate_are_ready_after_the_last_backward_pass(recorded):
