@@ -377,17 +377,15 @@ def places(*options: BackendOption) -> _Decorator:
     )
 
 
-place_options = applied(
-    [
-        places(*backend_options()),
-        click.option(
-            "--restarts",
-            type=kind_of(Restarts),
-            help="After a worker, a host or a link is lost, go on from the last checkpoint, up to N times. "
-            "Default: 0 in `run`, 1 in commands that train many cells.",
-        ),
-    ]
-)
+def place_options(command: _Command) -> _Command:
+    """The options with which a user chooses the place where cells run, for all backends, and `--restarts`."""
+    restarts = click.option(
+        "--restarts",
+        type=kind_of(Restarts),
+        help="After a worker, a host or a link is lost, go on from the last checkpoint, up to N times. "
+        "Default: 0 in `run`, 1 in commands that train many cells.",
+    )
+    return places(*backend_options())(restarts(command))
 
 
 def take_backend(given: dict[str, Any], restarts: int = 1) -> Backend:

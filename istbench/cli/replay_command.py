@@ -21,7 +21,6 @@ from istbench.cli.options import (
     script_methods_option,
 )
 from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
-from istbench.cluster.faults import Faults
 from istbench.cluster.profile import select_clusters
 
 _OF_FAULTS = ("restart", "checkpoint_every")
@@ -125,6 +124,7 @@ def command(
         refuse_typed(context, _OF_FAULTS, "is for the faults of --mtbf")
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     from istbench.cli.show import page_beside, show_report
+    from istbench.cluster.faults import Faults
     from istbench.report.report import build_report_on_clusters
 
     with replaying() as tell:

@@ -4,15 +4,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
-from istbench.cluster.faults import Faults
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
-from istbench.report.faults import faults_table
 from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
 from istbench.report.overview import overview
 from istbench.report.plots.over_time import metric_over
@@ -27,6 +25,9 @@ from istbench.report.tables.table import Table
 from istbench.results.load import load_run, load_runs
 from istbench.results.on_cluster import Redeal, runs_on_clusters
 from istbench.results.store import RunDirectory
+
+if TYPE_CHECKING:
+    from istbench.cluster.faults import Faults
 
 # A replay takes some 10 ms. More runs on several links would delay a report.
 _MOST_SWEPT = 60
@@ -170,7 +171,7 @@ def build_report_on_clusters(
     clusters: Mapping[str, Sequence[ClusterProfile]],
     *,
     baseline: str = BASELINE,
-    faults: Faults | None = None,
+    faults: "Faults | None" = None,
     **selected: Any,
 ) -> Report:
     """The report on the runs that `replay_runs` gives for the same arguments.
@@ -182,7 +183,11 @@ def build_report_on_clusters(
         UserError: as `replay_runs` and `with_faults` do.
     """
     replayed = replay_runs(results, clusters, baseline=baseline, **selected)
-    failing = [faults_table(group, faults, baseline) for group in replayed.groups] if faults else []
+    failing = list[Table]()
+    if faults is not None:
+        from istbench.report.faults import faults_table  # numpy, which no other report needs
+
+        failing = [*filter(None, (faults_table(group, faults, baseline) for group in replayed.groups))]
     sweeps = [sweep for sweep in replayed.sweeps if sweep.compares]
     by_bandwidth = [time_by_bandwidth(sweep, nodes) for sweep in sweeps for nodes in sweep.groups[0].nodes]
     tables = [
@@ -191,8 +196,8 @@ def build_report_on_clusters(
         *(crossings_table(sweep, baseline) for sweep in sweeps),
     ]
     plots = _group_plots(replayed.groups) + by_bandwidth
-    report = _report(replayed.groups, sweeps, filter(None, tables), plots, replayed.problems, baseline)
-    return dataclasses.replace(report, overview=(*report.overview, *filter(None, failing)))
+    report = _report(replayed.groups, sweeps, tables, plots, replayed.problems, baseline)
+    return dataclasses.replace(report, overview=(*report.overview, *failing))
 
 
 def _report(
