@@ -93,14 +93,14 @@ def memory_bytes(root: Path = _ROOT) -> int:
 
 
 def available_bytes(root: Path = _ROOT) -> int:
-    """Bytes of memory that the machine could give to programs now, at most `memory_bytes`; 0 if unknown.
+    """Bytes of memory that this process could get now, within the limits of its control groups; 0 if unknown.
 
-    `root` has `proc`.
+    `root` is as for `cores`.
     """
     words = _words(root / "proc/meminfo")
     if "MemAvailable:" not in words:
         return 0
-    return min(memory_bytes(root), 1024 * int(words[words.index("MemAvailable:") + 1]))
+    return max(0, min([1024 * int(words[words.index("MemAvailable:") + 1]), *_memory_left(root)]))
 
 
 def _schedulable() -> set[int]:
@@ -129,6 +129,20 @@ def _memory_limits(root: Path) -> Iterator[int]:
         match _words(group / "memory.limit_in_bytes"):
             case [limit]:
                 yield int(limit)
+
+
+def _memory_left(root: Path) -> Iterator[int]:
+    """Bytes up to the limit, for every control group with one. Cached files that were idle do not count as used."""
+    for controller, names in (
+        ("", ("memory.max", "memory.current", "inactive_file")),
+        ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ):
+        for group in _groups(root, controller):
+            stat = _words(group / "memory.stat")
+            dropped = int(stat[stat.index(names[2]) + 1]) if names[2] in stat else 0
+            match _words(group / names[0]), _words(group / names[1]):
+                case [limit], [used] if limit != "max":
+                    yield int(limit) - int(used) + dropped
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from istbench.base.errors import UserError
 from istbench.base.units import period_text
 
 DRAWS = 2000
-_MOST_TRIES = 1e4  # of one segment, on average
+_MOST_FAULTS = 1000.0  # of a run, on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,12 @@ def with_faults(at: Sequence[float], finish_s: float, nodes: int, faults: Faults
     """
     rate = nodes / faults.mtbf_s
     segments = np.diff([0.0, *_saved(at, finish_s, faults.checkpoint_s), finish_s])
-    longest = float(segments.max(initial=0.0))
-    if rate * longest > math.log(_MOST_TRIES):
+    expected = float(np.expm1(np.minimum(rate * segments, 99.0)).sum())
+    if expected > _MOST_FAULTS:
         raise UserError(
-            f"a fault of a node every {period_text(faults.mtbf_s)} leaves {nodes} nodes no time for the "
-            f"{longest:g} s from one checkpoint to the next; evaluate and save more often, or give a longer --mtbf"
+            f"a fault of a node every {period_text(faults.mtbf_s)} would end {nodes} nodes over "
+            f"{_MOST_FAULTS:,.0f} times in {finish_s:.3g} s of training; evaluate and save more "
+            "often, or give a longer --mtbf"
         )
     random = np.random.default_rng(seed)
     lost, restarts = np.zeros(DRAWS), np.zeros(DRAWS)

@@ -13,7 +13,7 @@ from istbench.cluster.trace import POST, SEND, Trace
 class MessageWays(msgspec.Struct, frozen=True, kw_only=True):
     """The costs of a message by its way: gloo's collectives, its direct transfers, and the fabric's transport.
 
-    The transport carries a method's own sends, and all-gathers and reduce-scatters in turns.
+    The transport carries a method's own sends, and all-gathers and reduce-scatters.
     """
 
     all_reduce: MessageCosts

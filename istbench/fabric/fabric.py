@@ -37,8 +37,8 @@ class Fabric:
 
     With NCCL, all collectives are NCCL's. gloo's all-gather and all-to-all leave a direction of the links idle for
     a third to a half of the time (results/bench.md). So without NCCL, all-gathers and reduce-scatters are exchanges
-    in turns over the transport: each node sends one message and receives one at a time. Between
-    distant nodes, so are all-reduces of means (`look_at_distance`).
+    in turns over the transport: each node sends one message and receives one at a time. Distant nodes exchange all
+    at once, and so average models (`look_at_distance`).
 
     The fabric counts bytes by purpose: `training` for a method's exchanges, `assemble` for evaluation and
     checkpoints, `control` for the runner's own scalars. A collective counts the bytes that its algorithm sends from

@@ -30,7 +30,7 @@ class Texts:
     ) -> None:
         self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
         self.heartbeats = Heartbeats(store, rank, timeout_s, hosts)
-        self._answers = _Answers()
+        self._answers, self._background = _Answers(), _Answers()
         self._said = 0
 
     def broadcast(self, word: str = "") -> str:
@@ -75,13 +75,12 @@ class Texts:
         return bytes(self._store.get(f"posted/{key}")).decode()
 
     def wait_posted(self, key: str, rank: int) -> str:
-        """Wait for the word that `rank` posts under `key`. Any thread may call this.
+        """Wait for the word that `rank` posts under `key`. Any thread may call this, but one at a time.
 
         Raises:
             FabricError: if the rank or the store falls silent.
         """
-        with self._told():
-            return self._word(f"posted/{key}", rank)
+        return self._heard([rank], lambda _: f"posted/{key}", self._background)[0]
 
     def who_is_missing(self, operations: int, timed_out: bool) -> str:
         """Name the ranks that did not join this rank's failed operation; empty if none is missing.
@@ -126,11 +125,15 @@ class Texts:
         return peers_needed(f"rank {self._rank} lost the store of the ranks")
 
     def _from(self, ranks: Sequence[int], key_of: Callable[[int], str]) -> list[str]:
-        """The text of each of `ranks`, at the key `key_of(rank)`."""
+        """The text of each of `ranks`, at the key `key_of(rank)`, for the thread that trains."""
+        with current.waiting(f"hearing from {self.heartbeats.all_named(ranks)}"):
+            return self._heard(ranks, key_of, self._answers)
+
+    def _heard(self, ranks: Sequence[int], key_of: Callable[[int], str], answers: "_Answers") -> list[str]:
         try:
-            with self._told(), current.waiting(f"hearing from {self.heartbeats.all_named(ranks)}"):
-                return self._answers.of(
-                    lambda: [self._word(key_of(rank), rank) for rank in ranks], self._timeout_s + _SLACK_S
+            with self._told():
+                return answers.of(
+                    lambda: [self._word(key_of(rank), rank, answers) for rank in ranks], self._timeout_s + _SLACK_S
                 )
         except TimeoutError:
             raise FabricError(
@@ -138,11 +141,11 @@ class Texts:
                 "ranks, on the rendezvous host"
             ) from None
 
-    def _word(self, key: str, rank: int) -> str:
+    def _word(self, key: str, rank: int, answers: "_Answers") -> str:
         began = looked = time.monotonic()
         unchanged = Unchanged(2 * self.heartbeats.every_s)
         while not self._store.check([key]):
-            now = self._answers.heard()
+            now = answers.heard()
             if now - looked >= self.heartbeats.every_s:
                 looked, sign = now, self.heartbeats.sign_of(rank)
                 if unchanged.seconds(rank, sign, now) >= self._timeout_s:
@@ -152,7 +155,7 @@ class Texts:
                     )
             # The store's own wait would block the heartbeats.
             time.sleep(min(_LONGEST_S, max(_SHORTEST_S, _LATE * (now - began))))
-        self._answers.heard()
+        answers.heard()
         return bytes(self._store.get(key)).decode()
 
 

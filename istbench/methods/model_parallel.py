@@ -23,7 +23,7 @@ from istbench.workloads.base import Batch, Workload
 
 
 class ModelParallel(CutMethod):
-    """Trains the whole softmax of a split model."""
+    """One optimizer step on one minibatch, of a model whose hidden units and outputs are split over nodes."""
 
     name = "model_parallel"
     Options = OptimizerOptions

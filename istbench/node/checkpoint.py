@@ -6,6 +6,7 @@ on all ranks once, in `shared.safetensors`, and then publishes the step (istbenc
 
 import hashlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -185,10 +186,17 @@ def unpacked(content: Tensor) -> Flat:
     return Flat(text=header["__metadata__"][_STATE], own=load(plain), shared={})
 
 
-def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry], before: int | None = None) -> None:
+def publish(
+    directory: Path,
+    totals: Totals,
+    files: Mapping[str, ManifestEntry],
+    before: int | None = None,
+    at: float | None = None,
+) -> None:
     """Make `totals.step` the newest step to resume from. All its `files` must be on disk.
 
-    Keeps step `before`, the previous whole one, and deletes all others.
+    Keeps step `before`, the previous whole one, and deletes all others. at: when training went on, in seconds since
+    1970; the manifest has it as its time. Now by default.
 
     Raises:
         UserError: as `write_rank`.
@@ -197,6 +205,8 @@ def publish(directory: Path, totals: Totals, files: Mapping[str, ManifestEntry],
     with _writing(directory):
         with writing_whole(step.folder / MANIFEST) as file:
             file.write(step.manifest)
+        if at is not None:
+            os.utime(step.folder / MANIFEST, (at, at))
         point_to(step)
         sync(directory.parent)
         kept = {str(totals.step), str(before)}

@@ -8,6 +8,7 @@ On one host, training goes on from a copy of the state to the next step while a 
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class DistributedCheckpoint:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._step: int | None = None
+        self._started = 0.0  # seconds since 1970
         self.last: int | None = None
 
     def write(
@@ -74,7 +76,7 @@ class DistributedCheckpoint:
         fits = flat.nbytes * fabric.world_size <= _MOST_OF_AVAILABLE * available_bytes()
         beside = not self._elsewhere and all(fabric.numbers(float(fits)))
         key, totals = fabric.texts.new_key(), msgspec.structs.replace(totals)
-        self._step = totals.step
+        self._step, self._started = totals.step, time.time()
         if not beside:
             self._write(key, totals, flat)
             return
@@ -124,7 +126,7 @@ class DistributedCheckpoint:
             for rank in range(fabric.world_size):
                 word = fabric.texts.wait_posted(f"{key}/{rank}", rank)
                 files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
-            checkpoint.publish(self.directory, totals, files, before=self.last)
+            checkpoint.publish(self.directory, totals, files, before=self.last, at=self._started)
 
     def _sent_parts(self, step: int, flat: Flat) -> dict[str, ManifestEntry]:
         """Send the state of ranks on other hosts to rank 0, which writes them."""

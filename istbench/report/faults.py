@@ -14,7 +14,7 @@ from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Lead, guide_line
 from istbench.report.tables.comparison import seconds_to
 from istbench.report.tables.group_columns import NAMING, group_context
-from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.numbers import finite, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 
@@ -53,7 +53,8 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
                 f"Faults: simulated, of each node one in {period_text(faults.mtbf_s)} on average; each ends all "
                 f"nodes, which go on from the last checkpoint after {period_text(faults.restart_s)}. Checkpoints "
                 f"follow evaluations, {period_text(faults.checkpoint_s)} apart or more. Brackets: {_LOW} to "
-                f"{_HIGH} % of all schedules of faults and seeds; the other columns are means."
+                f"{_HIGH} % of all schedules of faults and seeds; the other columns are means of "
+                "seeds that reach the target."
             ),
             guide_line("faults"),
         ),
@@ -73,7 +74,10 @@ class _Figures:
 
 
 def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
-    """The figures of `contender`, over the seeds that reach `target`; nothing if none does."""
+    """The figures of `contender`: seconds over all seeds, the others over those that reach `target`.
+
+    Nothing if none does.
+    """
     seconds = contender.seconds(target.level)
     reached = [run for run in contender.runs if math.isfinite(seconds[run.header.seed])]
     if not reached:
@@ -87,11 +91,14 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
         for name in ("kept_s", "lost_s", "restarting_s")
     )
     whole = kept + lost + restarting
-    low, middle, high = np.percentile(whole, (_LOW, 50, _HIGH)).tolist()
+    missed = len(contender.runs) - len(reached)
+    counted = np.concatenate([whole, np.full(missed * DRAWS, math.inf)])
+    low, middle, high = np.percentile(counted, (_LOW, 50, _HIGH), method="higher").tolist()
+    count = f" {len(reached)}/{len(contender.runs)}" if missed else ""
     return _Figures(
         seconds=Entry(
-            text=f"{number(middle)} [{number(low)}–{number(high)}]",
-            value={"median": middle, "low": low, "high": high},
+            text=f"{number(middle)} [{number(low)}–{number(high)}]{count}",
+            value={"median": finite(middle), "low": finite(low), "high": finite(high)},
         ),
         times=rounded(float(whole.mean() / kept.mean())),
         lost=_percent(lost, whole),

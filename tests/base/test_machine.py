@@ -116,8 +116,14 @@ def test_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> 
 def test_available_memory_is_what_the_kernel_says_within_the_limit(tmp_path):
     meminfo = "MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    300 kB\n"
     assert available_bytes(write(tmp_path / "free", {"proc/meminfo": meminfo})) == 300 * 1024
-    group = {"proc/self/cgroup": VERSION_2, "sys/fs/cgroup/user/job/memory.max": "4096\n"}
-    assert available_bytes(write(tmp_path / "limited", {"proc/meminfo": meminfo, **group})) == 4096
+    for version, folder, names in (
+        (VERSION_2, "", ("memory.max", "memory.current", "inactive_file")),
+        (VERSION_1, "memory/", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ):
+        job = f"sys/fs/cgroup/{folder}user/job"
+        group = {f"{job}/{names[0]}": "4096\n", f"{job}/{names[1]}": "3000\n"}
+        group |= {f"{job}/memory.stat": f"anon 2500\n{names[2]} 500\n", "proc/self/cgroup": version}
+        assert available_bytes(write(tmp_path / f"limit {folder}", {"proc/meminfo": meminfo, **group})) == 1596
     assert available_bytes(write(tmp_path / "unknown", {"proc/meminfo": "MemTotal: 1000 kB\n"})) == 0
 
 

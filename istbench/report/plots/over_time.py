@@ -1,16 +1,16 @@
 """The metric over time, local steps or traffic."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from istbench.cluster.trace import Floats
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.plots.plot import Line, Panel, Plot, Scale, Series, contender_styles, plot_subtitle, plot_title
 from istbench.results.load import Run
+
+if TYPE_CHECKING:
+    from istbench.cluster.trace import Floats
 
 Along = Literal["time", "steps", "traffic"]
 """The horizontal axis of learning curves: seconds on the clock of the runs, local steps, or MB that a node sent."""
@@ -89,6 +89,8 @@ def _places(run: Run, along: Along) -> Sequence[float]:
 
 
 def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start: bool) -> Series:
+    import numpy as np  # which a report without pictures need not load
+
     curves = [_curve(run, along) for run in contender.runs]
     end = min(places[-1] for places, _ in curves)
     x = np.unique(np.concatenate([places for places, _ in curves]))
@@ -113,12 +115,14 @@ def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start
     )
 
 
-def _curve(run: Run, along: Along) -> tuple[Floats, Floats]:
+def _curve(run: Run, along: Along) -> "tuple[Floats, Floats]":
     """Rising places of evaluations, and the metric there; NaN for no number, or one that is too large to draw."""
+    import numpy as np
+
     places, first = np.unique(np.array(_places(run, along), dtype=float), return_index=True)
     values = np.array(run.curve.values, dtype=float)[first]
     return places, np.where(np.abs(values) <= _LARGEST_DRAWN, values, np.nan)
 
 
-def _floats(values: Floats) -> tuple[float, ...]:
+def _floats(values: "Floats") -> tuple[float, ...]:
     return tuple(values.tolist())

@@ -41,6 +41,10 @@ _LONGEST_TEXT = 20_000
 
 # How to read each table: on a page, a path such as docs/results.md leads nowhere.
 _GUIDES = {
+    "faults": (
+        "Faults are simulated: each ends all nodes, which lose what they computed since the last checkpoint, and "
+        "the seconds of a restart. No fault comes during a restart."
+    ),
     "the-main-table": (
         "The seconds are those of the slowest node, for computing, exchanging and waiting, without evaluation. The "
         "time to a target is that of the first evaluation at it or better, interpolated linearly from the one "
