@@ -34,6 +34,10 @@ class Unfit(Exception):  # noqa: N818
         self.problems, self.gone = list(problems), frozenset(gone)
 
 
+class Unlinked(Unfit):
+    """Hosts answer this machine but not one another, as when a link between them fails."""
+
+
 Say = Callable[[str], None]
 """Prints a line for the user."""
 
@@ -71,7 +75,7 @@ def gather(connections: Sequence[Connection], needs: Needs) -> HostGroup:
     """Collect the facts of all hosts, and test whether they reach one another.
 
     Raises:
-        Unfit: with a line for every host that does not answer, or does not fit.
+        Unfit: with a line for every host that does not answer, or does not fit. Unlinked: as `_reached`.
     """
     facts, clocks = survey(connections, needs)
     addresses, port = _reached(connections, facts)
@@ -145,7 +149,7 @@ def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> 
     """The address by which all others reach each host, and a port of the first host that they reached.
 
     Raises:
-        Unfit: with a line for hosts that do not reach one another.
+        Unlinked: with a line for hosts that do not reach one another.
     """
     first, others = connections[0], connections[1:]
     token = secrets.token_hex(32)
@@ -158,13 +162,13 @@ def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> 
         reached = _ask_all(others, "try_connections", lambda _: {"places": places, "token": token})
         chosen = choose_address(candidates, reached)
         if chosen is None:
-            raise Unfit(unreachable(first.name, candidates, port, reached))
+            raise Unlinked(unreachable(first.name, candidates, port, reached))
         number = candidates.index(chosen)
         addresses = {first.name: chosen, **{name: of[number][0] for name, of in reached.items()}}
         _check_pairs(connections, addresses, token)
         return addresses, port
     except (Lost, Refused) as error:
-        raise Unfit([f"{first.name}: {error}"]) from None
+        raise Unlinked([f"{first.name}: {error}"]) from None
     finally:
         each(connections, lambda connection: connection.do("stop_listening"))
 
@@ -189,7 +193,7 @@ def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], t
     tried = {name: dict(zip(others[name], answers[name], strict=True)) for name in names}
     found = unreached_pairs(names, tried, places)
     if found:
-        raise Unfit(found)
+        raise Unlinked(found)
 
 
 def _ask_all(
@@ -197,5 +201,5 @@ def _ask_all(
 ) -> dict[str, Any]:
     answers, found = ask_each(connections, do, arguments)
     if found:
-        raise Unfit(found)
+        raise Unlinked(found)
     return {connection.name: answer for connection, answer in zip(connections, answers, strict=True)}

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from istbench.launch.cells.restarts import Restarts
-from istbench.launch.hosts.group import Say, Unfit
+from istbench.launch.hosts.group import Say, Unfit, Unlinked
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, RunLost, run_on_hosts
 from istbench.launch.processes.failures import without_way_out
 from istbench.results.store import RunDirectory
 
-_WAITS_S = 10.0  # for a host without a spare that may be back then
+_WAITS_S = 10.0  # for a link, or a host without a spare, that may be back then
 
 
 def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = lambda _cell: None) -> RunDirectory:
@@ -35,7 +35,8 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                         say(f"{gone.name} cannot be reached: {spare.name} takes its place")
                 run = dataclasses.replace(run, hosts=found[0], spares=found[1])
                 continue
-            if run.lost is None or not unfit.gone or not left.allow(step):
+            may_be_back = bool(unfit.gone) or isinstance(unfit, Unlinked)
+            if run.lost is None or not may_be_back or not left.allow(step):
                 raise
             say(f"{unfit.problems[0]}; trying again")
             time.sleep(_WAITS_S)

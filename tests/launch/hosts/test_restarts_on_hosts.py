@@ -1,14 +1,15 @@
 """Runs on hosts that start again, on spare hosts where some are gone; no host is reached."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.choose import choose
-from istbench.launch.hosts import restarts
-from istbench.launch.hosts.group import Unfit
+from istbench.launch.hosts import group, restarts
+from istbench.launch.hosts.group import Needs, Unfit, Unlinked, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
 from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
@@ -120,6 +121,40 @@ def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried
     assert (len(tries), ended) == (3, unreached)
     tries, _, ended = tried(lost(5), Unfit(["b: has no torch"]), None, restarts=9)
     assert len(tries) == 2
+
+
+class Answering:
+    """A connection to a host that reaches no other host."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def ask(self, do, **arguments):
+        return do, arguments
+
+    def answer(self, asked, _timeout_s):
+        return self.do(asked[0], **asked[1])
+
+    def do(self, do, **arguments):
+        return [["10.0.0.2", "timed out"] for _ in arguments["places"]] if do == "try_connections" else 4000
+
+
+def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch):
+    facts = {name: SimpleNamespace(addresses=["10.0.0.1"]) for name in "ab"}
+    monkeypatch.setattr(group, "survey", lambda *_: (facts, {}))
+    with pytest.raises(Unlinked, match=r"^b: does not reach a at 10.0.0.1, port 4000 \(timed out\)"):
+        gather([Answering("a"), Answering("b")], Needs(paths=(), out=Path("out")))
+
+
+def test_a_link_that_fails_ends_a_new_run_and_counts_as_a_loss_after_another(tried):
+    unlinked = Unlinked(["a cannot reach b"])
+    tries, _, ended = tried(unlinked, None, restarts=9)
+    assert (len(tries), ended) == (1, unlinked)
+    tries, said, ended = tried(lost(5), unlinked, None, restarts=2)
+    assert (len(tries), ended) == (3, "the run")
+    assert said[-1] == "a cannot reach b; trying again"
+    tries, _, ended = tried(lost(5), unlinked, None, restarts=1)
+    assert (len(tries), ended) == (2, unlinked)
 
 
 @pytest.mark.parametrize(
