@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.run import RunRequest
-from istbench.launch.processes.failures import StuckAtStep, WorkerLost
+from istbench.launch.processes.failures import may_go_on
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -49,7 +49,7 @@ class Outcome:
     @property
     def lost(self) -> bool:
         """Whether it failed by a loss, so that another try may end well."""
-        return isinstance(self.failure, WorkerLost) and not isinstance(self.failure, StuckAtStep)
+        return may_go_on(self.failure)
 
     def finished(self) -> RunDirectory:
         """The run directory of a cell that is done.

@@ -42,7 +42,8 @@ class Restarts:
             return StuckAtStep(f"{failure.what}; {reason}, so --restarts tries no more", failure.lines)
         if self._done:
             times = "once" if self._done == 1 else f"{self._done} times"
-            return failure.with_way_out(f"it was restarted {times}, as --restarts allows")
+            last = failure.with_way_out(f"it was restarted {times}, as --restarts allows")
+            return StuckAtStep(last.what, last.lines) if self._losses > 1 else last
         return failure
 
 

@@ -35,7 +35,12 @@ class PeersLost(WorkerLost):
 
 
 class StuckAtStep(WorkerLost):
-    """Several losses at the same step: another try would end alike."""
+    """The last losses were at the same step: another try would end alike."""
+
+
+def may_go_on(error: BaseException | None) -> bool:
+    """Whether `error` is a loss after which another try may end well."""
+    return isinstance(error, WorkerLost) and not isinstance(error, StuckAtStep)
 
 
 def log_directory(logs: Path, rank: int) -> Path:

@@ -11,7 +11,7 @@ from test_execute import CELL, names_of
 from istbench.base.errors import RunFailed, UserError, diverged
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.restarts import Restarts, loss
-from istbench.launch.processes.failures import PeersLost, WorkerLost
+from istbench.launch.processes.failures import PeersLost, WorkerLost, may_go_on
 from istbench.node.destinations import Progress, StepCounter
 from istbench.results.events import Loss, Ready, Resume
 from istbench.results.run_parts import changes, restarts
@@ -155,6 +155,13 @@ def test_three_losses_at_one_step_end_the_run_with_one_line(run, scratch):
         "worker 1 is gone; this is loss 3 in a row at step 5, so --restarts tries no more; the same "
         "command resumes from the checkpoint of step 4"
     )
+
+
+@pytest.mark.parametrize(("steps", "may"), [((5, 5), False), ((5, 6), False), ((5, 9), True)])
+def test_a_second_pass_may_help_unless_the_last_losses_were_at_one_step(run, scratch, steps, may):
+    with pytest.raises(WorkerLost, match="it was restarted once, as --restarts allows") as failure:
+        execute(CELL, run, scratch, Scripted(*((step, KILLED) for step in steps)), restarts=1)
+    assert may_go_on(failure.value) is may
 
 
 @pytest.mark.parametrize(
