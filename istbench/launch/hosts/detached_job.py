@@ -18,7 +18,7 @@ from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID
 from istbench.launch.hosts.restarts import run_with_restarts
 from istbench.launch.hosts.run import HostsRun
 from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
-from istbench.launch.processes.failures import WorkerLost
+from istbench.launch.processes.failures import may_go_on
 
 
 def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
@@ -65,7 +65,7 @@ def _train(
             write_failure(run, str(error), 2, unfit=True)
         except (RunFailed, UserError) as error:
             status = 2 if isinstance(error, UserError) else 1
-            write_failure(run, str(error), status, lost=isinstance(error, WorkerLost))
+            write_failure(run, str(error), status, lost=may_go_on(error))
         except KeyboardInterrupt:
             write_failure(run, "interrupted", 130)
             raise

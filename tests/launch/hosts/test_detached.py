@@ -11,13 +11,23 @@ import pytest
 
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts import remote_detached
+from istbench.launch.hosts import detached_job, remote_detached
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Event
 from istbench.launch.hosts.detached import _Detached
-from istbench.launch.hosts.remote_detached import DONE, JOB, PID, DetachedJob, follow_detached, has_detached
+from istbench.launch.hosts.remote_detached import (
+    DONE,
+    JOB,
+    PID,
+    DetachedJob,
+    JobCell,
+    follow_detached,
+    has_detached,
+)
 from istbench.launch.hosts.run import HostsRun, run_named_by
+from istbench.launch.hosts.run_folder import FAILED as REPORT
 from istbench.launch.hosts.run_folder import write_cell, write_failure
+from istbench.launch.processes.failures import StuckAtStep, WorkerLost
 
 FAILED = {"message": "it diverged", "status": 1, "unfit": False, "lost": False}
 
@@ -88,6 +98,19 @@ def test_a_cell_whose_job_was_killed_or_taken_by_another_command_has_failed(job)
     agent.say = said.put
     remote_detached._watch(agent, folder.parent / "2", "a")
     assert said.get()["failure"]["message"].endswith("; run the same command again")
+
+
+@pytest.mark.parametrize(("failure", "lost"), [(WorkerLost("gone"), True), (StuckAtStep("gone"), False)])
+def test_a_detached_cell_that_is_stuck_at_a_step_is_not_reported_as_a_loss(tmp_path, monkeypatch, failure, lost):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(detached_job, "run_with_restarts", fail)
+    (tmp_path / "a").mkdir()
+    cell = JobCell(key="a", words=[], nodes=1, again=False, hosts=[])
+    job = DetachedJob(cells=[cell], out="there", pythons=[])
+    detached_job._train(tmp_path, job, cell, lambda *_: RunRequest(workload="toy", method="ist"))
+    assert msgspec.json.decode((tmp_path / "a" / REPORT).read_bytes())["lost"] is lost
 
 
 class First:
