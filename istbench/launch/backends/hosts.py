@@ -71,7 +71,8 @@ class Hosts(Backend):
         from istbench.launch.hosts.install import install
 
         with _explaining(say):
-            install((*self.hosts, *self.spares), self.python, self.ssh_config, say)
+            hosts = (*self.hosts, *self.spares)
+            install(hosts, self.python, self.ssh_config, say, leave_out=bool(self.spares))
         return dataclasses.replace(self, install=False, python=None)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:

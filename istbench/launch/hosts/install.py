@@ -22,11 +22,15 @@ _VENV: tuple[str, ...] = ()
 """Options of `python -m venv` on the hosts."""
 
 
-def install(hosts: Sequence[Host], python: str | None, config: Path | None, say: Say) -> None:
+def install(
+    hosts: Sequence[Host], python: str | None, config: Path | None, say: Say, *, leave_out: bool = False
+) -> None:
     """Install this istbench on those of `hosts` whose istbench has other code, or which have none.
 
     The Python of the host makes the environment, `python` or one of this version; the configuration of pip there
     decides where packages come from. `pythons` then finds the environment first.
+
+    leave_out: whether to leave out hosts that cannot be reached, as others may replace them.
 
     Raises:
         Unfit: with a line for each host that cannot install it. UserError: if no wheel can be built here.
@@ -35,9 +39,11 @@ def install(hosts: Sequence[Host], python: str | None, config: Path | None, say:
     names = [python] if python else [*pythons(None)[:2], same, "python3"]
     with connected(hosts, names, config) as (connections, _):
         _, problems = each(connections, Connection.greet)
-        if problems:
+        if problems and not leave_out:
             raise Unfit(problems)
-        lacking = [connection for connection in connections if not _has_this(connection)]
+        silent = {problem.partition(": ")[0] for problem in problems}
+        answering = [connection for connection in connections if connection.name not in silent]
+        lacking = [connection for connection in answering if not _has_this(connection)]
         if not lacking:
             return
         say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")

@@ -1,5 +1,6 @@
 """Runs on hosts that start again, on spare hosts where some are gone; no host is reached."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ import pytest
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.choose import choose
-from istbench.launch.hosts import group, restarts
+from istbench.launch.hosts import group, install, restarts
+from istbench.launch.hosts.connection import Connection, Lost
 from istbench.launch.hosts.group import Needs, Unfit, Unlinked, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
@@ -211,3 +213,21 @@ def test_spares_and_restarts_reach_each_cell():
     backend = choose({"hosts": "a,b", "spare": "d,e"}).restarting(3, typed=True)
     cell = backend._cell(RunRequest(workload="toy", method="ist", nodes=2), Path("out"))
     assert (cell.hosts, cell.spares, cell.restarts) == ((A, B), (D, E), 3)
+
+
+def test_install_leaves_out_hosts_that_cannot_be_reached_if_there_are_spares(monkeypatch):
+    def greet(connection):
+        if connection.name in "bd":
+            raise Lost("ssh does not reach it")
+
+    def connected(hosts, *_):
+        return nullcontext(([Answering(host.name) for host in hosts], None))
+
+    asked = []
+    monkeypatch.setattr(Connection, "greet", greet)
+    monkeypatch.setattr(install, "connected", connected)
+    monkeypatch.setattr(install, "_has_this", lambda connection: asked.append(connection.name) is None)
+    choose({"hosts": "a,b", "spare": "d,e", "install": True}).installed(print)
+    assert asked == ["a", "e"]
+    with pytest.raises(UserError, match="^b: ssh does not reach it$"):
+        choose({"hosts": "a,b", "install": True}).installed(print)
