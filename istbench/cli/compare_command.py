@@ -96,9 +96,9 @@ def command(
     --controls, or `controls = true` in a suite, adds others for the methods of the comparison.
 
     istbench does not run a finished cell again. It resumes an unfinished one. A cell that fails does not stop the
-    others. One that lost a worker or a host, and used up its --restarts, runs once more at the end, unless
-    its last losses were at the same step. Under torchrun, each of its processes is a node, and cells of fewer nodes
-    use the first.
+    others. One that lost a worker or a host, and used up its --restarts, runs once more at the end, unless its last
+    losses were at the same step; a cell of --slurm does not. Under torchrun, each of its processes is a node, and
+    cells of fewer nodes use the first.
     """
     backend = take_backend(given)
     suites = [
