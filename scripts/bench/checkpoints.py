@@ -3,7 +3,7 @@
 Training is a loop of matrix products on each node. Both ways take turns in the same processes. Lost are the seconds
 by which the loop, with a checkpoint beside it or before it, takes longer than alone.
 
-    python scripts/bench/checkpoints.py --nodes 2 --size 100000000    # to try it
+    python scripts/bench/checkpoints.py --size 1000000 --turns 1 --seconds 0.1    # to try it
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """The papers by name, each from a TOML file beside this one."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from istbench.studies.reproduce.curves import Curves
 from istbench.studies.reproduce.finals import Finals
 from istbench.studies.reproduce.gains import MeasuredGains, ReplayedGains
 from istbench.studies.reproduce.memory import PlannedMemory
-from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper, Scale
+from istbench.studies.reproduce.paper import PUBLISHED, Cells, Difference, Experiment, Extent, Paper, Scale
 from istbench.studies.reproduce.speedups import SpeedUps
 
 
@@ -83,7 +82,7 @@ class _PaperTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def _load(name: str) -> Paper:
-    path = Path(__file__).parent / f"{name}.toml"
+    path = PUBLISHED / f"{name}.toml"
     text = read_text(path, "a paper")
     table = convert(parse_toml(text, path.name), _PaperTable, toml_lines(text, path.name))
     return Paper(name=name, title=table.title, experiments=tuple(map(table.experiment, table.experiments)))
