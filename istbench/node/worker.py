@@ -143,7 +143,8 @@ class RankTraining:
     ) -> None:
         self._config, self._setup, self._fabric = config, setup, fabric
         self._evaluator, self._memory = evaluator, memory
-        losses = len(restarts(run.events())) if fabric.rank == 0 and run.exists() else 0
+        counts = config.checkpoint_every_s == "auto" and fabric.rank == 0
+        losses = len(restarts(run.events())) if counts else 0
         saved = DistributedCheckpoint(run.checkpoint, fabric)
         self._state = TrainingState(saved, config, setup.method, fabric, losses)
         began = time.time()

@@ -1,6 +1,7 @@
 """A table of a group on the clock of a cluster: the seconds to a target if nodes fail."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,11 +87,8 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
         with_faults(run.curve.seconds, seconds[run.header.seed], contender.nodes, faults, seed=run.header.seed)
         for run in reached
     ]
-    kept, lost, restarting = (
-        np.concatenate([np.broadcast_to(getattr(times, name), DRAWS) for times in found])
-        for name in ("kept_s", "lost_s", "restarting_s")
-    )
-    whole = kept + lost + restarting
+    whole = np.concatenate([times.seconds for times in found])
+    kept_s = sum(times.kept_s for times in found) / len(found)
     missed = len(contender.runs) - len(reached)
     counted = np.concatenate([whole, np.full(missed * DRAWS, math.inf)])
     low, middle, high = np.percentile(counted, (_LOW, 50, _HIGH), method="higher").tolist()
@@ -100,13 +98,13 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
             text=f"{number(middle)} [{number(low)}–{number(high)}]{count}",
             value={"median": finite(middle), "low": finite(low), "high": finite(high)},
         ),
-        times=rounded(float(whole.mean() / kept.mean())),
-        lost=_percent(lost, whole),
-        restarting=_percent(restarting, whole),
+        times=rounded(float(whole.mean()) / kept_s),
+        lost=_percent([times.lost_s for times in found], whole),
+        restarting=_percent([times.restarting_s for times in found], whole),
     )
 
 
-def _percent(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Entry:
-    """The share of `part` in the mean."""
-    share = 100 * float(part.mean() / whole.mean())
+def _percent(parts: Sequence[NDArray[np.float64]], whole: NDArray[np.float64]) -> Entry:
+    """The share of `parts`, an array for each seed, in the mean of `whole`."""
+    share = 100 * float(np.mean(parts) / whole.mean())
     return Entry(text=f"{share:.1f}", value=share)
