@@ -89,7 +89,7 @@ def memory_bytes(root: Path = _ROOT) -> int:
     `root` is as for `cores`.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_memory_limits(root)])
+    return min([physical, *(limit for limit, _ in _memory_limits(root))])
 
 
 def available_bytes(root: Path = _ROOT) -> int:
@@ -100,7 +100,8 @@ def available_bytes(root: Path = _ROOT) -> int:
     words = _words(root / "proc/meminfo")
     if "MemAvailable:" not in words:
         return 0
-    return max(0, min([1024 * int(words[words.index("MemAvailable:") + 1]), *_memory_left(root)]))
+    available = 1024 * int(words[words.index("MemAvailable:") + 1])
+    return max(0, min([available, *(limit - used for limit, used in _memory_limits(root))]))
 
 
 def _schedulable() -> set[int]:
@@ -119,30 +120,18 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
                 yield int(quota) / int(period)
 
 
-def _memory_limits(root: Path) -> Iterator[int]:
-    """Bytes, for every control group with a limit."""
-    for group in _groups(root, ""):
-        match _words(group / "memory.max"):
-            case [limit] if limit != "max":
-                yield int(limit)
-    for group in _groups(root, "memory"):
-        match _words(group / "memory.limit_in_bytes"):
-            case [limit]:
-                yield int(limit)
-
-
-def _memory_left(root: Path) -> Iterator[int]:
-    """Bytes up to the limit, for every control group with one. Cached files that were idle do not count as used."""
-    for controller, names in (
-        ("", ("memory.max", "memory.current", "inactive_file")),
-        ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Bytes of the limit and bytes in use, for every control group with a limit. Idle cached files do not count."""
+    for controller, limited, used, idle in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         for group in _groups(root, controller):
             stat = _words(group / "memory.stat")
-            dropped = int(stat[stat.index(names[2]) + 1]) if names[2] in stat else 0
-            match _words(group / names[0]), _words(group / names[1]):
-                case [limit], [used] if limit != "max":
-                    yield int(limit) - int(used) + dropped
+            cached = int(stat[stat.index(idle) + 1]) if idle in stat else 0
+            match _words(group / limited):
+                case [limit] if limit != "max":
+                    yield int(limit), sum(map(int, _words(group / used))) - cached
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
