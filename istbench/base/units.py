@@ -1,7 +1,8 @@
-"""Bandwidths and times as people type them: `100mbit`, `1 Gbit/s`, `20ms`, `0.02`; and times as a clock."""
+"""Bandwidths, times and counts as people type them: `100mbit`, `1 Gbit/s`, `20ms`, `7B`; and times as a clock."""
 
 import math
 import re
+from collections.abc import Callable
 
 from istbench.base.errors import UserError, shown
 
@@ -20,6 +21,9 @@ _BYTES = re.compile(rf"{_NUMBER}\s*([kmgt]?)i?b(?:ytes?)?(?:/s|ps)?", re.ASCII |
 _TIME = re.compile(rf"{_NUMBER}\s*({'|'.join(_TIMES)})", re.IGNORECASE)
 _PERIOD = re.compile(rf"{_NUMBER}\s*({'|'.join(_PERIODS)})", re.ASCII | re.IGNORECASE)
 _BARE = re.compile(_NUMBER, re.ASCII | re.IGNORECASE)
+_COUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kmbgt]?)", re.IGNORECASE)
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_MOST_PARAMETERS, _LONGEST_COUNT = 10**14, 40
 _LEAST_BARE, _MOST_BARE_S = 1e5, 1.0
 """Beyond these, a number without a unit is more likely one of another unit."""
 
@@ -106,3 +110,41 @@ def clock(seconds: float) -> str:
     """`1:40`, `2:03:00`: seconds as a clock shows them; no fewer than 0."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+
+
+def parse_parameters(text: str, where: str = "") -> int:
+    """A number of parameters such as `125M`, `7B` or `30,846,720`. where: names its place in errors.
+
+    Raises:
+        UserError: if it does not parse, or is not above zero, or is over 100T.
+    """
+    found = _COUNT.fullmatch(text.strip().replace(",", ""))
+    value = round(float(found[1]) * _SCALES[found[2].lower()]) if found and len(text) < _LONGEST_COUNT else 0
+    if not 0 < value <= _MOST_PARAMETERS:
+        raise UserError(f"{where} {shown(text)} is not a number such as 125M, 7B or 30846720; at most 100T")
+    return value
+
+
+def parse_step(text: str, where: str = "") -> float:
+    """The seconds of a training step such as `220ms`. where: names its place in errors.
+
+    Raises:
+        UserError: as `parse_time`, and for 0 seconds.
+    """
+    seconds = parse_time(text, where)
+    if seconds <= 0:
+        raise UserError(f"{where} {shown(text)}: a step takes more than 0 seconds")
+    return seconds
+
+
+def number_or(parse: Callable[[str, str], float], value: float | str, where: str) -> float:
+    """`value` of Python: a number in the unit of `parse`, or a text for it.
+
+    Raises:
+        UserError: as `parse`; for a number that is negative, not finite or beyond all that exists.
+    """
+    if isinstance(value, str):
+        return parse(value, where)
+    if not 0 <= value <= FASTEST:
+        raise UserError(f"{where} {value} is no number from 0 to {FASTEST:g}")
+    return float(value)

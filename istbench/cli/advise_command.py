@@ -11,9 +11,7 @@ import click
 import msgspec
 
 from istbench.base.errors import UserError
-from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import MOST_NODES
-from istbench.base.options.run import RunRequest
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     BANDWIDTH,
@@ -21,7 +19,6 @@ from istbench.cli.options import (
     PAGE,
     TIME,
     out_option,
-    own_options,
     place_options,
     plugin_option,
     run_options,
@@ -29,18 +26,14 @@ from istbench.cli.options import (
     take_backend,
     workload_set_option,
 )
-from istbench.cluster.profile import THIS, ClusterProfile, select_clusters
-from istbench.node.registry import check_name, registered
+from istbench.cluster.profile import ClusterProfile
 
 if TYPE_CHECKING:
-    from istbench.launch.backends.backend import Backend, Screen
+    from istbench.launch.backends.backend import Backend
     from istbench.studies.advise.answer import Advice
     from istbench.studies.advise.question import Probed, Question
 
-_MINUTE = 60.0
 _SHORTEST, _LONGEST = 0.05, 10_000.0
-# The last seconds belong to the replays of the answer: a part of the time, within these bounds.
-_ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 
 
 @click.command("advise")
@@ -99,14 +92,18 @@ def command(minutes: float, out: Path, measures: bool, page: Path | None, as_jso
     """
     started = time.monotonic()
     backend = take_backend(given)
-    question = _question(**given)
+    from istbench.api.advice import advised, question_of
+
+    question = question_of(**given)
     truth_backend = _truth_backend(backend, question, measures)
     if truth_backend is not None:
         truth_backend.begin([question.base], out)
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
 
     with Display() as display:
-        probed, advice = _advise(question, out, display, minutes * _MINUTE, started, backend.restarts)
+        probed, advice = advised(
+            question, out, display, minutes=minutes, started=started, restarts=backend.restarts
+        )
     failed = False
     if truth_backend is None:
         _show(advice, as_json)
@@ -117,44 +114,6 @@ def command(minutes: float, out: Path, measures: bool, page: Path | None, as_jso
     if advice.best is None:
         return EXIT_TARGET_MISSED
     return EXIT_FAILED if failed else 0
-
-
-def _question(
-    *,
-    bandwidth: float | None,
-    latency: float | None,
-    cluster: str | None,
-    methods: list[str],
-    seeds: int,
-    method_options: dict[str, str],
-    **given: Any,
-) -> "Question":
-    """The question as typed. Everything that is wrong without data is refused here."""
-    cluster = None if cluster == THIS else cluster
-    if bandwidth is None and cluster is None:
-        raise UserError("advise needs the network: give --bandwidth 1gbit, or --cluster NAME|FILE.toml")
-    profile = None
-    if cluster is not None:
-        links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
-        ((profile,),) = select_clusters([cluster], *links).values()
-    chosen = dict.fromkeys([BASELINE, *(methods or [entry.name for entry in registered("methods")])])
-    base = RunRequest(method=BASELINE, **given)
-    check_name("workloads", base.workload, base.plugins)
-    for method in chosen:
-        check_name("methods", method, base.plugins)
-    from istbench.studies.advise.question import Question, check_given
-
-    question = Question(
-        base=base,
-        methods=tuple(chosen),
-        given={method: own_options(method, list(chosen), method_options, base.plugins) for method in chosen},
-        cluster=profile,
-        bandwidth=bandwidth,
-        latency_s=latency,
-        seeds=seeds,
-    )
-    check_given(question)
-    return question
 
 
 def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> "Backend | None":
@@ -183,56 +142,12 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
     )
 
 
-def _advise(
-    question: "Question", out: Path, display: "Screen", seconds: float, started: float, restarts: int
-) -> "tuple[Probed, Advice]":
-    from istbench.cli.replaying import replaying
-    from istbench.launch.backends.here import Here
-    from istbench.results.on_cluster import own_checks
-    from istbench.studies.advise.advice_file import save_advice
-    from istbench.studies.advise.answer import advise
-    from istbench.studies.advise.probe import probe
-
-    answer_s = min(_ANSWER_MOST_S, max(_ANSWER_LEAST_S, _ANSWER_SHARE * seconds))
-    backend = Here(restarts=restarts)
-    backend.begin([question.base], out)
-    probed = probe(
-        question,
-        backend,
-        out,
-        display,
-        seconds=seconds,
-        answer_s=answer_s,
-        started=started,
-        replaying=replaying,
-    )
-    checks, unreadable = own_checks(out)
-    for problem in unreadable:
-        display.note(problem)
-    with replaying():
-        advice = advise(
-            probed.candidates,
-            probed.profile,
-            workload=question.base.workload,
-            nodes=question.base.nodes,
-            metric=probed.metric,
-            target=probed.target,
-            target_from=probed.target_from,
-            early=probed.early,
-            not_tested=probed.not_tested,
-            checks=checks,
-        )
-    advice = probed.with_steps(advice)
-    display.note(f"advice saved in {save_advice(advice, out)}")
-    return probed, advice
-
-
 def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, as_json: bool) -> bool:
     """Measure the first two, and print and keep the truth, also after an error; returns whether a run failed.
 
     The words of the advice come first. One JSON object holds both, so it comes last.
     """
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.studies.advise.measure import MeasuredCandidate, first_two, keep, measure
 
     if not as_json:
@@ -289,8 +204,8 @@ def _finite(value: float | None) -> float | None:
 
 
 def _write_page(out: Path, page: Path, profile: ClusterProfile) -> None:
-    from istbench.cli.replaying import replaying
-    from istbench.cli.show import write_page_of
+    from istbench.api.replaying import replaying
+    from istbench.api.show import write_page_of
     from istbench.report.page import PAGE_BANDWIDTHS
     from istbench.report.report import build_report
 

@@ -1,19 +1,19 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from istbench.api.cells import begin, controls_of, run_all, suite_of
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import Nodes
 from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
-from istbench.base.options.suite import MOST_CELLS, Suite, check_cells, read_suite
+from istbench.base.options.suite import MOST_CELLS, Suite, read_suite
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PATH,
@@ -24,9 +24,7 @@ from istbench.cli.options import (
     cluster_option,
     explain_option,
     methods_option,
-    option_names,
     out_option,
-    own_options,
     place_options,
     plugin_option,
     sink_option,
@@ -35,11 +33,8 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.cluster.profile import ClusterProfile
-from istbench.launch.backends.backend import Backend, Outcome, failure_lines
-from istbench.node.registry import check_name
-
-if TYPE_CHECKING:
-    from istbench.cli.progress import Display
+from istbench.launch.backends.backend import Outcome, failure_lines
+from istbench.node.registry import option_names
 
 
 @click.command("compare", cls=SectionedCommand)
@@ -107,24 +102,18 @@ def command(
     ]
     requested = [request for _, own in suites for request in own]
     requests = [backend.fit(request) for request in requested]
-    for request in requests:
-        check_name("methods", request.method, request.plugins)
-        check_name("workloads", request.workload, request.plugins)
-    backend.begin(requests, out)
-    requests += _controls(requested, backend, [own for one, own in suites if controls or one.controls], quiet=quiet)
+    begin(requests, backend, out)
+    with_all = [own for one, own in suites if controls or one.controls]
+    more, lines = controls_of(requested, backend, with_all)
+    requests += more
+    for line in lines if backend.shows_results and not quiet else ():
+        say(line)
     _check_baseline(baseline, requests)
-    from istbench.cli.progress import Display
-    from istbench.cli.replaying import replaying
+    from istbench.api.progress import Display
+    from istbench.api.replaying import replaying
 
     with Display(quiet=quiet) as display:
-        outcomes = _run_all(requests, backend, out, display, again=again)
-        lost = [outcome for outcome in outcomes if outcome.lost and outcome.request is not None]
-        if lost and backend.restarts:
-            display.note(f"second pass: {len(lost)} of {len(requests)} cells failed by a loss")
-            # Also after --again they go on from what the first pass left.
-            repeated = _run_all([one.request for one in lost if one.request], backend, out, display, again=False)
-            second = {id(outcome.request): outcome for outcome in repeated}
-            outcomes = [second.get(id(outcome.request), outcome) for outcome in outcomes]
+        outcomes = run_all(requests, backend, out, display, again=again)
     sources = {outcome.cell: outcome.source for outcome in outcomes if outcome.run is not None}
     cells, running = list(map(_as_json, outcomes)), any(outcome.running for outcome in outcomes)
     failures = failure_lines(outcomes)
@@ -133,7 +122,7 @@ def command(
             if as_json and backend.shows_results:
                 click.echo(json.dumps({"cells": cells}, allow_nan=False))
             return EXIT_FAILED if failures else 0
-        from istbench.cli.show import page_beside, show_report
+        from istbench.api.show import page_beside, show_report
         from istbench.report.page import PAGE_BANDWIDTHS
         from istbench.report.report import build_report
 
@@ -163,19 +152,6 @@ def command(
     return EXIT_FAILED if failures else 0
 
 
-def _run_all(
-    requests: list[RunRequest], backend: Backend, out: Path, display: "Display", *, again: bool
-) -> list[Outcome]:
-    """Run the cells of `requests`, and say how each ends."""
-    outcomes = list[Outcome]()
-    display.place = f"cell 1 of {len(requests)}"
-    for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
-        display.place = f"cell {number + 1} of {len(requests)}"
-        outcomes.append(outcome)
-        display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
-    return outcomes
-
-
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "cell": outcome.cell,
@@ -203,46 +179,17 @@ def _suites(
     methods = given.pop("methods")
     workload = given.pop("workload")
     nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
-    check_cells(len(nodes) * seeds * len(methods), "the command")
-    shared = given.pop("method_options")
-    requested = Suite(
+    requested = suite_of(
         workload=workload,
-        methods=tuple((method, own_options(method, methods, shared, plugins)) for method in methods),
+        methods=methods,
         nodes=nodes,
-        seeds=tuple(range(seeds)),
+        seeds=seeds,
+        method_options=given.pop("method_options"),
         workload_options=given.pop("workload_options"),
+        plugins=plugins,
         run=given,
     )
     return [(requested, {})]
-
-
-def _controls(
-    requests: list[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = (), quiet: bool = False
-) -> list[RunRequest]:
-    """The control cells of `requests` that are not among them, as `backend` runs them; says so unless `quiet`.
-
-    with_all: the suites that have all controls, each with its requests.
-    """
-    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
-
-    found, lines, lacking = on_few_nodes(requests), dict[str, None](), dict[str, None]()
-    for own in with_all:
-        more, reasons = at_equal_cost(own)
-        found += one_machine(own) + more
-        lacking |= dict.fromkeys(reasons)
-    known, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
-    for control in found:
-        if control.request in known:
-            continue
-        known.append(control.request)
-        try:
-            fitting.append(backend.fit(control.request))
-            lines[f"also runs {control.purpose}"] = None
-        except UserError as error:
-            lacking[f"no control: {control.purpose.removesuffix(', its control')}: {error}"] = None
-    for line in (*lines, *lacking) if backend.shows_results and not quiet else ():
-        say(line)
-    return fitting
 
 
 def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:

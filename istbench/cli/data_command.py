@@ -27,7 +27,7 @@ def command(
     if source is not None and data is not None:
         raise UserError("--source and --data both name a source; give one of them")
     check_name("workloads", workload, plugins)
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.workloads.cache import cache_directory
     from istbench.workloads.contract import checked_source
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from istbench.api.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
@@ -25,7 +26,6 @@ from istbench.cli.options import (
     refuse_typed,
     script_methods_option,
 )
-from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.cluster.profile import load_profile, select_clusters
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def command(
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     if by != "nodes" and len(nodes) > 1:
         raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
-    from istbench.cli.show import report_folder
+    from istbench.api.show import report_folder
     from istbench.report.map import build_maps
     from istbench.report.output.map_picture import draw_maps
 

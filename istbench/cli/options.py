@@ -1,6 +1,5 @@
 """Options that several commands share, and the types of their values: a command gets them decoded."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import click
 
 from istbench.base.decode import convert, literal_choices, type_at, utf8_path
-from istbench.base.errors import UserError, unknown_name
+from istbench.base.errors import UserError
 from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Levels, Nodes, Restarts
@@ -20,7 +19,7 @@ from istbench.cluster.profile import THIS, load_profile
 from istbench.launch.backends.backend import Backend, BackendOption
 from istbench.launch.backends.choose import backend_options, choose
 from istbench.launch.lab.network import MOST_NODES
-from istbench.node.registry import check_name, load_method
+from istbench.node.registry import check_name
 from istbench.report.output import Format
 
 _Command = Callable[..., Any]
@@ -405,28 +404,6 @@ def take_backend(given: dict[str, Any], restarts: int = 1) -> Backend:
     if backend.nodes is not None and "nodes" not in typed_options(context):
         given["nodes"] = type(given["nodes"])(backend.nodes)
     return backend
-
-
-def own_options(
-    method: str, methods: list[str], shared: dict[str, str], plugins: tuple[str, ...]
-) -> dict[str, str]:
-    """The `shared` options that `method` has.
-
-    Raises:
-        UserError: for an option that none of `methods` has.
-    """
-    if not shared:
-        return {}
-    known = {name: option_names(name, plugins) for name in methods}
-    for option in shared:
-        if not any(option in names for names in known.values()):
-            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
-    return {option: value for option, value in shared.items() if option in known[method]}
-
-
-def option_names(method: str, plugins: tuple[str, ...]) -> set[str]:
-    """The names of the options of `method`."""
-    return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
 SECTIONS = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from istbench.api.replaying import clusters_of, replaying
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.task_file import named_with_file
@@ -22,7 +23,6 @@ from istbench.cli.options import (
     set_option,
     workload_set_option,
 )
-from istbench.cli.replaying import clusters_of, replaying
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.launch.backends.host_groups import options_on_hosts
 from istbench.node.registry import check_name

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from istbench.api.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.units import parse_bandwidth, parse_period, parse_time
@@ -20,7 +21,6 @@ from istbench.cli.options import (
     report_options,
     script_methods_option,
 )
-from istbench.cli.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
 from istbench.cluster.profile import select_clusters
 
 _OF_FAULTS = ("restart", "checkpoint_every")
@@ -123,7 +123,7 @@ def command(
     if mtbf is None:
         refuse_typed(context, _OF_FAULTS, "is for the faults of --mtbf")
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
-    from istbench.cli.show import page_beside, show_report
+    from istbench.api.show import page_beside, show_report
     from istbench.cluster.faults import Faults
     from istbench.report.report import build_report_on_clusters
 
@@ -157,8 +157,8 @@ def _replay_script(
     record = load_script(file)
     selected, assumed = clusters_of(record, names, *links)
     profiles = [profile for family in selected.values() for profile in family]
+    from istbench.api.show import show_report
     from istbench.cli.script_report import script_report
-    from istbench.cli.show import show_report
 
     with replaying():
         report = script_report(record, profiles, counts or SCRIPT_NODES, chosen, assumed)

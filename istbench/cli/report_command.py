@@ -34,8 +34,8 @@ def command(
 
     First as timed on the machine they ran on, then as replayed on --cluster; see also `istbench replay`.
     """
-    from istbench.cli.replaying import replaying
-    from istbench.cli.show import show_report
+    from istbench.api.replaying import replaying
+    from istbench.api.show import show_report
     from istbench.report.page import PAGE_BANDWIDTHS
     from istbench.report.report import build_report
 

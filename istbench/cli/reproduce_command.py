@@ -136,7 +136,7 @@ def command(
 
 def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
     """Print other people's measurements beside their predictions, and write them to the directory `out`."""
-    from istbench.cli.replaying import replaying
+    from istbench.api.replaying import replaying
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
     from istbench.studies.reproduce.outside import class_table, predictions, rows_tables, write_outside
@@ -209,7 +209,7 @@ def _train(
     requests: list[RunRequest], hours: "list[Forecast]", backend: Backend, out: Path, *, again: bool
 ) -> tuple[list[str], list[str], bool]:
     """Run the cells; returns their names, a line for each failure, and whether some go on after this command."""
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.studies.reproduce.hours import HoursLeft
 
     if not requests:
@@ -245,8 +245,8 @@ def _show(
     as_json: bool,
     explain: bool,
 ) -> int:
-    from istbench.cli.replaying import replaying
-    from istbench.cli.show import report_folder
+    from istbench.api.replaying import replaying
+    from istbench.api.show import report_folder
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
     from istbench.studies.reproduce.reproduction import reproduction, write_files

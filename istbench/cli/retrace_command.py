@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from istbench.api.replaying import named_code
 from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.base.files import write_errors
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import RESULTS, plugin_option, run_options
-from istbench.cli.replaying import named_code
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
@@ -49,7 +49,7 @@ def command(
             raise UserError(f"no run of workload {shown(workload)} in {results}; `istbench report` lists them")
     for problem in problems:
         click.echo(printable(problem), err=True)
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.cluster.trace_file import load_trace
     from istbench.launch.cells.execute import execute
     from istbench.launch.cells.retrace import replace_trace, resolved, shortened, why_not

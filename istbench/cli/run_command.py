@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from istbench.api.cells import begin
 from istbench.base.errors import printable
 from istbench.base.options.run import LABELLED, RunRequest
 from istbench.cli import EXIT_TARGET_MISSED, say
@@ -26,7 +27,6 @@ from istbench.cli.options import (
 from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome
-from istbench.node.registry import check_name
 from istbench.results.events import Note
 from istbench.results.load import Run
 from istbench.results.metrics import level_text, value_text
@@ -58,10 +58,8 @@ def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_j
     """
     backend = take_backend(given, restarts=0)
     request = backend.fit(RunRequest(**given))
-    check_name("methods", request.method, request.plugins)
-    check_name("workloads", request.workload, request.plugins)
-    backend.begin([request], out)
-    from istbench.cli.progress import Display
+    begin([request], backend, out)
+    from istbench.api.progress import Display
 
     with Display() as display:
         (outcome,) = backend.run([request], out, again, display)
@@ -88,7 +86,7 @@ def _notes(run: RunDirectory) -> list[str]:
 
 
 def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_json: bool, explain: bool) -> int:
-    from istbench.cli.replaying import replaying
+    from istbench.api.replaying import replaying
     from istbench.report.tables.summary import run_sentence, run_summary
     from istbench.results.load import load_run
 

@@ -24,7 +24,6 @@ from istbench.cli.options import (
     kind_of,
     methods_option,
     node_counts,
-    own_options,
     place_options,
     plugin_option,
     results_option,
@@ -34,7 +33,7 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.launch.backends.backend import Outcome
-from istbench.node.registry import check_name
+from istbench.node.registry import check_name, own_options
 
 _HELD_OUT = 0.1
 
@@ -139,8 +138,8 @@ def command(
 
     typed_ranges = given_ranges(ranges)
     backend.begin([msgspec.structs.replace(shared, method=name) for name in names], out)
-    from istbench.cli.progress import Display
-    from istbench.cli.replaying import replaying
+    from istbench.api.progress import Display
+    from istbench.api.replaying import replaying
     from istbench.report.phrases import count_nodes, joined
     from istbench.studies.tuning.judge import Judge, judge_runs
     from istbench.studies.tuning.plan import plan_trials

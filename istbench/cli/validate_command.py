@@ -83,7 +83,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     from istbench.launch.processes.local import preload
 
     preload(candidates)
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.studies.validation.measure import Validation
     from istbench.studies.validation.plan import fitting
     from istbench.studies.validation.record import ValidationFiles

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -72,6 +72,28 @@ def load_workload(name: str, plugins: Iterable[str] = ()) -> "type[Workload]":
         UserError: for an unknown name, or a plug-in that does not load.
     """
     return _load("workloads", name, plugins)
+
+
+def own_options(
+    method: str, methods: Collection[str], shared: Mapping[str, Any], plugins: Iterable[str]
+) -> dict[str, Any]:
+    """The `shared` options that `method` has.
+
+    Raises:
+        UserError: for an option that none of `methods` has.
+    """
+    if not shared:
+        return {}
+    known = {name: option_names(name, plugins) for name in methods}
+    for option in shared:
+        if not any(option in names for names in known.values()):
+            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
+    return {option: value for option, value in shared.items() if option in known[method]}
+
+
+def option_names(method: str, plugins: Iterable[str] = ()) -> set[str]:
+    """The names of the options of `method`."""
+    return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
 def load_sink(text: str) -> "tuple[type[EvaluationSink], str, str]":

@@ -128,6 +128,7 @@ def replay_runs(
     workload: str | None = None,
     metric: str | None = None,
     levels: tuple[float, ...] = (),
+    cells: Iterable[str] | None = None,
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
     tell: Callable[[int, int], None] | None = None,
@@ -135,14 +136,13 @@ def replay_runs(
     """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth.
-    baseline, workload, metric, levels: as in `build_report`. nodes, redeal, tell: as in
-    `runs_on_clusters`.
+    baseline, workload, metric, levels, cells: as in `build_report`. nodes, redeal, tell: as in `runs_on_clusters`.
 
     Raises:
         UserError: if no run can be replayed, or none has that workload, metric or baseline.
     """
     one = RunDirectory(results)
-    runs, problems = ([load_run(one)], []) if one.exists() else load_runs(results)
+    runs, problems = ([load_run(one)], []) if one.exists() else load_runs(results, cells)
     runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])

@@ -12,7 +12,7 @@ from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
 
@@ -21,8 +21,26 @@ if TYPE_CHECKING:
 _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label", "nodes", "seed", "batch_size")
 
 
-def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> pd.DataFrame:
-    """A row for each evaluation of each readable run in results directory `results`.
+def runs_frame(results: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
+    """A row for each readable run in results directory `results`, or for each of `cells` among them.
+
+    Columns: fields of the run (cell, status, method, nodes, seed, ...) and its metric; step, samples, train_s and
+    wall_s in seconds, bytes sent and received by the busiest node, all of its last evaluation; the `final` and the
+    `best` value of the metric.
+
+    Raises:
+        UserError: if there are no runs.
+    """
+    import pandas as pd
+
+    runs, _ = load_runs(results, cells)
+    return pd.DataFrame([_run_row(run) for run in runs])
+
+
+def evaluations_frame(
+    results: Path, cluster: ClusterProfile | None = None, cells: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """A row for each evaluation of each readable run in results directory `results`, or of `cells` among them.
 
     Columns: fields of the run (cell, method, nodes, seed, ...), the name of its own metric and whether lower is
     better, step, samples, train_s and wall_s in seconds, bytes sent and received by the busiest node, train_loss,
@@ -33,7 +51,7 @@ def evaluations_frame(results: Path, cluster: ClusterProfile | None = None) -> p
     Raises:
         UserError: if there are no runs.
     """
-    return _frame(results, {} if cluster is None else {"cluster_s": cluster})
+    return _frame(results, {} if cluster is None else {"cluster_s": cluster}, cells)
 
 
 def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfile] = ()) -> None:
@@ -46,11 +64,13 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
     frame.to_csv(path, index=False, float_format="%.6g")
 
 
-def _frame(results: Path, clusters: Mapping[str, ClusterProfile]) -> pd.DataFrame:
+def _frame(
+    results: Path, clusters: Mapping[str, ClusterProfile], cells: Iterable[str] | None = None
+) -> pd.DataFrame:
     """The frame with a column of replayed seconds for each of `clusters`, by its name."""
     import pandas as pd
 
-    runs, _ = load_runs(results)
+    runs, _ = load_runs(results, cells)
     rows = [row for run in runs for row in _rows(run)]
     for name, replayed in zip(clusters, runs_on_clusters(runs, list(clusters.values()))[0], strict=True):
         seconds = {
@@ -64,11 +84,20 @@ def _frame(results: Path, clusters: Mapping[str, ClusterProfile]) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def _rows(run: Run) -> list[dict[str, Any]]:
+def _run_row(run: Run) -> dict[str, Any]:
+    last = msgspec.structs.asdict(run.curve.evaluations[-1]) if run.curve.evaluations else {}
+    last.pop("metrics", None)
+    return {**_of_run(run), **last, "final": run.curve.final(), "best": run.curve.best()}
+
+
+def _of_run(run: Run) -> dict[str, Any]:
     own = run.curve.metric
     header = {name: getattr(run.header, name) for name in _HEADER}
-    header |= {"metric": own.name, "lower_is_better": own.lower_is_better}
-    rows = []
+    return {**header, "metric": own.name, "lower_is_better": own.lower_is_better}
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    header, rows = _of_run(run), []
     for evaluation in run.curve.evaluations:
         values = msgspec.structs.asdict(evaluation)
         metrics = values.pop("metrics")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from istbench.api.progress import Display
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.options import option_text
 from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth
-from istbench.cli.progress import Display
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.lab import network
 from istbench.launch.processes.local import preload

@@ -147,7 +147,7 @@ def test_the_advice_and_the_first_truth_survive_the_end_of_a_measurement(
         yield MeasuredCandidate(label="zero", seconds=None, failure="the loss became nan")
 
     monkeypatch.setattr(advise_command, "_truth_backend", lambda *_: Here())
-    monkeypatch.setattr(advise_command, "_advise", lambda *_: (None, made))
+    monkeypatch.setattr("istbench.api.advice.advised", lambda *_, **_more: (None, made))
     monkeypatch.setattr("istbench.studies.advise.measure.measure", measure)
     words = ("toy", "--nodes", 2, "--bandwidth", "1gbit", "--measure", "--out", tmp_path)
     ended, printed, _ = istbench("advise", *words, *(["--json"] if as_json else []))

@@ -9,10 +9,11 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -151,7 +152,7 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
                 target=work, args=(job, rank, place, environment)
             )
             try:
-                with fork_server_within(within_s):
+                with fork_server_within(within_s), _without_main():
                     process.start()
             except TimeoutError:
                 raise WorkerLost(f"{FORK_SERVER} started no worker {rank} within {within_s:g} s") from None
@@ -159,6 +160,19 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
                 raise RunFailed(f"worker {rank} did not start: {error}{last_lines(_early())}") from None
             processes[rank] = process
         return LocalWorkers(job, processes, undo.pop_all())
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start inside do not run the user's script, which may lack `if __name__ == "__main__"`."""
+    main = sys.modules["__main__"]
+    before = dict(vars(main))
+    main.__spec__ = None
+    vars(main).pop("__file__", None)
+    try:
+        yield
+    finally:
+        vars(main).update({name: before[name] for name in ("__spec__", "__file__") if name in before})
 
 
 class LocalWorkers:

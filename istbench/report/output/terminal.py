@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -64,7 +65,11 @@ def print_tables(
     from rich.text import Text
 
     width = width or _width()
-    console = Console(file=stream, width=width, highlight=False, markup=False)
+    # Text for a program, as in a notebook, has no colours, whatever the environment says of terminals.
+    colours = None if stream in (sys.stdout, sys.stderr) else False
+    console = Console(
+        file=stream, width=width, highlight=False, markup=False, force_jupyter=False, force_terminal=colours
+    )
 
     def show(lines: Iterable[str], style: str) -> None:
         for line in lines:

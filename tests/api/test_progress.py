@@ -5,8 +5,8 @@ import time
 import pytest
 from fake_runs import evaluation, header, write_run
 
-from istbench.cli import progress
-from istbench.cli.progress import Display, _state
+from istbench.api import progress
+from istbench.api.progress import Display, _state
 from istbench.results.events import Resume, Start
 from istbench.results.metrics import Metric
 

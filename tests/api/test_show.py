@@ -5,8 +5,8 @@ import json
 import pytest
 from fake_runs import write_plausible
 
+from istbench.api.show import page_beside, show_report
 from istbench.base.errors import UserError
-from istbench.cli.show import page_beside, show_report
 from istbench.cluster.profile import select_clusters
 from istbench.report.report import build_report, build_report_on_clusters
 

@@ -38,7 +38,7 @@ class Display:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, force_jupyter=False)
         self._live = self._console.is_terminal
         wide = [BarColumn(bar_width=24), TimeElapsedColumn()] if self._console.width > _NARROW else []
         self._bars = Progress(

@@ -1,6 +1,6 @@
 """Lines on standard error while a command replays."""
 
-from istbench.cli import replaying
+from istbench.api import replaying
 
 
 def test_a_long_replay_tells_how_many_runs_are_done(monkeypatch, capsys):

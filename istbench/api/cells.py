@@ -1,0 +1,237 @@
+"""Training of cells: one, or many that are compared. Commands and the functions of Python share it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from istbench.base.errors import RunFailed, UserError, unknown_name
+from istbench.base.options.run import RUN_OPTIONS, RunRequest
+from istbench.base.options.suite import Suite, check_cells, read_suite
+from istbench.launch.backends.backend import Backend, Outcome, failure_lines
+from istbench.launch.backends.here import Here
+from istbench.node.registry import check_name, own_options
+
+if TYPE_CHECKING:
+    from istbench.api.progress import Display
+    from istbench.api.results import Results
+    from istbench.api.task import Task
+    from istbench.results.load import Run
+
+METHODS = ("ist", "local_sgd", "ddp")
+"""Methods of a comparison, unless the user names others."""
+
+
+def run(
+    workload: "str | Path | Task",
+    method: str,
+    nodes: int = 2,
+    *,
+    out: str | Path = "results",
+    again: bool = False,
+    restarts: int = 0,
+    quiet: bool = False,
+    method_options: Mapping[str, Any] | None = None,
+    workload_options: Mapping[str, Any] | None = None,
+    plugins: Sequence[str | Path] = (),
+    **options: Any,
+) -> "Run":
+    """Train one cell on this machine, as `istbench run` does: a workload, a method and a number of nodes.
+
+    The same call again resumes an interrupted run, and returns the results of a finished one.
+
+    Args:
+        workload: a name, the path of a task file, or a `Task`. out: the results directory. again: delete the
+            results of the cell, and run it again. restarts: after losses of a worker.
+        options: those of `istbench run`, such as `epochs=2`, `seed=1`, `batch_size=64` or `target=0.77`.
+
+    Raises:
+        UserError: for a wrong name or option, or bad data. RunFailed: if training fails.
+    """
+    request = RunRequest(
+        workload=named(workload),
+        method=method,
+        nodes=nodes,
+        method_options=dict(method_options or {}),
+        workload_options=dict(workload_options or {}),
+        plugins=tuple(map(str, plugins)),
+        **_checked(options),
+    )
+    backend, results = Here(restarts=restarts), Path(out)
+    begin([request], backend, results)
+    from istbench.api.progress import Display
+    from istbench.results.load import load_run
+
+    with Display(quiet=quiet) as display:
+        (outcome,) = backend.run([request], results, again, display)
+    return load_run(outcome.finished()).on_data(outcome.source)
+
+
+def compare(
+    suite: str | Path | None = None,
+    *,
+    workload: "str | Path | Task" = "speech",
+    methods: Sequence[str] = METHODS,
+    nodes: int | Sequence[int] = 2,
+    seeds: int = 1,
+    controls: bool = False,
+    out: str | Path = "results",
+    again: bool = False,
+    restarts: int = 1,
+    quiet: bool = False,
+    method_options: Mapping[str, Any] | None = None,
+    workload_options: Mapping[str, Any] | None = None,
+    plugins: Sequence[str | Path] = (),
+    **options: Any,
+) -> "Results":
+    """Train many cells on this machine, as `istbench compare` does; returns their results.
+
+    A cell that is done is not trained again, and one that fails does not stop the others: `Results.failures` says
+    why.
+
+    Args:
+        suite: a TOML file of cells, in place of the arguments that name cells. methods: names. nodes: one number or
+            several. seeds: as many, from 0. controls: also train what `--controls` adds.
+        method_options: each method takes those that it has. out, again, restarts, options: as of `run`.
+
+    Raises:
+        UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.
+    """
+    files = tuple(map(str, plugins))
+    if suite is None:
+        asked = suite_of(
+            workload=named(workload),
+            methods=methods,
+            nodes=(nodes,) if isinstance(nodes, int) else nodes,
+            seeds=seeds,
+            method_options=method_options or {},
+            workload_options=workload_options or {},
+            plugins=files,
+            run=_checked(options),
+        )
+        suites = [asked]
+    elif options or method_options or workload_options:
+        raise UserError("the suite names the cells: leave out the options, or the suite")
+    else:
+        suites = read_suite(Path(suite))
+    requested = [one.requests(files) for one in suites]
+    backend, results = Here(restarts=restarts), Path(out)
+    requests = [request for own in requested for request in own]
+    begin(requests, backend, results)
+    with_all = [own for one, own in zip(suites, requested, strict=True) if controls or one.controls]
+    more, lines = controls_of(requests, backend, with_all)
+    from istbench.api.progress import Display
+    from istbench.api.results import Results
+
+    with Display(quiet=quiet) as display:
+        for line in lines:
+            display.note(line)
+        outcomes = run_all([*requests, *more], backend, results, display, again=again)
+    failures = tuple(failure_lines(outcomes))
+    if all(outcome.failure is not None for outcome in outcomes):
+        raise RunFailed("\n".join(failures))
+    sources = {outcome.cell: outcome.source for outcome in outcomes if outcome.run is not None}
+    return Results(results, cells=sources, failures=failures)
+
+
+def suite_of(
+    *,
+    workload: str,
+    methods: Sequence[str],
+    nodes: Sequence[int],
+    seeds: int,
+    method_options: Mapping[str, Any],
+    workload_options: Mapping[str, Any],
+    plugins: tuple[str, ...],
+    run: Mapping[str, Any],
+) -> Suite:
+    """The suite of `methods` x `nodes` x `seeds`, whose methods take those of `method_options` that they have.
+
+    Raises:
+        UserError: for an option that no method has, and for too many cells.
+    """
+    check_cells(len(nodes) * seeds * len(methods), "the command")
+    return Suite(
+        workload=workload,
+        methods=tuple((name, own_options(name, methods, method_options, plugins)) for name in methods),
+        nodes=tuple(nodes),
+        seeds=tuple(range(seeds)),
+        workload_options=workload_options,
+        run=run,
+    )
+
+
+def begin(requests: Sequence[RunRequest], backend: Backend, out: Path) -> None:
+    """Refuse unknown names, and let `backend` start its slow imports."""
+    for request in requests:
+        check_name("methods", request.method, request.plugins)
+        check_name("workloads", request.workload, request.plugins)
+    backend.begin(requests, out)
+
+
+def run_all(
+    requests: Sequence[RunRequest], backend: Backend, out: Path, display: "Display", *, again: bool
+) -> list[Outcome]:
+    """Run the cells of `requests`, and once more those that failed by a loss; `display` says how each ends."""
+    outcomes = _one_pass(requests, backend, out, display, again=again)
+    lost = [outcome for outcome in outcomes if outcome.lost and outcome.request is not None]
+    if lost and backend.restarts:
+        display.note(f"second pass: {len(lost)} of {len(requests)} cells failed by a loss")
+        # Also after `again` they go on from what the first pass left.
+        repeated = _one_pass([one.request for one in lost if one.request], backend, out, display, again=False)
+        second = {id(outcome.request): outcome for outcome in repeated}
+        outcomes = [second.get(id(outcome.request), outcome) for outcome in outcomes]
+    return outcomes
+
+
+def _one_pass(
+    requests: Sequence[RunRequest], backend: Backend, out: Path, display: "Display", *, again: bool
+) -> list[Outcome]:
+    outcomes = list[Outcome]()
+    display.place = f"cell 1 of {len(requests)}"
+    for number, outcome in enumerate(backend.run(requests, out, again, display), start=1):
+        display.place = f"cell {number + 1} of {len(requests)}"
+        outcomes.append(outcome)
+        display.note(f"[{number}/{len(requests)}] {outcome.cell}: {outcome.ended}")
+    return outcomes
+
+
+def controls_of(
+    requests: Sequence[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = ()
+) -> tuple[list[RunRequest], list[str]]:
+    """The controls of `requests` that are not among them, as `backend` runs them; and a line on each, and on lacks.
+
+    with_all: the suites that have all controls, each with its requests.
+    """
+    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
+
+    found, lines, lacking = on_few_nodes(list(requests)), dict[str, None](), dict[str, None]()
+    for own in with_all:
+        more, reasons = at_equal_cost(own)
+        found += one_machine(own) + more
+        lacking |= dict.fromkeys(reasons)
+    known, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
+    for control in found:
+        if control.request in known:
+            continue
+        known.append(control.request)
+        try:
+            fitting.append(backend.fit(control.request))
+            lines[f"also runs {control.purpose}"] = None
+        except UserError as error:
+            lacking[f"no control: {control.purpose.removesuffix(', its control')}: {error}"] = None
+    return fitting, [*lines, *lacking]
+
+
+def named(workload: "str | Path | Task") -> str:
+    """The name or the file of `workload`; writes the file of a `Task`."""
+    return str(workload) if isinstance(workload, str | Path) else str(workload.write())
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    known = [option.name for option in RUN_OPTIONS]
+    for name in options:
+        if name not in known:
+            raise unknown_name("option of a run", name, known)
+    return dict(options)

@@ -1,0 +1,275 @@
+"""Recorded runs as tables for notebooks: runs, curves, times to a target, replays, maps, the answer, a page."""
+
+import functools
+import html
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from istbench.api.replaying import redealing, replaying
+from istbench.api.show import write_page_of
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
+from istbench.base.units import number_or, parse_bandwidth, parse_time
+from istbench.cluster.profile import ClusterProfile, select_clusters
+from istbench.report.groups import Group
+from istbench.report.output.formats import print_report
+from istbench.report.page import PAGE_BANDWIDTHS
+from istbench.report.report import Report, build_report, build_report_on_clusters
+from istbench.report.tables.table import Table
+from istbench.results.frame import evaluations_frame, runs_frame
+from istbench.results.load import load_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAP_BANDWIDTHS = ("10mbit", "30mbit", "100mbit", "300mbit", "1gbit", "3gbit", "10gbit")
+"""Columns of a map, unless the user names others."""
+
+Bandwidths = str | float | Sequence[str | float]
+"""Bits/s, as a number or a text such as `1gbit`; one or several."""
+Times = str | float | Sequence[str | float]
+"""Seconds, as a number or a text such as `20ms`; one or several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replay:
+    clusters: Mapping[str, Sequence[ClusterProfile]]
+    nodes: tuple[int, ...] = ()
+    plugins: tuple[str, ...] = ()
+
+
+class Results:
+    """The runs in a results directory, as measured, or as replayed on clusters (`replay`).
+
+    A notebook shows the answer and the table. All frames are pandas', with units in the names of their columns.
+
+    Attributes:
+        path: the results directory. failures: a line for each reason why cells of `compare` failed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = "results",
+        *,
+        cells: Mapping[str, DataSource | None] | Iterable[str] | None = None,
+        failures: Sequence[str] = (),
+        workload: str | None = None,
+        metric: str | None = None,
+        baseline: str = BASELINE,
+        replay: _Replay | None = None,
+    ) -> None:
+        self.path, self.failures = Path(path), tuple(failures)
+        self._sources = dict(cells) if isinstance(cells, Mapping) else {}
+        self._cells = None if cells is None else tuple(cells)
+        self._chosen: dict[str, Any] = {"workload": workload, "metric": metric, "baseline": baseline}
+        self._replay = replay
+        load_runs(self.path, self._cells)  # a wrong folder is refused here
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """A row for each run: cell, status, workload, method, nodes, seed, steps, seconds, bytes, final metric."""
+        return runs_frame(self.path, self._cells)
+
+    @property
+    def curves(self) -> "pd.DataFrame":
+        """A row for each evaluation of each run; of replayed results also `cluster_s` on the first cluster."""
+        profile = None if self._replay is None else next(iter(self._replay.clusters.values()))[0]
+        with replaying():
+            return evaluations_frame(self.path, profile, self._cells)
+
+    def time_to(self, target: float) -> "pd.DataFrame":
+        """A row for each method on each number of nodes: its seconds to the level `target`, the fastest first.
+
+        `seconds` is the median over seeds, and infinite if at least half of them missed. `low_s` and `high_s` are
+        its interval; `reached` of `seeds` reached it.
+        """
+        import pandas as pd
+
+        rows = [row for group in self._report((target,)).groups for row in _times(group, target)]
+        frame = pd.DataFrame(rows, columns=_TIME_COLUMNS)
+        by = ["workload", "clock", "cluster", "seconds"]
+        return frame.sort_values(by, kind="stable", ignore_index=True)
+
+    def replay(
+        self,
+        cluster: str | Sequence[str] = DEFAULT_CLUSTER,
+        *,
+        bandwidth: Bandwidths = (),
+        latency: Times = (),
+        nodes: int | Sequence[int] = (),
+        plugins: Sequence[str | Path] = (),
+    ) -> "Results":
+        """The same runs on other clusters. Trains nothing; see `istbench replay`.
+
+        Args:
+            cluster: names (`istbench list clusters`) or files. bandwidth, latency: of the links, in place of those
+                of the cluster. nodes: also numbers of nodes that were never run. plugins: the code of such runs.
+        """
+        names = [cluster] if isinstance(cluster, str) else list(cluster)
+        clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
+        counts = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        return self._with(_Replay(clusters=clusters, nodes=counts, plugins=tuple(map(str, plugins))))
+
+    def map(
+        self,
+        cluster: str = DEFAULT_CLUSTER,
+        *,
+        target: float | None = None,
+        bandwidth: Bandwidths = MAP_BANDWIDTHS,
+        latency: Times = (),
+        by: str = "nodes",
+        nodes: int | Sequence[int] = (),
+        plugins: Sequence[str | Path] = (),
+    ) -> "pd.DataFrame":
+        """The first method at each bandwidth and on each number of nodes, a row each; see `istbench map`."""
+        import pandas as pd
+
+        from istbench.cluster.profile import load_profile
+        from istbench.report.map import build_maps
+
+        counts = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        chosen = {name: value for name, value in self._chosen.items() if name != "baseline"}
+        with replaying() as tell:
+            maps, _ = build_maps(
+                self.path,
+                select_clusters([cluster], _bandwidths(bandwidth), _times_of(latency)),
+                by=by,
+                cluster=load_profile(cluster).name,
+                target=target,
+                nodes=counts,
+                redeal=redealing(map(str, plugins)) if counts else None,
+                cells=self._cells,
+                tell=tell,
+                **chosen,
+            )
+        return pd.DataFrame([record for one in maps for record in one.records()])
+
+    def answer(self) -> str:
+        """Who is the first to the hardest target that somebody reached, among whom, and how sure that is."""
+        return "\n".join(self._report().answers)
+
+    def page(self, file: str | Path) -> Path:
+        """Write one self-contained page with answers, tables, charts and settings to `file`; returns it."""
+        if self._replay is not None:
+            report = self._report()
+        else:
+            with replaying() as tell:
+                report = build_report(
+                    self.path,
+                    cells=self._cells,
+                    sources=self._sources,
+                    cluster=select_clusters([DEFAULT_CLUSTER])[DEFAULT_CLUSTER][0],
+                    bandwidths=PAGE_BANDWIDTHS,
+                    tell=tell,
+                    **self._chosen,
+                )
+        write_page_of(report, self.path, Path(file))
+        return Path(file)
+
+    def __len__(self) -> int:
+        return len(load_runs(self.path, self._cells)[0])
+
+    def __repr__(self) -> str:
+        shown = io.StringIO()
+        print_report(self._report(), shown, notes=io.StringIO(), explain=False)
+        return "\n".join([shown.getvalue().rstrip(), *self.failures])
+
+    def _repr_html_(self) -> str:
+        report = self._report()
+        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *self.failures)]
+        return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
+
+    def _with(self, replay: _Replay) -> "Results":
+        return Results(
+            self.path, cells=self._sources or self._cells, failures=self.failures, replay=replay, **self._chosen
+        )
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  (few results live in a notebook)
+    def _report(self, levels: tuple[float, ...] = ()) -> Report:
+        with replaying() as tell:
+            if self._replay is None:
+                return build_report(
+                    self.path, cells=self._cells, sources=self._sources, levels=levels, tell=tell, **self._chosen
+                )
+            return build_report_on_clusters(
+                self.path,
+                self._replay.clusters,
+                cells=self._cells,
+                levels=levels,
+                nodes=self._replay.nodes,
+                redeal=redealing(self._replay.plugins) if self._replay.nodes else None,
+                tell=tell,
+                **self._chosen,
+            )
+
+
+def load(path: str | Path = "results", **chosen: Any) -> Results:
+    """The runs in results directory `path`.
+
+    chosen: `workload`, `metric` and `baseline` as of `istbench report`.
+
+    Raises:
+        UserError: if there are no runs.
+    """
+    return Results(path, **chosen)
+
+
+_TIME_COLUMNS = (
+    "workload", "method", "nodes", "seconds", "low_s", "high_s", "reached", "seeds", "sent_mb_per_node", "dollars",
+    "clock", "cluster", "target", "metric",
+)  # fmt: skip
+
+
+def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
+    from istbench.cluster.clock import dollars
+
+    for row in group.contenders:
+        found = row.time(level)
+        spent = (
+            dollars(group.profile, row.nodes, found.median)
+            if group.profile and math.isfinite(found.median)
+            else None
+        )
+        yield {
+            "workload": group.workload_label,
+            "method": row.name,
+            "nodes": row.nodes,
+            "seconds": found.median,
+            "low_s": found.low,
+            "high_s": found.high,
+            "reached": found.reached,
+            "seeds": found.seeds,
+            "sent_mb_per_node": row.bytes_sent(level) / 1e6,
+            "dollars": math.nan if spent is None else spent,
+            "clock": group.clock,
+            "cluster": group.profile.name if group.profile else "",
+            "target": level,
+            "metric": group.metric.name,
+        }
+
+
+def table_html(table: Table) -> str:
+    """`table` as HTML, with all texts escaped."""
+    head = "".join(f"<th>{html.escape(column.title)}</th>" for column in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(entry.text)}</td>" for entry in row) + "</tr>" for row in table.rows
+    )
+    footer = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in table.footer)
+    caption = f"<caption>{html.escape(table.title)}</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{footer}"
+
+
+def _bandwidths(given: Bandwidths) -> list[float]:
+    return [number_or(parse_bandwidth, one, "bandwidth") for one in _each(given)]
+
+
+def _times_of(given: Times) -> list[float]:
+    return [number_or(parse_time, one, "latency") for one in _each(given)]
+
+
+def _each(given: str | float | Sequence[str | float]) -> Sequence[str | float]:
+    return [given] if isinstance(given, str | int | float) else given

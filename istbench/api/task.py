@@ -1,0 +1,222 @@
+"""A workload of functions, as in a notebook: written to a task file, which worker processes can import."""
+
+import ast
+import dis
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from istbench.base.errors import UserError, shown
+from istbench.base.files import write_errors, writing_whole
+from istbench.base.options.task_file import task_name
+
+_MARK = "# Written by istbench.Task: changes here are lost."
+_PLAIN = int | float | str | bool | bytes | None
+_LONGEST_VALUE = 10_000  # characters of a global that a file can hold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Your own model, data and loss as a workload of `istbench.run` and `istbench.compare`.
+
+    Worker processes import a file, so the functions are written to `file`, together with the functions, classes,
+    imports and plain values that they use. That file is an ordinary task file for the command line, too.
+
+    Attributes:
+        model, data, loss, evaluate, optimizer, neuron_groups: as in a task file (`istbench new task`); functions
+            with a name, not lambdas.
+        file: in the current folder by default, since its functions may import files beside it.
+    """
+
+    model: Callable[[], Any]
+    data: Callable[[bool], Any]
+    loss: Callable[..., Any] | None = None
+    evaluate: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
+    neuron_groups: Callable[..., Any] | None = None
+    metric: str | None = None
+    lower_is_better: bool | None = None
+    targets: tuple[float, ...] | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    file: str | Path = "notebook_task.py"
+
+    def write(self) -> Path:
+        """Write the task file; returns its path.
+
+        Raises:
+            UserError: for a function that no file can hold, and for a file that `Task` has not written.
+        """
+        path = Path(self.file)
+        if path.suffix != ".py":
+            raise UserError(f"Task(file={shown(str(path))}) is no task file: its name ends in .py")
+        task_name(path)
+        text = self.source()
+        with write_errors(path):
+            before = path.read_text(encoding="utf-8") if path.is_file() else None
+            if before is not None and not before.startswith(_MARK):
+                raise UserError(f"{path} is not from Task: give Task(file=...) another name, or move the file")
+            if before != text:
+                with writing_whole(path) as file:
+                    file.write(text.encode())
+        return path
+
+    def source(self) -> str:
+        """The text of the task file.
+
+        Raises:
+            UserError: for a function that no file can hold.
+        """
+        written = _Source()
+        for name in ("model", "data", "loss", "evaluate", "optimizer", "neuron_groups"):
+            function = getattr(self, name)
+            if function is not None:
+                written.add(name, function, f"Task.{name}")
+        own = {
+            name: value
+            for name in ("metric", "lower_is_better", "targets", "batch_size", "epochs")
+            if (value := getattr(self, name)) is not None
+        }
+        lines = [f"{name} = {value!r}" for name, value in own.items()]
+        values = [*written.values, *lines]
+        imports = [f"import {name}" for name in ("pathlib", "torch") if any(f"{name}." in one for one in values)]
+        parts = [_MARK], [*imports, *written.imports], values, written.definitions
+        return "\n\n".join("\n".join(part) for part in parts if part).rstrip() + "\n"
+
+
+class _Source:
+    """Functions and classes with all that they use, as the text of a module."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+        self.imports: list[str] = []
+        self.values: list[str] = []
+        self.definitions: list[str] = []
+
+    def add(self, name: str, value: Any, where: str) -> None:
+        """Make `value` known as `name`. where: names it in errors.
+
+        Raises:
+            UserError: if no text can.
+        """
+        if name in self._known:
+            if self._known[name] is not value:
+                raise UserError(f"{where}: two different things are called {name}; rename one")
+            return
+        self._known[name] = value
+        text = _text(value)
+        if isinstance(value, types.ModuleType):
+            self.imports.append(f"import {value.__name__} as {name}")
+        elif text is not None and len(text) <= _LONGEST_VALUE:
+            self.values.append(f"{name} = {text}")
+        elif _importable(value):
+            self.imports.append(f"from {value.__module__} import {value.__name__} as {name}")
+        elif isinstance(value, types.FunctionType | type):
+            self._define(name, value, where)
+        else:
+            kind = f"of type {type(value).__name__}" if text is None else f"of {len(text):,} characters"
+            raise UserError(f"{where} needs {name}, a value {kind} of this session: make it inside a function")
+
+    def _define(self, name: str, value: Any, where: str) -> None:
+        if value.__name__ == "<lambda>":
+            raise UserError(f"{where} is a lambda; write it with def")
+        if value.__name__ != name:
+            self.add(value.__name__, value, where)
+            self.definitions.append(f"{name} = {value.__name__}\n\n")
+            return
+        around = {one for function in _functions(value) for one in function.__code__.co_freevars} - {"__class__"}
+        if around:
+            raise UserError(
+                f"{where} uses {min(around)} of the function around {name}; make {name} outside of functions"
+            )
+        try:
+            text = _source_of(value)
+            parsed = ast.parse(text).body[0]
+        except (OSError, TypeError, SyntaxError):
+            raise UserError(f"{where}: Python knows no source of {name}; write a task file") from None
+        known = _globals(value)
+        for used in sorted(_names(value, parsed)):
+            if used in known and known[used] is not value:
+                self.add(used, known[used], where)
+        self.definitions.append(text.rstrip() + "\n\n")
+
+
+def _source_of(value: Any) -> str:
+    """The text of a function or a class, also of a class in a notebook, which has no file."""
+    if isinstance(value, type):
+        for function in _functions(value):
+            if function.__qualname__.startswith(f"{value.__qualname__}."):
+                text = "".join(linecache.getlines(function.__code__.co_filename))
+                for node in ast.parse(text).body:
+                    if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                        return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+    return textwrap.dedent(inspect.getsource(value))
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """`value`, or the functions of the class `value`."""
+    members = vars(value).values() if isinstance(value, type) else [value]
+    for member in members:
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        if isinstance(function, types.FunctionType):
+            yield function
+
+
+def _globals(value: Any) -> Mapping[str, Any]:
+    """The global names of the session or the module in which `value` was written."""
+    for function in _functions(value):
+        return function.__globals__
+    return vars(sys.modules[value.__module__]) if value.__module__ in sys.modules else {}
+
+
+def _names(value: Any, parsed: ast.stmt) -> set[str]:
+    """The global names that `value` uses when it is defined, as `parsed` tells, and when it runs."""
+    running = {name for function in _functions(value) for name in _loaded(function.__code__)}
+    return running | {node.id for node in _outside_functions(parsed) if isinstance(node, ast.Name)}
+
+
+def _loaded(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _loaded(inner)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of `node` outside bodies of functions: decorators, defaults, annotations, bases, attributes."""
+    yield node
+    for field, inner in ast.iter_fields(node):
+        if field == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        for one in inner if isinstance(inner, list) else [inner]:
+            if isinstance(one, ast.AST):
+                yield from _outside_functions(one)
+
+
+def _importable(value: Any) -> bool:
+    """Whether other processes can import `value`: it is of a module, not of this session."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if module is None or getattr(module, "__spec__", None) is None or module.__name__ == "__main__":
+        return False
+    return getattr(module, getattr(value, "__name__", ""), None) is value
+
+
+def _text(value: Any) -> str | None:
+    """The expression for a plain value; None for any other."""
+    if isinstance(value, Path):
+        return f"pathlib.Path({str(value)!r})"
+    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
+        return repr(value) if type(value).__name__ == "dtype" else f"torch.{value!r}"
+    if isinstance(value, tuple | list | set | dict):
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        return repr(value) if all(isinstance(one, tuple | _PLAIN) and _text(one) for one in inner) else None
+    return repr(value) if isinstance(value, _PLAIN) else None

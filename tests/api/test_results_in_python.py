@@ -1,0 +1,115 @@
+"""`istbench.load`: recorded runs as frames, their answer, replays and maps."""
+
+import math
+
+import pytest
+from fake_runs import write_plausible
+
+import istbench
+from istbench.base.errors import UserError
+from istbench.report.report import build_report
+
+
+@pytest.fixture
+def recorded(results):
+    for method in ("ddp", "local_sgd"):
+        for seed in range(3):
+            write_plausible(results, method, seed=seed, traced=True)
+    return istbench.load(results)
+
+
+def test_runs_have_a_row_each_with_their_last_evaluation(recorded):
+    frame = recorded.runs
+    assert sorted(zip(frame.method, frame.seed, strict=True)) == [
+        (method, seed) for method in ("ddp", "local_sgd") for seed in range(3)
+    ]
+    last = recorded.curves.groupby("cell").last()
+    assert (frame.set_index("cell").train_s == last.train_s).all()
+    assert (frame.final <= frame.best).all()
+
+
+def test_seconds_to_a_target_are_those_of_the_report(recorded, results):
+    frame = recorded.time_to(0.75)
+    (group,) = build_report(results, levels=(0.75,)).groups
+    found = {row.name: row.time(0.75) for row in group.contenders}
+    assert list(frame.seconds) == sorted(one.median for one in found.values())
+    for row in frame.itertuples():
+        assert (row.seconds, row.low_s, row.high_s) == (
+            found[row.method].median, found[row.method].low, found[row.method].high
+        )  # fmt: skip
+        assert (row.reached, row.seeds, row.clock, row.target) == (3, 3, "train_s", 0.75)
+        assert math.isnan(row.dollars)
+
+
+def test_a_target_that_nobody_reaches_takes_for_ever(recorded):
+    frame = recorded.time_to(0.999)
+    assert list(frame.seconds) == [math.inf, math.inf]
+    assert list(frame.reached) == [0, 0]
+
+
+def test_replayed_results_have_a_row_for_each_cluster_and_dollars(recorded):
+    frame = recorded.replay("m5.2xlarge", bandwidth=["1gbit", 100e6]).time_to(0.75)
+    assert sorted(frame.cluster.unique()) == ["m5.2xlarge at 1 Gbit/s", "m5.2xlarge at 100 Mbit/s"]
+    assert (frame.clock == "cluster_s").all()
+    assert (frame.dollars > 0).all()
+    slow = frame[frame.cluster.str.contains("100 M")].set_index("method").seconds
+    fast = frame[frame.cluster.str.contains("1 G")].set_index("method").seconds
+    assert (slow >= fast).all()
+    assert "cluster_s" in recorded.replay(latency=2).curves  # a number is in seconds, also above one
+
+
+def test_a_map_has_a_row_for_each_bandwidth_and_number_of_nodes(recorded):
+    frame = recorded.map(bandwidth=["10mbit", "10gbit"], target=0.75)
+    assert list(frame.bandwidth) == [1e7, 1e10]
+    assert set(frame.winner) <= {"ddp", "local_sgd"}
+
+
+def test_the_answer_and_what_a_notebook_shows_are_those_of_the_report(recorded, results):
+    answers = build_report(results).answers
+    assert recorded.answer() == "\n".join(answers)
+    assert answers[0] in " ".join(repr(recorded).split())
+    shown = recorded._repr_html_()
+    assert shown.count("<table>") == 1
+    assert "local_sgd" in shown
+
+
+def test_names_are_escaped_in_a_notebook(results):
+    write_plausible(results, "ddp", workload_label="<script>x</script>")
+    shown = istbench.load(results)._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_a_page_is_written(recorded, tmp_path):
+    file = recorded.page(tmp_path / "page.html")
+    assert file.read_text().count("<html") == 1
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no runs in"):
+        istbench.load(tmp_path)
+
+
+def test_an_unknown_option_or_number_is_refused():
+    with pytest.raises(UserError, match=r"unknown option of a run 'epoch'.*epochs"):
+        istbench.run("toy", "ddp", epoch=2)
+    with pytest.raises(UserError, match="latency -1"):
+        istbench.estimate("125M", 0.2, 2, bandwidth="1gbit", latency=-1)
+    with pytest.raises(UserError, match="the suite names the cells"):
+        istbench.compare("configs/quick.toml", epochs=2)
+
+
+def test_an_estimate_takes_numbers_and_texts():
+    by_text = istbench.estimate("125M", "220ms", 2, bandwidth="1gbit", methods=["ddp"])
+    by_number = istbench.estimate(125e6, 0.22, 2, bandwidth=1e9, methods=["ddp"])
+    assert by_text.as_json() == by_number.as_json()
+    assert list(by_number.rows.method) == ["ddp"]
+    assert by_number.answer() in " ".join(repr(by_number).split())
+
+
+def test_the_package_names_what_it_offers():
+    assert {"run", "compare", "load", "estimate", "advise", "record", "Task"} <= set(dir(istbench))
+    for name in dir(istbench):
+        assert getattr(istbench, name) is not None
+    with pytest.raises(AttributeError):
+        istbench.nothing  # noqa: B018
