@@ -152,6 +152,17 @@ class Results:
         """Who is the first to the hardest target that somebody reached, among whom, and how sure that is."""
         return "\n".join(self._report().answers)
 
+    def fails(self, condition: str, baseline: "Results | None" = None) -> list[str]:
+        """A line for each row that meets `condition` beyond doubt, as `istbench compare --fail-if` does.
+
+        condition: such as `time_to(0.77) > 1.2 * baseline`, paired by seed with the results `baseline`.
+        """
+        from istbench.report.fail_if import check_all, parse_condition
+
+        before = () if baseline is None else baseline._report().groups
+        found, _ = check_all([parse_condition(condition, "condition")], self._report().groups, before)
+        return [one.sentence for one in found if one.verdict == "held"]
+
     def page(self, file: str | Path) -> Path:
         """Write one self-contained page with answers, tables, charts and settings to `file`; returns it."""
         if self._replay is not None:

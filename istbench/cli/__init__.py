@@ -46,7 +46,7 @@ _COMPLETE = "_ISTBENCH_COMPLETE"
 # Their lists have commas. Of a list with spaces, the second part would be RESULTS or SUITE.
 _WITH_LISTS = ("compare", "map", "replay", "validate")
 
-EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED = 1, 2, 3
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_FAIL_IF = 1, 2, 3, 4
 
 
 class _LazyGroup(click.Group):
@@ -86,7 +86,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 130 interrupted."""
+    """Entry point.
+
+    Exits 0 done, 1 run failed, 2 wrong use or bad input, 3 target not reached, 4 --fail-if held, 130 interrupted.
+    """
     if _COMPLETE in os.environ:
         cli.main(arguments, prog_name="istbench")  # click writes bytes for the shell, and exits
     with Streams() as streams:

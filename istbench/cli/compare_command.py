@@ -1,6 +1,7 @@
 """`istbench compare`: many cells, one after another, ending in the table and the pictures."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import Nodes
 from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
 from istbench.base.options.suite import MOST_CELLS, Suite, read_suite
-from istbench.cli import EXIT_FAILED, say
+from istbench.cli import EXIT_FAIL_IF, EXIT_FAILED, say
 from istbench.cli.options import (
     PATH,
+    RESULTS,
     SectionedCommand,
+    Typed,
     all_option,
     baseline_option,
     cell_options,
@@ -35,6 +38,8 @@ from istbench.cli.options import (
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome, failure_lines
 from istbench.node.registry import option_names
+from istbench.report.fail_if import Condition, check_all, parse_condition
+from istbench.report.groups import Group
 
 
 @click.command("compare", cls=SectionedCommand)
@@ -61,6 +66,19 @@ from istbench.node.registry import option_names
     "method, by accumulation.",
 )
 @click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
+@click.option(
+    "--fail-if",
+    "conditions",
+    type=Typed(parse_condition, "condition"),
+    multiple=True,
+    help="Exit 4 if a row has it, such as 'time_to(0.77) > 1.2 * baseline' or 'final < 0.7'. May be repeated.",
+)
+@click.option(
+    "--baseline-results",
+    type=RESULTS,
+    metavar="DIR",
+    help="Results directory of the `baseline` in --fail-if, paired by seed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the answer, the table and failures alone, without progress.")
 def command(
@@ -74,6 +92,8 @@ def command(
     explain: bool,
     controls: bool,
     again: bool,
+    conditions: tuple[Condition, ...],
+    baseline_results: Path | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -94,8 +114,11 @@ def command(
     others. One that lost a worker or a host, and used up its --restarts, runs once more at the end, unless its last
     losses were at the same step; a cell of --slurm does not. Under torchrun, each of its processes is a node, and
     cells of fewer nodes use the first.
+
+    --fail-if is for CI: a row fails if the whole interval over its seeds is beyond the bound (see docs/ci.md).
     """
     backend = take_backend(given)
+    before = _baseline_groups(conditions, baseline_results, cluster)
     suites = [
         (one, [msgspec.structs.replace(request, sinks=sinks, **typed) for request in one.requests(plugins)])
         for one, typed in _suites(suite, plugins, given)
@@ -136,6 +159,7 @@ def command(
                 sources=sources,
                 tell=tell,
             )
+        checked, lacking = check_all(conditions, report.groups, before)
         show_report(
             report,
             out,
@@ -144,12 +168,38 @@ def command(
             explain=explain,
             all_tables=all_tables,
             quiet=quiet,
-            fields={"cells": cells},
+            fields={"cells": cells, **({"fail_if": [one.record() for one in checked]} if conditions else {})},
         )
+        for line in lacking:
+            say(f"--fail-if: {line}")
+        held = [one for one in checked if one.verdict == "held"]
+        for one in checked:
+            if one.verdict != "no":
+                say(f"{'failed by' if one in held else 'not failed by'} --fail-if: {one.sentence}")
     finally:
         for failure in failures:
             say(failure)
-    return EXIT_FAILED if failures else 0
+    return EXIT_FAILED if failures else EXIT_FAIL_IF if held else 0
+
+
+def _baseline_groups(
+    conditions: Sequence[Condition], results: Path | None, cluster: ClusterProfile
+) -> tuple[Group, ...]:
+    """The groups of the baseline in `results`, before anything trains.
+
+    Raises:
+        UserError: if `conditions` need one that is not there, or do not need the one that is.
+    """
+    needed = any(condition.of_baseline for condition in conditions)
+    if results is None:
+        if needed:
+            raise UserError("--fail-if has a baseline: --baseline-results names the directory of its results")
+        return ()
+    if not needed:
+        raise UserError("--baseline-results is for the baseline of --fail-if; add one, or leave it out")
+    from istbench.report.report import build_report
+
+    return build_report(results, cluster=cluster).groups
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

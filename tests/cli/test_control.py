@@ -8,10 +8,10 @@ import pytest
 from fake_runs import header, ramp, write_run
 from read_tables import footer, table_of
 
+from istbench.api.cells import controls_of
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import read_suite
-from istbench.cli.compare_command import _controls
 from istbench.launch.backends.here import Here
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.load import load_runs
@@ -32,15 +32,15 @@ class OnlyTwo(Here):
         return request
 
 
-def test_each_setting_of_a_method_gets_its_control_once(capsys):
+def test_each_setting_of_a_method_gets_its_control_once():
     asked = [
         request("diloco", 2), request("diloco", 4), request("ddp", 2), request("diloco", 2, outer_lr=0.1),
         request("streaming_diloco", 2), request("streaming_diloco", 1),
     ]  # fmt: skip
-    assert _controls(asked, Here()) == [request("diloco", 1), request("diloco", 1, outer_lr=0.1)]
-    assert capsys.readouterr().err == "istbench: also runs diloco on 1 node, its control\n"
-    assert _controls(asked[:1], OnlyTwo()) == []
-    assert capsys.readouterr().err == "istbench: no control: diloco on 1 node: there are 2 nodes, not 1\n"
+    controls, lines = controls_of(asked, Here())
+    assert controls == [request("diloco", 1), request("diloco", 1, outer_lr=0.1)]
+    assert lines == ["also runs diloco on 1 node, its control"]
+    assert controls_of(asked[:1], OnlyTwo()) == ([], ["no control: diloco on 1 node: there are 2 nodes, not 1"])
 
 
 def test_a_table_without_the_control_says_so_in_a_line(results):
@@ -58,7 +58,7 @@ def test_the_suite_has_the_cells_of_the_published_table():
     (suite,) = read_suite(SUITE)
     requests = suite.requests()
     assert len(requests) == 3 * 25
-    assert len(_controls(requests, Here())) == 3 * 24
+    assert len(controls_of(requests, Here())[0]) == 3 * 24
     cells = {(own.method_options.get("local_steps"), own.method_options.get("outer_lr")) for own in requests}
     assert cells == {(None, None), *((k, rate) for k in (1, 4, 16, 64) for rate in (0.1, 0.3, 0.7))}
     diloco = next(own for own in requests if own.method == "diloco")

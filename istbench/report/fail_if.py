@@ -1,0 +1,195 @@
+"""Conditions under which a build fails, such as `time_to(0.77) > 1.2 * baseline`, on rows paired by seed."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from istbench.base.errors import UserError, shown
+from istbench.report.groups import Contender, Group
+from istbench.report.tables.numbers import number
+from istbench.results.stats import Estimate, estimate
+
+_NUMBER = r"(\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?)"
+_CONDITION = re.compile(
+    rf"\s*(time_to|cluster_time_to|megabytes_to|final)\s*(?:\(\s*(-?{_NUMBER})\s*\))?\s*([<>])\s*"
+    rf"(?:{_NUMBER}\s*\*\s*)?(?:(baseline)|{_NUMBER})\s*"
+)
+Verdict = Literal["held", "close", "no"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A condition as typed.
+
+    Attributes:
+        measure: of a row: seconds to a target as measured, or as replayed, megabytes sent by the busiest node up to
+            it, or the final value of the metric. level: the target; None for `final`.
+        above: whether it holds above the bound. bound: a factor of the baseline, or a value.
+    """
+
+    text: str
+    measure: str
+    level: float | None
+    above: bool
+    bound: float
+    of_baseline: bool
+
+    @property
+    def clock(self) -> str:
+        """The clock of the groups that it is about."""
+        return "cluster_s" if self.measure == "cluster_time_to" else "train_s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A condition on one row.
+
+    Attributes:
+        verdict: it held in all of the interval, or only at its median (`close`), or not. value: over the baseline,
+            if the condition has one.
+    """
+
+    condition: Condition
+    row: str
+    verdict: Verdict
+    value: Estimate
+
+    def record(self) -> dict[str, Any]:
+        """For programs; null for a value that is not finite."""
+        value = {name: _finite(getattr(self.value, name)) for name in ("median", "low", "high")}
+        return {"condition": self.condition.text, "row": self.row, "verdict": self.verdict, **value}
+
+    @property
+    def sentence(self) -> str:
+        """The row, its value and the bound in a line."""
+        condition = self.condition
+        value = f"{_text(self.value.median)} [{_text(self.value.low)}–{_text(self.value.high)}]"
+        times = " times the baseline" if condition.of_baseline else ""
+        word = "more" if condition.above else "less"
+        sure = "" if self.verdict == "held" else ", but too close to call"
+        what = condition.measure if condition.level is None else f"{condition.measure}({condition.level:g})"
+        return f"{self.row}: {what} is {value}{times}, {word} than {condition.bound:g}{sure}"
+
+
+def parse_condition(text: str, flag: str) -> Condition:
+    """The condition `text`, such as `time_to(0.77) > 1.2 * baseline` or `final < 0.7`.
+
+    Raises:
+        UserError: for any other text; the message begins with `flag`.
+    """
+    found = _CONDITION.fullmatch(text) if len(text) < 200 else None
+    if found is None or (found[1] == "final") != (found[2] is None) or (found[5] and not found[6]):
+        raise UserError(
+            f"{flag} {shown(text)} is no condition such as 'time_to(0.77) > 1.2 * baseline', "
+            "'cluster_time_to(0.77) > 60', 'megabytes_to(0.77) > 500' or 'final < 0.95 * baseline'"
+        )
+    bound = found[5] or "1" if found[6] else found[7]
+    return Condition(
+        text=text,
+        measure=found[1],
+        level=None if found[2] is None else float(found[2]),
+        above=found[4] == ">",
+        bound=float(bound),
+        of_baseline=bool(found[6]),
+    )
+
+
+def check_all(
+    conditions: Iterable[Condition], groups: Sequence[Group], baseline: Sequence[Group] = ()
+) -> tuple[list[Checked], list[str]]:
+    """`check` of all `conditions` together.
+
+    Raises:
+        UserError: if a condition is about no row at all.
+    """
+    checked, lacking = list[Checked](), dict[str, None]()
+    for condition in conditions:
+        found, lines = check(condition, groups, baseline)
+        if not found:
+            reason = lines[0] if lines else "no finished run has such seconds"
+            raise UserError(f"--fail-if {shown(condition.text)} says nothing of these results: {reason}")
+        checked += found
+        lacking |= dict.fromkeys(lines)
+    return checked, list(lacking)
+
+
+def check(
+    condition: Condition, groups: Iterable[Group], baseline: Iterable[Group] = ()
+) -> tuple[list[Checked], list[str]]:
+    """`condition` on each row of `groups`, and a line on each row that has no counterpart in `baseline`."""
+    before = _rows(condition, baseline)
+    found, lacking = list[Checked](), list[str]()
+    for key, (group, row) in _rows(condition, groups).items():
+        values = _values(condition, row)
+        if condition.of_baseline:
+            if key not in before:
+                lacking.append(f"{row.placed}: the baseline has no such row")
+                continue
+            values = _ratios(values, _values(condition, before[key][1]))
+            if not values:
+                lacking.append(f"{row.placed}: no seed has a value both here and in the baseline")
+                continue
+            if condition.clock == "train_s" and condition.measure == "time_to":
+                there = before[key][0].host
+                if (there.name, there.cores) != (group.host.name, group.host.cores):
+                    lacking.append(
+                        f"{row.placed}: the baseline is of another machine, {there.name}; cluster_time_to compares "
+                        "replayed seconds"
+                    )
+        found.append(_checked(condition, row.placed, estimate(list(values.values()))))
+    return found, lacking
+
+
+def _checked(condition: Condition, row: str, value: Estimate) -> Checked:
+    def beyond(one: float) -> bool:
+        return one > condition.bound if condition.above else one < condition.bound
+
+    ends = (value.low, value.high)
+    verdict: Verdict = "no"
+    if beyond(value.median):
+        verdict = "held" if all(map(beyond, ends)) else "close"
+    return Checked(condition=condition, row=row, verdict=verdict, value=value)
+
+
+_Key = tuple[str, str, int]
+
+
+def _rows(condition: Condition, groups: Iterable[Group]) -> dict[_Key, tuple[Group, Contender]]:
+    found = dict[_Key, tuple[Group, Contender]]()
+    for group in groups:
+        if group.clock == condition.clock:
+            for row in group.contenders:
+                found.setdefault((group.workload_label, row.label, row.nodes), (group, row))
+    return found
+
+
+def _values(condition: Condition, row: Contender) -> Mapping[int, float]:
+    """The measure by seed."""
+    if condition.level is None:
+        finals: Sequence[float] = row.finals()
+        return dict(zip([run.header.seed for run in (*row.runs, *row.diverged)], finals, strict=True))
+    if condition.measure == "megabytes_to":
+        reached = {run.header.seed: run.reached(condition.level) for run in (*row.runs, *row.diverged)}
+        return {seed: there.bytes_sent_per_node / 1e6 if there else math.inf for seed, there in reached.items()}
+    return row.seconds(condition.level)
+
+
+def _ratios(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, float]:
+    ratios = dict[int, float]()
+    for seed in now.keys() & before.keys():
+        if math.isinf(before[seed]):
+            if not math.isinf(now[seed]):
+                ratios[seed] = 0.0
+        elif before[seed]:
+            ratios[seed] = now[seed] / before[seed]
+    return ratios
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _text(value: float) -> str:
+    return "never" if math.isinf(value) else number(value)

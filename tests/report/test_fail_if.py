@@ -1,0 +1,85 @@
+"""`--fail-if`: what a condition says of rows, beside a baseline and alone."""
+
+import pytest
+from fake_runs import write_plausible
+
+from istbench.base.errors import UserError
+from istbench.cluster.profile import load_profile
+from istbench.report.fail_if import check_all, parse_condition
+from istbench.report.report import build_report
+
+LEVEL = 0.75
+
+
+def groups(results, **chosen):
+    return build_report(results, cluster=load_profile("m5.2xlarge"), **chosen).groups
+
+
+def verdicts(text, now, before=()):
+    checked, lacking = check_all([parse_condition(text, "--fail-if")], now, before)
+    return {one.row: one.verdict for one in checked}, lacking
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    for seed in range(3):
+        for method in ("ddp", "local_sgd"):
+            write_plausible(tmp_path / "results", method, seed=seed, traced=True)
+    return groups(tmp_path / "results")
+
+
+def test_results_are_neither_slower_nor_faster_than_themselves(recorded):
+    for measure in (f"time_to({LEVEL})", f"cluster_time_to({LEVEL})", f"megabytes_to({LEVEL})", "final"):
+        for text in (f"{measure} > 1.01 * baseline", f"{measure} < .99 * baseline".replace(" .", " 0.")):
+            found, lacking = verdicts(text, recorded, recorded)
+            assert found == {"ddp on 2 nodes": "no", "local_sgd on 2 nodes": "no"}
+            assert lacking == []
+        held, _ = verdicts(f"{measure} > 0.99 * baseline", recorded, recorded)
+        assert set(held.values()) == {"held"}
+
+
+def test_a_median_beyond_the_bound_within_a_wide_interval_does_not_fail(recorded):
+    (row,) = [row for row in recorded[0].contenders if row.method == "ddp"]
+    time = row.time(LEVEL)
+    assert time.low < time.median < time.high
+    assert verdicts(f"time_to({LEVEL}) > {(time.low + time.median) / 2}", recorded)[0]["ddp on 2 nodes"] == "close"
+    assert verdicts(f"time_to({LEVEL}) > {time.low * 0.9}", recorded)[0]["ddp on 2 nodes"] == "held"
+
+
+def test_a_target_that_is_no_longer_reached_fails(tmp_path, recorded):
+    for seed in range(3):
+        write_plausible(tmp_path / "worse", "ddp", seed=seed, best=0.5)
+    found, lacking = verdicts(f"time_to({LEVEL}) > 1.2 * baseline", groups(tmp_path / "worse"), recorded)
+    assert found == {"ddp on 2 nodes": "held"}
+    assert lacking == []
+    backwards, _ = verdicts(f"time_to({LEVEL}) > 1.2 * baseline", recorded, groups(tmp_path / "worse"))
+    assert backwards == {"ddp on 2 nodes": "no"}
+
+
+def test_a_row_without_a_counterpart_is_said(tmp_path, recorded):
+    write_plausible(tmp_path / "few", "ddp", seed=0)
+    found, lacking = verdicts(f"time_to({LEVEL}) > 1.2 * baseline", recorded, groups(tmp_path / "few"))
+    assert list(found) == ["ddp on 2 nodes"]
+    assert lacking == ["local_sgd on 2 nodes: the baseline has no such row"]
+    with pytest.raises(UserError, match="says nothing of these results"):
+        verdicts(f"cluster_time_to({LEVEL}) > 1.2 * baseline", recorded, groups(tmp_path / "few"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "time_to > 2", "final(0.7) < 1", "time_to(0.7) = 2", "time_to(0.7) > 2 * 3", "__import__('os')", "1 > 2"],
+)
+def test_other_texts_are_refused(text):
+    with pytest.raises(UserError, match="is no condition such as"):
+        parse_condition(text, "--fail-if")
+
+
+def test_the_parts_of_a_condition():
+    found = parse_condition("time_to(-1.5e1)>baseline", "--fail-if")
+    assert (found.measure, found.level, found.above, found.bound, found.of_baseline) == (
+        "time_to", -15.0, True, 1.0, True
+    )  # fmt: skip
+    found = parse_condition("final < 0.7", "--fail-if")
+    assert (found.measure, found.level, found.above, found.bound, found.of_baseline) == (
+        "final", None, False, 0.7, False
+    )  # fmt: skip
