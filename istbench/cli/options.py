@@ -415,7 +415,7 @@ SECTIONS = {
         "steps", "epochs", "max_seconds", "target", "eval_every", "held_out", "tuned",
     ),
     "Data and computing": (
-        "data", "device", "threads", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s",
+        "data", "device", "threads", "shares", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s",
         "restarts", "anyway",
     ),
     "Other machines": (

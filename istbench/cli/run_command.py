@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from istbench.api.cells import begin
+from istbench.base.decode import encode_own
 from istbench.base.errors import printable
 from istbench.base.options.run import LABELLED, RunRequest
 from istbench.cli import EXIT_TARGET_MISSED, say
@@ -130,8 +131,8 @@ def _range(replayed: Run | None, seconds: float | None) -> dict[str, float | Non
 
 def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[str, Any]:
     """The object that `--json` prints: the cell and its results, with null for a target it never reached."""
-    header = run.header
-    targets = []
+    header, targets = run.header, []
+    config = msgspec.to_builtins(header.config, enc_hook=encode_own)
     for level in run.targets:
         there, there_on_cluster = run.reached(level), replayed.reached(level) if replayed else None
         targets.append(
@@ -151,7 +152,7 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         "saved": header.config.save,
         "method_options": header.config.method_options,
         "workload_options": header.config.workload_options,
-        **{name: getattr(header.config, name) for name in LABELLED},
+        **{name: value for name, value in config.items() if name in LABELLED},
         "data_seen": header.data_source.seen,
         "data_fingerprint": header.data_source.fingerprint,
         "metric": run.curve.metric.name,

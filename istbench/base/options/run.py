@@ -28,6 +28,7 @@ from istbench.base.options.numbers import (
     Threads,
 )
 from istbench.base.options.options import OptionValues, option_text
+from istbench.base.options.shares import Shares
 from istbench.base.options.task_file import CodeName, named_with_file
 from istbench.base.options.texts import Short, Text, Texts
 
@@ -45,7 +46,7 @@ class About:
         show_default: whether help shows the default.
         in_suites: `[suite.run]` may set it.
         of_machine: the command line may set it beside a suite, since it belongs to the machine.
-        defines_cell: another value is another cell.
+        defines_cell: another value is another cell. unnamed: the name of a cell without a value leaves it out.
         tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
             the other fields.
         tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
@@ -62,10 +63,15 @@ class About:
     in_suites: bool = True
     of_machine: bool = False
     defines_cell: bool = True
+    unnamed: bool = False
     tells_rows_apart: bool = True
     tells_methods_apart: bool = False
     computing: bool = False
     may_differ_by_host: bool = False
+
+    def defines(self, value: object) -> bool:
+        """Whether `value` is in the name of a cell."""
+        return self.defines_cell and not (self.unnamed and value is None)
 
 
 class LabHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,6 +167,16 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     compile: Annotated[
         bool, About("Compile the model's forward pass. The train clock does not count compiling.", computing=True)
     ] = False
+    shares: Annotated[
+        Shares | None,
+        About(
+            "Relative speeds of unequal nodes, such as .5,1,1, or speed to measure them. Each node gets its share "
+            "of the samples of a step, or of the units in ist. Default: all nodes get the same.",
+            metavar="SPEED,...|speed",
+            unnamed=True,
+            computing=True,
+        ),
+    ] = None
     held_out: Annotated[
         Part | None,
         About(
@@ -259,6 +275,8 @@ class RunRequest(_Options, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, option.name, value)
         if self.steps is not None and self.epochs is not None:
             raise UserError("give --steps or --epochs, not both")
+        if self.shares is not None:
+            self.shares.check(self.nodes, f"--shares {self.shares}")
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments after `istbench` that request this cell, outside a lab."""
@@ -324,7 +342,7 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Of the threads, only those that the user gave are in it: machines with other cores give the same name.
         """
         values = msgspec.to_builtins(self, enc_hook=encode_own)
-        defining = {name: value for name, value in values.items() if _FIELDS[name].defines_cell}
+        defining = {name: value for name, value in values.items() if _FIELDS[name].defines(value)}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
@@ -344,9 +362,9 @@ class RunOption(About):
         Raises:
             UserError: for a value of another type or out of bounds; the message begins with `where`.
         """
-        return (
-            value if isinstance(value, Interval | Path) else convert(value, self.kind, lambda _: where, text=text)
-        )
+        if isinstance(value, Interval | Path | Shares):
+            return value
+        return convert(value, self.kind, lambda _: where, text=text)
 
 
 def _about(kind: Any) -> About:

@@ -150,13 +150,17 @@ def _suite(table: _SuiteTable, at: tuple[str | int, ...], locate: Locate) -> Sui
         if "tuned" in run:
             raise UserError(f"{locate((*at, 'run', 'tuned'))} stands beside tuning; leave it out")
         run["tuned"] = table.tuning.trials
+    nodes = (table.nodes,) if isinstance(table.nodes, int) else tuple(table.nodes)
+    if "shares" in run:
+        for count in nodes:
+            run["shares"].check(count, locate((*at, "run", "shares")))
     return Suite(
         workload=table.workload,
         methods=tuple(
             _method(entry, table.method_options, locate((*at, "methods", number)))
             for number, entry in enumerate(table.methods)
         ),
-        nodes=(table.nodes,) if isinstance(table.nodes, int) else tuple(table.nodes),
+        nodes=nodes,
         seeds=tuple(range(table.seeds)) if isinstance(table.seeds, int) else tuple(table.seeds),
         workload_options=table.workload_options,
         run=run,

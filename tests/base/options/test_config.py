@@ -19,6 +19,7 @@ from istbench.base.options.run import (
     RunConfig,
     RunRequest,
 )
+from istbench.base.options.shares import Shares
 from istbench.base.options.suite import read_suite
 
 
@@ -96,9 +97,11 @@ def test_a_request_refuses_what_contradicts():
 
 def test_lists_of_options_follow_from_the_flags_of_their_rows():
     assert set(OF_MACHINE) == {"data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway"}
-    assert LABELLED == ("amp", "channels_last", "compile")
-    assert set(COMPUTING) == {"amp", "channels_last", "compile", "threads", "lab"}
-    assert set(TELLING_APART) == {"steps", "eval_every", "amp", "channels_last", "compile", "threads", "code"}
+    assert LABELLED == ("amp", "channels_last", "compile", "shares")
+    assert set(COMPUTING) == {"amp", "channels_last", "compile", "shares", "threads", "lab"}
+    assert set(TELLING_APART) == {
+        "steps", "eval_every", "amp", "channels_last", "compile", "shares", "threads", "code",
+    }  # fmt: skip
     assert set(MAY_DIFFER_BY_HOST) == {"threads", "plugins", "sinks", "save"}
 
 
@@ -122,6 +125,7 @@ def test_a_config_survives_json_and_names_its_cell():
     [
         {"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}, {"code": "4f"},
         {"amp": "bf16"}, {"amp": "fp16"}, {"channels_last": True}, {"compile": True},
+        {"shares": Shares()}, {"shares": Shares((1, 2))},
     ],
 )  # fmt: skip
 def test_what_defines_a_cell_changes_its_name(change):

@@ -16,7 +16,7 @@ RUN = {
     "held_out": 0.1, "tuned": 20,
     "batch_size": 16, "steps": 40, "max_seconds": 3.5, "target": 0.7, "eval_every": "30s", "device": "cpu",
     "threads": 1, "timeout_s": 30.0, "checkpoint_every_s": 0.0, "data": "somewhere",
-    "amp": "bf16", "channels_last": True, "compile": False, "anyway": True,
+    "amp": "bf16", "channels_last": True, "compile": False, "anyway": True, "shares": "speed",
 }  # fmt: skip
 SUITE = {
     "workload": "toy", "methods": ["ddp", {"method": "ist", "local_steps": 40, "lr": 0.1}], "nodes": [2, 4],
