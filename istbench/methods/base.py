@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +18,7 @@ from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
 
 OwnObject = Literal["kept", "moved", "copied", "rebuilt"]
+Unequal = Literal["", "gradients", "models", "units"]
 
 
 class Method(ABC):
@@ -110,6 +111,27 @@ class Method(ABC):
 
         Raises:
             UserError: naming the option or the layer that does not fit.
+        """
+        return
+
+    # Unequal nodes.
+
+    unequal: ClassVar[Unequal] = ""
+    """What unequal nodes (`--shares`) change in it, empty if it cannot train on them. gradients: it averages
+    gradients alone, and istbench scales those of each node by its samples. models: it weighs its averages by
+    `samples`. units: it deals units by `shares`, and all minibatches are equal."""
+
+    samples: Sequence[int] = ()
+    """Samples of each node's minibatch, by rank; empty if all are equal. Set before `setup`."""
+
+    shares: Sequence[float] = ()
+    """Relative speeds of the nodes to which it deals units, by rank; empty if all are equal. Set before `setup`."""
+
+    def check_shares(self, model: nn.Module, workload: Workload, shares: Sequence[float]) -> None:
+        """Refuse, before any process starts, `shares` by which it cannot deal units of `model` (meta device).
+
+        Raises:
+            UserError: naming the node or the units that do not fit.
         """
         return
 

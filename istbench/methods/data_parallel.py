@@ -36,6 +36,7 @@ class DataParallel(Method):
     usual_place = 0
     Options = BucketOptions
     narrow_control = True
+    unequal = "gradients"
     scheduled = True
     own_updates = ""
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import trained
+from istbench.methods.weights import weigh
 from istbench.workloads.memory_order import flattened, unflattened
 from istbench.workloads.neuron_groups.layout import own_vectors
 
@@ -63,10 +64,14 @@ def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
     return flats
 
 
-def average(fabric: Fabric | Group | Groups, tensors: Iterable[Tensor], name: str) -> None:
-    """Replace `tensors` by their means over the nodes of `fabric`, with one all-reduce for each dtype."""
+def average(fabric: Fabric | Group | Groups, tensors: Iterable[Tensor], name: str, weight: float = 1.0) -> None:
+    """Replace `tensors` by their means over the nodes of `fabric`, with one all-reduce for each dtype.
+
+    weight: of this node's values.
+    """
     for group in by_dtype(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
+        weigh(flat, weight)
         fabric.all_reduce_mean(flat, name)
         for tensor, mean in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
             tensor.copy_(mean.view(tensor.shape))

@@ -59,6 +59,7 @@ class FullySharded(Method):
     own_object = "rebuilt"
     all_gradients = True  # torch's reduce-scatter sends the gradients that there are
     own_updates = "cuts parameters by rows, and updates the rows of each node"
+    unequal = "gradients"
     scheduled = True
     interrupts = "waits for parameters module by module inside a forward pass"
 

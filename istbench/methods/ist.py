@@ -27,9 +27,12 @@ Four options lead from the paper's method towards `local_sgd`; they are this pro
   dealt: that is `local_sgd`, bit for bit.
 - `moving` is the share of the units that a new round deals again, at least two of a group.
 - `warmup_rounds` rounds of `local_sgd` come before the first deal.
+
+On unequal nodes (`--shares`), parts are in proportion to the nodes' speeds. All nodes have equal minibatches, so a
+slow node trains a smaller subnet on as many samples, and every unit sees as many samples as on equal nodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -40,6 +43,7 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone, Fraction, Natural
 from istbench.base.options.options import option
+from istbench.base.options.shares import in_proportion
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
@@ -63,6 +67,7 @@ class IndependentSubnetTraining(Method):
 
     name = "ist"
     usual_place = 3
+    unequal = "units"
     scheduled = True
     own_updates = "sends the optimizer's state with its units"
     own_object = "rebuilt"
@@ -105,7 +110,12 @@ class IndependentSubnetTraining(Method):
         groups = [] if self._warming else self._groups(self._full, self._workload, fabric.world_size)
         layout = self._layout = layout_of(self._full, groups)
         self._deals = Deals(
-            groups, fabric.world_size, seed=self.seed, coverage=options.coverage, moving=options.moving
+            groups,
+            fabric.world_size,
+            seed=self.seed,
+            coverage=options.coverage,
+            moving=options.moving,
+            shares=self.shares,
         )
         self._partition = self._deals.partition(self._round)
         in_place = self._warming or averaged_in_place(options, layout)
@@ -230,6 +240,19 @@ class IndependentSubnetTraining(Method):
                 "or leave it out"
             )
         check_groups(cls.name, model, workload, world_size, options)
+
+    def check_shares(self, model: nn.Module, workload: Workload, shares: Sequence[float]) -> None:
+        if self.options.coverage > 1:
+            raise UserError(
+                f"--shares deals each unit to one node, but coverage={self.options.coverage}; leave one of them out"
+            )
+        for group in self._groups(model, workload, len(shares)) if shares else ():
+            units = in_proportion(group.size, shares)
+            if 0 in units:
+                raise UserError(
+                    f"--shares leaves node {units.index(0)} without one of the {group.size} units of neuron group "
+                    f"{group.name!r}; give it a larger share, or deal fewer layers (--set deal=...)"
+                )
 
     def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
         return whole_groups(model, workload, world_size, self.options)

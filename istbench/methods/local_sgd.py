@@ -31,11 +31,12 @@ from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.fabric.group import Groups
-from istbench.methods.base import Method, OwnObject, all_gradients, counted, materialise
+from istbench.methods.base import Method, OwnObject, Unequal, all_gradients, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.groups import GroupNodes, check_group, groups_of
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
+from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.layout import own_vectors
 
@@ -82,6 +83,7 @@ class LocalSGD(Method):
     name = "local_sgd"
     usual_place = 1
     narrow_control = True
+    unequal: ClassVar[Unequal] = "models"
     scheduled = True
     own_updates = ""
     own_object: ClassVar[OwnObject] = "moved"
@@ -102,6 +104,7 @@ class LocalSGD(Method):
         for parameter in trained(self._model):
             self._sizes[parameter.dtype] += places(parameter)
         self._groups = groups_of(fabric, self.options.group_nodes)
+        self._weights = Weights.of(self.samples, fabric.rank, self.options.group_nodes)
         self._optimizer = self.build_optimizer(self._model, workload)
         self._steps = 0  # of the current round
         self._ddp_steps = self._ddp_rounds() * self.options.local_steps
@@ -140,7 +143,8 @@ class LocalSGD(Method):
         loss = self._workload.loss(self._model, batch)
         loss.backward()
         if self._groups is not None:
-            average(self._groups.inside, all_gradients(trained(self._model)), "averaging gradients")
+            gradients = all_gradients(trained(self._model))
+            average(self._groups.inside, gradients, "averaging gradients", self._weights.inside)
         self.options.clip_gradients(self._model.parameters())
         self.set_rates(self._optimizer)
         self._optimizer.step()
@@ -166,14 +170,18 @@ class LocalSGD(Method):
     def _average_flat(self, flat: Tensor, name: str) -> None:
         """Replace `flat`, parameters or their changes before buffers, by the mean over nodes."""
         if self._groups is None:
+            weigh(flat, self._weights.node)
             self._fabric.all_reduce_mean(flat, name)
         else:
-            self._groups.all_reduce_mean(flat, name, alike=self._sizes[flat.dtype])
+            alike = self._sizes[flat.dtype]
+            weigh(flat[:alike], self._weights.group)
+            weigh(flat[alike:], self._weights.node)
+            self._groups.all_reduce_mean(flat, name, alike=alike)
 
     def _average_state(self) -> None:
         """Replace the optimizer's state by its mean over nodes."""
         if state := list(state_tensors(self._optimizer, self.options)):
-            average(self._groups or self._fabric, state, "averaging optimizer state")
+            average(self._groups or self._fabric, state, "averaging optimizer state", self._weights.group)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:

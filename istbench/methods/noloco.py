@@ -47,6 +47,7 @@ class NoLoCo(DiLoCo):
     """DiLoCo in random pairs of nodes that pull each other's weights together, without an all-reduce."""
 
     name = "noloco"
+    unequal = ""  # a pair that pulls by its samples would move the mean of all
     own_object = "copied"
 
     @dataclass(frozen=True, kw_only=True)

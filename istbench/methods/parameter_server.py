@@ -38,6 +38,7 @@ class ParameterServer(Method):
     name = "parameter_server"
     own_updates = "updates slices of parameters on their servers"
     own_object = "moved"
+    unequal = "gradients"
     scheduled = True
     interrupts = "waits for parameters module by module inside a forward pass"
 

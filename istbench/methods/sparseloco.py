@@ -14,6 +14,7 @@ byte in chunks of up to 256 entries. The paper also sends values in 2 bits.
 Floating-point buffers, such as the statistics of BatchNorm, are averaged whole.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -31,6 +32,7 @@ from istbench.methods.base import fitting
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Workload
 
 LARGEST_CHUNK = 2**15
@@ -87,17 +89,20 @@ class Chunks:
         return torch.arange(self.sent, device=device) // self.top * self.size
 
 
-def mean_of_sent(sent: Iterable[tuple[Tensor, Tensor]], like: Tensor, nodes: int | None = None) -> Tensor:
+def mean_of_sent(
+    sent: Iterable[tuple[Tensor, Tensor]], like: Tensor, nodes: int | None = None, weights: Iterable[float] = ()
+) -> Tensor:
     """The mean of each entry over the nodes that sent it, 0 where no node did; a flat tensor such as `like`.
 
     sent: places and values of each node, in rank order. A node sends a place once. A zero that was sent counts.
     nodes: take the mean over this many; those that did not send an entry count as zero.
+    weights: of each node, with the mean 1; by default they are equal.
     """
     total, senders = torch.zeros_like(like), torch.zeros_like(like)
-    for places, values in sent:
-        total.index_add_(0, places, values)
-        senders.index_add_(0, places, torch.ones_like(values))
-    return total.div_(senders.clamp_(min=1) if nodes is None else nodes)
+    for (places, values), weight in zip(sent, itertools.chain(weights, itertools.repeat(1.0)), strict=False):
+        total.index_add_(0, places, values, alpha=weight)
+        senders.index_add_(0, places, torch.ones_like(values), alpha=weight)
+    return total.div_(senders.masked_fill_(senders == 0, 1) if nodes is None else nodes)
 
 
 Entries = Annotated[int, Meta(ge=1, le=LARGEST_CHUNK)]
@@ -149,6 +154,7 @@ class SparseLoCo(DiLoCo):
             mean = self._gathered_mean(message, changes, chunks, name)
             if own.numel():
                 own = own.clone()
+                weigh(own, self._weights.node)
                 self._fabric.all_reduce_mean(own, name)
                 mean = torch.cat([mean, own])
             means.append(mean)
@@ -158,10 +164,12 @@ class SparseLoCo(DiLoCo):
         messages = message.new_empty(self._fabric.world_size * message.numel())
         self._fabric.all_gather_async(messages, message, name).wait()
         by_rank = messages.split(message.numel())
+        ranks = range(self._fabric.world_size)
         return mean_of_sent(
             (chunks.unpacked(sent, like.dtype) for sent in by_rank),
             like,
             self._fabric.world_size if self.options.mean == "all" else None,
+            [Weights.of(self.samples, rank).node for rank in ranks],
         )
 
     def accumulation(self) -> int:

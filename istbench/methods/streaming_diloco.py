@@ -33,6 +33,7 @@ from istbench.methods.diloco import DiLoCo, OuterRoundOptions, OuterStep
 from istbench.methods.flat import by_dtype, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.methods.planned_mean import Format, PlannedMean, balanced_runs, message_bytes
+from istbench.methods.weights import weigh
 from istbench.workloads.base import Batch, Workload
 
 
@@ -64,20 +65,29 @@ class Flight:
 
     Half of the messages leave when the others have had half of these steps. On landing, the `fragment` takes its
     outer step by the mean change, and `alpha` of its live weights stays. Every rank calls all methods but
-    `state_dict` alike.
+    `state_dict` alike. weight: of this node's changes in the mean.
     """
 
     def __init__(
-        self, fabric: Fabric, fragment: OuterStep, number: int, delay: int, alpha: float, send: Format
+        self,
+        fabric: Fabric,
+        fragment: OuterStep,
+        number: int,
+        delay: int,
+        alpha: float,
+        send: Format,
+        weight: float = 1.0,
     ) -> None:
-        self.number = number
+        self.number, self._weight = number, weight
         self._fragment, self._delay, self._alpha, self._device = fragment, delay, alpha, fabric.device
         self._steps = 0  # since the changes left
         self.mean = BackgroundMean(fabric, sum(len(start) for start in fragment.start), send)
 
     def leave(self) -> None:
         """Send the changes on their way."""
-        self.mean.start(torch.cat([change.float() for change in self._fragment.changes()]))
+        changes = torch.cat([change.float() for change in self._fragment.changes()])
+        weigh(changes, self._weight)
+        self.mean.start(changes)
         self._turn()
 
     def step(self) -> bool:
@@ -189,8 +199,8 @@ class StreamingDiLoCo(DiLoCo):
         return flight
 
     def _flight_of(self, number: int, fragments: Sequence[OuterStep]) -> Flight:
-        options = self.options
-        return Flight(self._fabric, fragments[number], number, options.delay, options.alpha, options.send)
+        options, weight = self.options, self._weights.node
+        return Flight(self._fabric, fragments[number], number, options.delay, options.alpha, options.send, weight)
 
     def _exchange(self, fragments: Sequence[OuterStep]) -> None:
         """Exchange those of `fragments` whose turn has not come in this round, and let them land."""
@@ -213,6 +223,7 @@ class StreamingDiLoCo(DiLoCo):
     def _average_buffers(self, buffers: Sequence[Tensor], name: str) -> None:
         for buffer in buffers:
             if buffer.numel():
+                weigh(buffer, self._weights.node)
                 self._fabric.all_reduce_mean(buffer, name)
 
     def note(self) -> str:

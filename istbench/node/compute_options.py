@@ -29,7 +29,13 @@ _LONGEST_REASON = 200
 
 
 def computed(
-    workload: Workload, device: torch.device, *, amp: Precision | None, channels_last: bool, compiled: bool
+    workload: Workload,
+    device: torch.device,
+    *,
+    amp: Precision | None,
+    channels_last: bool,
+    compiled: bool,
+    weight: float = 1.0,
 ) -> Workload:
     """`workload`, with a loss that is computed on `device` with these options; `workload` itself without any.
 
@@ -37,10 +43,27 @@ def computed(
         amp: the type of autocast's forward pass.
         channels_last: store images and their filters with their channels last.
         compiled: compile a model's forward pass, the first time that its loss is computed.
+        weight: of this node's gradients in their mean; the loss itself stays.
     """
-    if not (amp or channels_last or compiled):
-        return workload
-    return cast(Workload, _Computed(workload, device, amp, channels_last, compiled))
+    if amp or channels_last or compiled:
+        workload = cast(Workload, _Computed(workload, device, amp, channels_last, compiled))
+    return workload if weight == 1 else cast(Workload, _Weighted(workload, weight))
+
+
+class _Weighted:
+    """`workload`, with gradients of the loss that are multiplied by `weight`."""
+
+    def __init__(self, workload: Workload, weight: float) -> None:
+        self._workload, self._weight = workload, weight
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workload, name)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss = self._workload.loss(model, batch)
+        if loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient * self._weight)
+        return loss
 
 
 class _Computed:

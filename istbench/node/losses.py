@@ -1,6 +1,8 @@
 """The training losses of a segment; a step does not wait for the GPU to add them up."""
 
 import math
+import operator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,9 +17,13 @@ class Losses:
     """Losses of this rank in consecutive steps; `mean` averages them over steps and ranks.
 
     before: steps of the same segment before a checkpoint, and the sum of their losses.
+    samples: of each rank in a step; by default they are equal.
     """
 
-    def __init__(self, device: torch.device, before: tuple[int, float] = (0, 0.0)) -> None:
+    def __init__(
+        self, device: torch.device, before: tuple[int, float] = (0, 0.0), samples: Sequence[int] = ()
+    ) -> None:
+        self._samples = samples
         self._window = torch.zeros(_WINDOW, dtype=torch.float64, device=device)
         self._filled = 0
         self._steps, self._sum = before
@@ -44,7 +50,8 @@ class Losses:
         self._look()
         sums = fabric.numbers(self._sum)
         if all(map(math.isfinite, sums)):
-            return math.fsum(sums) / self._steps / len(sums)
+            parts = self._samples or [1] * len(sums)
+            return math.fsum(map(operator.mul, sums, parts)) / self._steps / sum(parts)
         after, value = self._bad or (self._steps, 0.0)
         steps, values = fabric.numbers(after), fabric.numbers(value)
         node = steps.index(min(steps))

@@ -92,7 +92,7 @@ class Trainer:
         first = self._totals.step
         segment = self.open_segment or OpenSegment(end=self._segment_end(), steps=0, losses=0.0)
         self.open_segment = None
-        losses = Losses(self._fabric.device, (segment.steps, segment.losses))
+        losses = Losses(self._fabric.device, (segment.steps, segment.losses), self._method.samples)
         with self._on_the_clock(), self._watched(segment.end):
             self._train_steps(segment.end, losses)
             if self._totals.step % self._method.round_steps and not self.stopped:

@@ -1,5 +1,7 @@
 """The training samples of each node, a pure function of (seed, step, rank): checkpoints need no state of it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ class ShardedBatches:
 
     The n minibatches of a step together equal one minibatch of a process with an n times larger batch. An epoch
     leaves out the samples after its last whole step; another shuffle leaves out others.
+
+    samples: of each node in a step, by rank, together n times `batch_size`; by default they are equal.
 
     With `in_turn`, the data has an order of its own. The nodes take its minibatches in turn, to the end of the data
     and from its beginning again.
@@ -29,6 +33,7 @@ class ShardedBatches:
         world_size: int,
         seed: int,
         in_turn: bool = False,
+        samples: Sequence[int] = (),
     ) -> None:
         self.steps_per_epoch = train_size // (batch_size * world_size)
         if not self.steps_per_epoch:
@@ -38,12 +43,15 @@ class ShardedBatches:
             )
         self._train_size, self._batch_size, self._seed = train_size, batch_size, seed
         self._rank, self._world_size = rank, world_size
+        self._step_samples = batch_size * world_size
+        self._first = sum(samples[:rank]) if samples else batch_size * rank
+        self._own = samples[rank] if samples else batch_size
         self._batches = train_size // batch_size if in_turn else 0
         self._epoch = -1
         self._shuffle = torch.empty(0, dtype=torch.int64)
 
     def indices(self, step: int) -> Tensor:
-        """Training samples of this node in `step`, counted from 0 over all epochs: int64 [batch_size]."""
+        """Training samples of this node in `step`, counted from 0 over all epochs: int64 [samples]."""
         if self._batches:
             first = self._pass_and_batch(step)[1] * self._batch_size
             return torch.arange(first, first + self._batch_size)
@@ -52,8 +60,8 @@ class ShardedBatches:
             generator = torch.Generator().manual_seed(derived_seed(self._seed, "shuffle", epoch))
             self._shuffle = torch.randperm(self._train_size, generator=generator)
             self._epoch = epoch
-        start = (within * self._world_size + self._rank) * self._batch_size
-        return self._shuffle[start : start + self._batch_size]
+        start = within * self._step_samples + self._first
+        return self._shuffle[start : start + self._own]
 
     def generator(self, step: int) -> torch.Generator:
         """The generator of this node's augmentation in `step`; in turn, that of the pass, equal on all nodes."""

@@ -108,3 +108,16 @@ def test_a_model_that_cannot_be_compiled_is_one_line():
     )
     with refused, compiling():
         raise BackendCompilerFailed("inductor", OSError("no space left\nat line 3"), None)
+
+
+def test_a_node_with_fewer_samples_has_smaller_gradients_of_the_same_loss():
+    plain = open_workload("toy", {})
+    weighted, gradients, losses = as_told(plain, weight=0.25), [], []
+    for way in (plain, weighted):
+        model = model_of(plain)
+        losses.append(way.loss(model, batch_of(plain)))
+        losses[-1].backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert torch.equal(*losses)
+    assert all(torch.equal(own, whole * 0.25) for whole, own in zip(*gradients, strict=True))
+    assert as_told(plain, weight=1.0) is plain

@@ -71,3 +71,16 @@ def test_one_that_is_finite_again_is_named_too():
 
 def test_infinities_of_both_signs_are_named():
     assert means([1.0, math.inf], [-math.inf, 1.0]) == ["the loss became -inf at step 1 on node 1"] * 2
+
+
+def test_the_mean_weighs_ranks_by_their_samples():
+    together = Together(2)
+
+    def one(rank):
+        mine = Losses(torch.device("cpu"), samples=(1, 3))
+        for loss in ((8.0, 4.0), (2.0, 6.0))[rank]:
+            mine.add(torch.tensor(loss))
+        return mine.mean(together.of(rank), 0)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(one, range(2))) == [(6.0 * 1 + 4.0 * 3) / 4] * 2

@@ -41,3 +41,14 @@ def test_augmentation_differs_by_node_and_step():
     first, second = deal(2)
     draws = {float(torch.rand(1, generator=node.generator(step))) for node in (first, second) for step in (0, 1)}
     assert len(draws) == 4
+
+
+def test_unequal_nodes_share_the_samples_of_each_step():
+    samples = (2, 8, 5)
+    nodes = [ShardedBatches(103, 5, rank=rank, world_size=3, seed=0, samples=samples) for rank in range(3)]
+    one = ShardedBatches(103, 15, rank=0, world_size=1, seed=0)
+    assert nodes[0].steps_per_epoch == one.steps_per_epoch
+    for step in range(2 * one.steps_per_epoch):
+        parts = [node.indices(step) for node in nodes]
+        assert tuple(map(len, parts)) == samples
+        assert torch.equal(torch.cat(parts), one.indices(step))

@@ -16,6 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
+from istbench.base.options.shares import in_proportion
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
@@ -39,8 +40,8 @@ class UncheckedCell:
     """A cell that the refusals still have to check.
 
     Attributes:
-        model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch.
-        threads: intra-op threads of one node.
+        model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch, as the
+        mean of unequal nodes. threads: intra-op threads of one node.
     """
 
     request: RunRequest
@@ -51,6 +52,14 @@ class UncheckedCell:
     threads: int
     batch_size: int
     here: int
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples of the minibatch of each node, as far as they are known before the run measures speeds."""
+        nodes, shares = self.request.nodes, self.request.shares
+        if shares is None or not shares.speeds or self.method.unequal == "units":
+            return (self.batch_size,) * nodes
+        return in_proportion(self.batch_size * nodes, shares.speeds)
 
 
 def refuse(unchecked: UncheckedCell) -> None:
@@ -115,6 +124,36 @@ def _own_batches(unchecked: UncheckedCell) -> None:
         )
 
 
+def _shares(unchecked: UncheckedCell) -> None:
+    """The method trains on unequal nodes, and each node gets a sample of a step, or a unit."""
+    shares, method, workload = unchecked.request.shares, unchecked.method, unchecked.workload
+    if shares is None:
+        return
+    if not method.unequal:
+        why = (
+            "takes one minibatch on all nodes"
+            if method.batches == "replicated"
+            else "has no mean over unequal minibatches"
+        )
+        raise UserError(
+            f"--shares: {method.name} {why}; leave it out, or use ddp, zero, fsdp, p3, local_sgd, diloco or ist"
+        )
+    if method.unequal == "units":
+        method.check_shares(unchecked.model, workload, shares.speeds)
+        return
+    if workload.in_turn:
+        raise UserError(
+            f"--shares: the data of {workload.name} yields batches of {workload.batch_size} samples itself; return "
+            "a Dataset, or leave it out"
+        )
+    samples = unchecked.samples
+    if 0 in samples:
+        raise UserError(
+            f"--shares {shares} leaves node {samples.index(0)} without one of the {sum(samples)} samples of a "
+            "step; give it a larger share, or use a larger --batch-size"
+        )
+
+
 def _save(unchecked: UncheckedCell) -> None:
     """The weights can be written to the directory of `--save`."""
     if unchecked.request.save is not None:
@@ -174,7 +213,7 @@ def _memory(unchecked: UncheckedCell) -> None:
     request, workload, method, here = unchecked.request, unchecked.workload, unchecked.method, unchecked.here
     if unchecked.device != "cpu" or request.anyway:
         return
-    model, nodes, batch_size = unchecked.model, request.nodes, unchecked.batch_size
+    model, nodes, batch_size = unchecked.model, request.nodes, max(unchecked.samples)
     activations = not (request.amp or request.compile)
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
@@ -216,7 +255,7 @@ def _may_matter(workload: Workload, nodes: int, batch_size: int, needed: int, th
 
 def _batch(unchecked: UncheckedCell) -> None:
     """BatchNorm gets at least two samples in every part of a minibatch."""
-    model, batch_size = unchecked.model, unchecked.batch_size
+    model, batch_size = unchecked.model, min(unchecked.samples, key=unchecked.method.least_batch)
     if unchecked.method.least_batch(batch_size) > 1:
         return
     layer = next((name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm1d)), None)
@@ -268,6 +307,7 @@ REFUSALS: tuple[Callable[[UncheckedCell], None], ...] = (
     _schedule,
     _own_optimizer,
     _own_batches,
+    _shares,
     _save,
     _own_kernels,
     _half_precision,

@@ -201,8 +201,9 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
     workload, method, nodes = unchecked.workload, unchecked.method, unchecked.request.nodes
     notes = [source.note]
     if isinstance(whole(workload), Task):
-        size = unchecked.batch_size
-        together = size * method.minibatches(nodes)
+        together = unchecked.batch_size * method.minibatches(nodes)
+        least, most = min(unchecked.samples), max(unchecked.samples)
+        size = f"{most}" if least == most else f"{least} to {most}"
         notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {nodes} nodes")
     notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))

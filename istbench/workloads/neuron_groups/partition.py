@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from istbench.base.options.shares import in_proportion
 from istbench.base.seeds import derived_seed
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 
@@ -53,8 +54,13 @@ Partition = dict[str, GroupPartition]
 """`GroupPartition` by group name."""
 
 
-def part_sizes(size: int, world_size: int) -> list[int]:
-    """Sizes of n parts that differ by at most one. Node k's size is the same in every round."""
+def part_sizes(size: int, world_size: int, shares: Sequence[float] = ()) -> list[int]:
+    """Sizes of n parts, in proportion to `shares` and at least 1; by default they differ by at most one.
+
+    Node k's size is the same in every round.
+    """
+    if shares:
+        return list(in_proportion(size, shares, least=1))
     return [size // world_size + (node < size % world_size) for node in range(world_size)]
 
 
@@ -66,12 +72,20 @@ def common_owners(distance: int, world_size: int, coverage: int) -> int:
 
 
 def partition_units(
-    groups: Sequence[NeuronGroup], world_size: int, *, seed: int, round_index: int, coverage: int = 1
+    groups: Sequence[NeuronGroup],
+    world_size: int,
+    *,
+    seed: int,
+    round_index: int,
+    coverage: int = 1,
+    shares: Sequence[float] = (),
 ) -> Partition:
     """A seeded random partition of every group's units: `coverage` owners for each unit.
 
-    Groups are permuted independently. Sizes of the parts differ by at most one, and node 0 has a largest one. Units
-    within a part are sorted, so that one node's part is all units in their own order.
+    Groups are permuted independently. Without `shares`, sizes of the parts differ by at most one, and node 0 has a
+    largest one. Units within a part are sorted, so that one node's part is all units in their own order.
+
+    shares: relative sizes of the parts, by node, with a coverage of 1.
 
     Raises:
         ValueError: if a group has too few units for every node to own one.
@@ -83,19 +97,21 @@ def partition_units(
         key = derived_seed(seed, "partition", round_index, group.name)
         permutation = torch.randperm(group.size, generator=torch.Generator().manual_seed(key))
         owner = torch.empty(group.size, dtype=torch.int64)
-        owner[permutation] = _first_owners(group.size, world_size, coverage)
+        owner[permutation] = _first_owners(group.size, world_size, coverage, shares)
         partition[group.name] = _of_owners(owner, world_size, coverage)
     return partition
 
 
-def _first_owners(size: int, world_size: int, coverage: int) -> Tensor:
-    """First owners of `size` units in a row, for parts whose sizes differ by at most one.
+def _first_owners(size: int, world_size: int, coverage: int, shares: Sequence[float]) -> Tensor:
+    """First owners of `size` units in a row, for parts in proportion to `shares`, or of equal sizes up to one.
 
     Every node is the first owner of floor(size / n) units, which gives all nodes equally many. The r units that are
     left are dealt like cards: the owners of the first are nodes 0 to p-1, those of the next one follow on the ring.
     """
-    sizes = torch.tensor(part_sizes(size, world_size))
+    sizes = torch.tensor(part_sizes(size, world_size, shares))
     owner = torch.arange(world_size).repeat_interleave(sizes)
+    if shares:
+        return owner
     left = size % world_size
     owner[sizes.cumsum(0)[:left] - 1] = torch.arange(left) * coverage % world_size
     return owner
@@ -108,6 +124,7 @@ class Deals:
         only this share of the units of each group is dealt again. These units, drawn at random, permute their
         first owners among themselves; 1/n of them come back to their node. So every unit meets every node in time.
         0 keeps the partition of the first round.
+    shares: as in `partition_units`.
     """
 
     def __init__(
@@ -118,8 +135,9 @@ class Deals:
         seed: int,
         coverage: int = 1,
         moving: float = 1.0,
+        shares: Sequence[float] = (),
     ) -> None:
-        self._groups, self._world_size = groups, world_size
+        self._groups, self._world_size, self._shares = groups, world_size, shares
         self._seed, self._coverage, self._moving = seed, coverage, moving
         self._last: tuple[int, Partition] | None = None
 
@@ -137,7 +155,12 @@ class Deals:
 
     def _drawn(self, round_index: int) -> Partition:
         return partition_units(
-            self._groups, self._world_size, seed=self._seed, round_index=round_index, coverage=self._coverage
+            self._groups,
+            self._world_size,
+            seed=self._seed,
+            round_index=round_index,
+            coverage=self._coverage,
+            shares=self._shares,
         )
 
     def _walked(self, group: NeuronGroup, parts: GroupPartition, round_index: int) -> GroupPartition:

@@ -5,6 +5,7 @@ import pytest
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.run import RunRequest
+from istbench.base.options.shares import Shares
 from istbench.launch.cells.resolve import prepare_cell
 
 
@@ -62,3 +63,68 @@ def test_batch_norm_needs_two_samples(method, batch_size, options):
     assert prepare(method, **fields).config.batch_size == batch_size
     with pytest.raises(UserError, match=rf"batch size {batch_size} gives BatchNorm \(norm1\) a single sample"):
         prepare(method, workload_options={"batch_norm": True}, **fields)
+
+
+def with_shares(method, text, **fields):
+    shares = Shares.decode(text)
+    return prepare(method, nodes=len(shares.speeds) or 3, shares=shares, steps=1, **fields)
+
+
+@pytest.mark.parametrize("method", ["ddp", "zero", "fsdp", "p3", "local_sgd", "diloco", "sparseloco", "ist"])
+@pytest.mark.parametrize("text", [".5,1,1", "speed"])
+def test_shares_make_a_cell_of_their_own(method, text):
+    cell = with_shares(method, text)
+    assert cell.config.shares == Shares.decode(text)
+    assert f"shares={Shares.decode(text)}" in cell.header.method_label
+    assert cell.name != prepare(method, nodes=3, steps=1).name
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "fields", "message"),
+    [
+        (
+            "model_parallel",
+            "1,2",
+            {"workload": "amazon670k"},
+            "model_parallel takes one minibatch on all",
+        ),
+        (
+            "dslide",
+            "1,2",
+            {"workload": "amazon670k"},
+            "dslide takes one minibatch on all nodes; leave",
+        ),
+        ("noloco", "speed", {}, "noloco has no mean over unequal minibatches; leave it out, or use ddp"),
+        (
+            "ddp",
+            "1e-3,1",
+            {"batch_size": 4},
+            "1 leaves node 0 without one of the 8 samples of a step; give it a larger",
+        ),
+        (
+            "ist",
+            "1,1e-4",
+            {},
+            "leaves node 1 without one of the 16 units of neuron group 'hidden1'; give it a larger",
+        ),
+        ("ist", "1,2", {"method_options": {"coverage": 2}}, "deals each unit to one node, but coverage=2; leave"),
+        (
+            "ddp",
+            "1,20",
+            {"batch_size": 8, "workload_options": {"batch_norm": True}},
+            r"batch size 1 gives BatchNorm \(norm1\) a single sample",
+        ),
+    ],
+)
+def test_shares_that_cannot_work_are_refused_in_one_line(method, text, fields, message):
+    with pytest.raises(UserError, match=message) as error:
+        with_shares(method, text, **fields)
+    assert "\n" not in str(error.value)
+
+
+def test_the_fullest_node_needs_the_memory(monkeypatch):
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**32)
+    fields = {"workload": "cifar10", "batch_size": 256}
+    assert with_shares("ddp", "1,1", **fields).config.nodes == 2
+    with pytest.raises(UserError, match="needs at least"):
+        with_shares("ddp", "1,60", **fields)

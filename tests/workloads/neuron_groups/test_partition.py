@@ -16,8 +16,8 @@ from istbench.workloads.neuron_groups.partition import (
 )
 
 
-def group(size):
-    return NeuronGroup("a", size, ())
+def group(size, name="a"):
+    return NeuronGroup(name, size, ())
 
 
 @st.composite
@@ -120,3 +120,13 @@ def test_a_round_has_the_same_partition_on_every_way_to_it():
         assert same(walked.partition(number)["a"], steps[number])
         assert same(Deals([group(24)], 3, seed=5, moving=0.3).partition(number)["a"], steps[number])
     assert not same(Deals([group(24)], 3, seed=6, moving=0.3).partition(7)["a"], steps[7])
+
+
+@pytest.mark.parametrize("moving", [1.0, 0.3])
+def test_parts_are_in_proportion_to_shares_in_every_round(moving):
+    deals = Deals([group(24), group(5, "b")], 3, seed=5, moving=moving, shares=(0.5, 1, 1.5))
+    rounds = [deals.partition(number) for number in range(4)]
+    assert {tuple(map(len, parts["a"].units)) for parts in rounds} == {(4, 8, 12)}
+    assert {tuple(map(len, parts["b"].units)) for parts in rounds} == {(1, 2, 2)}
+    assert all(torch.equal(torch.cat(parts["a"].units).sort().values, torch.arange(24)) for parts in rounds)
+    assert not torch.equal(rounds[0]["a"].owner, rounds[1]["a"].owner)
