@@ -19,6 +19,7 @@ from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, destinations_of_run
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluated, Evaluator
+from istbench.node.measured_shares import with_measured_shares
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.registry import build_workload, code_of_cell, load_method
 from istbench.node.rehearsal import rehearse
@@ -115,6 +116,7 @@ def train_rank(
             current.begin("computing a first loss", timed=True)
             rehearse(workload, load_method(config.method, config.plugins))
         counted = warm_up(config, workload, fabric)
+        config = with_measured_shares(run, config, workload, fabric, destinations)
     memory = PeakMemory(fabric.device)
     setup = set_up(config, workload, fabric)
     if config.compile:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istbench.base.options.numbers import Count, Duration, Natural, Threads
+from istbench.base.options.numbers import MOST_NODES, Count, Duration, Natural, Threads
 from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
@@ -80,6 +80,17 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="r
     loading_s: Duration
 
 
+class Speeds(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="speeds"):
+    """The speeds of unequal nodes that a run measured for `--shares speed`; all its parts share samples by them.
+
+    Attributes:
+        speeds: by rank, relative to the fastest. step_s: seconds that each node computed in a step on equal shares.
+    """
+
+    speeds: Annotated[tuple[Annotated[float, Meta(gt=0, le=1)], ...], Meta(max_length=MOST_NODES)]
+    step_s: Annotated[tuple[Duration, ...], Meta(max_length=MOST_NODES)]
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="note"):
     """A line from the method or from a worker to the user. urgent: the user sees it while the run trains."""
 
@@ -148,7 +159,16 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="st
     time: Short = ""
 
 
-Event = Start | Resume | Ready | Note | Evaluation | Stall | Fault | Stop
+Event = Start | Resume | Ready | Speeds | Note | Evaluation | Stall | Fault | Stop
+
+
+def speeds_of(events: Iterable[Event]) -> tuple[float, ...]:
+    """The speeds that a run measured, by rank; empty if it measured none since its start."""
+    found: tuple[float, ...] = ()
+    for event in events:
+        if isinstance(event, Start | Speeds):
+            found = event.speeds if isinstance(event, Speeds) else ()
+    return found
 
 
 def counted(events: Iterable[Event]) -> list[Evaluation | Stall]:

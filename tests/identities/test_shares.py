@@ -1,5 +1,7 @@
 """Unequal nodes: the mean over all samples of a step, however they are divided. `node_*` runs on every node."""
 
+import time
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from istbench.base.options.shares import Shares
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.node.losses import Losses
+from istbench.node.measured_shares import _step_seconds, relative_speeds
 from istbench.node.setup import set_up
 from istbench.studies.conformance.training import assembled, largest_difference, open_workload, plain_training
 
@@ -73,7 +76,18 @@ def node_all(fabric):
             seen[name] = [largest_difference(model, joined), abs(loss - equal)]
     seen["a round"] = round_against_its_definition(fabric, workload)
     seen["units"] = {method: units(fabric, workload, method) for method in ("ist", "streaming_ist")}
+    seen["speeds"] = speeds_with_a_slow_node(fabric, workload)
     return seen
+
+
+def speeds_with_a_slow_node(fabric, workload):
+    """The measured speeds where node 1 makes its batches slowly."""
+    make = workload.train_batch
+    if fabric.rank == 1:
+        workload.train_batch = lambda *given: time.sleep(0.1) or make(*given)
+    found = relative_speeds(_step_seconds(cell("local_sgd", SGD, None), workload, fabric))
+    workload.train_batch = make
+    return found
 
 
 def round_against_its_definition(fabric, workload):
@@ -124,6 +138,12 @@ def test_the_recorded_loss_is_the_mean_over_samples(seen):
 
 def test_a_round_ends_in_the_mean_by_samples(seen):
     assert seen["a round"] < EXACT
+
+
+def test_a_slow_node_is_measured_as_slow(seen):
+    others = [seen["speeds"][rank] for rank in (0, 2, 3)]
+    assert max(others) == 1
+    assert seen["speeds"][1] < min(others) / 2
 
 
 def test_units_are_dealt_by_speed_and_minibatches_stay_equal(seen):

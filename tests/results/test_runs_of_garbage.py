@@ -15,7 +15,7 @@ from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.report.output.formats import report_json
 from istbench.report.report import build_report
-from istbench.results.events import Fault, Note, Resume, Start, Stop
+from istbench.results.events import Fault, Note, Resume, Speeds, Start, Stop
 from istbench.results.header import Git, Header, NodeSeconds
 from istbench.results.load import load_run, load_runs
 from istbench.results.store import RunDirectory
@@ -23,6 +23,7 @@ from istbench.results.store import RunDirectory
 RAMP = [evaluation(0, 0.0, 0.1), evaluation(10, 5.0, 0.75), evaluation(20, 9.0, None)]
 EVENTS = [
     Start(time="then"), *RAMP, Resume(step=10, time="now"), evaluation(20, 9.0, 0.8), Note(message="slices"),
+    Speeds(speeds=(0.5, 1.0), step_s=(0.2, 0.1)),
     Fault(message="why"), Stop(status="done", step=20),
 ]  # fmt: skip
 
@@ -190,7 +191,7 @@ def test_a_file_of_a_size_that_no_run_writes_is_not_read(whole, name):
 def test_more_events_than_a_run_has_are_not_decoded(whole, monkeypatch):
     _, run, _, _ = whole
     monkeypatch.setattr("istbench.results.store.MOST_EVENTS", 5)
-    with pytest.raises(UserError, match=r"events\.jsonl has 13 lines, more than the 5 of a run; delete"):
+    with pytest.raises(UserError, match=r"events\.jsonl has 14 lines, more than the 5 of a run; delete"):
         run.events()
 
 
