@@ -139,6 +139,11 @@ class Contender:
         results = [run.header.result for run in self.runs]
         return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
 
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Relative speeds by which unequal nodes shared the work of its runs, by rank; empty if they are equal."""
+        return self.runs[0].shares
+
     def result(self, name: str) -> list[float]:
         """Field `name` of the result of each run that has it."""
         results = [run.header.result for run in self.runs]

@@ -105,7 +105,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             train the whole model, or for a workload without such options.
         data: the kind of data. typed_data: the value of --data; empty without it.
         threads: intra-op threads of each node, in the last part of the run.
-        budget: how long it may train, in words.
+        budget: how long it may train, in words. takes_shares: whether its method trains on unequal nodes
+            (`--shares`).
         versions: of istbench, torch and Python.
     """
 
@@ -136,6 +137,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     versions: Versions
     host: HostRecord
     git: Git | None
+    takes_shares: bool = False
     error: Message | None = None
     result: Result | None = None
     started_at: Short | None = None

@@ -1,7 +1,7 @@
 """Read a results directory: its runs with their curves, and a line for each unreadable run."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from istbench.base.errors import UserError, is_divergence
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
-from istbench.results.events import Event, Stall, counted
+from istbench.results.events import Event, Stall, counted, speeds_of
 from istbench.results.header import Header
 from istbench.results.run_parts import Restart, changes, restarts
 from istbench.results.store import RunDirectory
@@ -25,6 +25,7 @@ class Run:
         changes: a line for its restarts, and for each change of machine, versions or source tree between its parts
             (`results.run_parts`).
         restarts: after losses, by itself.
+        shares: relative speeds by which unequal nodes shared the work, by rank: given or measured; empty if equal.
         stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
@@ -36,6 +37,7 @@ class Run:
     directory: RunDirectory
     changes: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
+    shares: tuple[float, ...] = ()
     stalls: tuple[Stall, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
@@ -106,8 +108,15 @@ def load_run(directory: RunDirectory) -> Run:
         directory=directory,
         changes=tuple(changes(events)),
         restarts=tuple(restarts(events)),
+        shares=_shares(header, events),
         stalls=stalls_of(events),
     )
+
+
+def _shares(header: Header, events: Sequence[Event]) -> tuple[float, ...]:
+    shares = header.config.shares
+    found = () if shares is None else shares.speeds or speeds_of(events)
+    return found if len(found) == header.nodes else ()
 
 
 def _require_end(header: Header, curve: Curve, directory: RunDirectory) -> None:

@@ -1,5 +1,6 @@
-"""Find the slow node of a run from the seconds that each node computed and waited."""
+"""Find the slow node of a run from the seconds that each node computed and waited, and the gain of shares."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,25 +17,46 @@ class Straggler:
 
     Attributes:
         waited_s: seconds that the others waited for the slowest: its computing time minus their median.
+        waited: the same as a share of the train seconds.
+        speed: of the slowest, relative to the median of the others.
+        speeds: of each node, by rank, relative to the fastest.
+        saved: share of the train seconds that shares of the work by `speeds` would save.
     """
 
     slowest: NodeSeconds
     fastest: NodeSeconds
     waited_s: float
+    waited: float
+    speed: float
+    speeds: tuple[float, ...]
+    saved: float
 
 
-def straggler(nodes: Sequence[NodeSeconds]) -> Straggler | None:
-    """The slow node of `nodes`; None if no node computes over a tenth longer than the median node."""
+def straggler(nodes: Sequence[NodeSeconds], shares: Sequence[float] = ()) -> Straggler | None:
+    """The slow node of `nodes`; None if no node computes over a tenth longer than the median node.
+
+    shares: of the work of each node, by rank; by default they are equal.
+    """
     if len(nodes) < 2:
         return None
     slowest = max(nodes, key=lambda node: node.computing_s)
     typical = median([node.computing_s for node in nodes])
     if slowest.computing_s <= (1 + SLOWER_BY) * typical:
         return None
+    work = list(shares) or [1.0] * len(nodes)
+    rates = [own / max(node.computing_s, 1e-9) for own, node in zip(work, nodes, strict=True)]
+    place = nodes.index(slowest)
+    waited_s = slowest.computing_s - median([node.computing_s for node in nodes if node is not slowest])
+    train_s = slowest.computing_s + slowest.waiting_s
+    balanced_s = math.fsum(work) / math.fsum(rates)
     return Straggler(
         slowest=slowest,
         fastest=min(nodes, key=lambda node: node.computing_s),
-        waited_s=slowest.computing_s - median([node.computing_s for node in nodes if node is not slowest]),
+        waited_s=waited_s,
+        waited=waited_s / train_s,
+        speed=rates[place] / median(rates[:place] + rates[place + 1 :]),
+        speeds=tuple(rate / max(rates) for rate in rates),
+        saved=(slowest.computing_s - balanced_s) / train_s,
     )
 
 

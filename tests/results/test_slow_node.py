@@ -17,6 +17,18 @@ def test_the_node_that_computes_longest_is_named_with_what_the_others_wait_for_i
     found = straggler(nodes(20.0, 38.0, 22.0, 18.0))
     assert (found.slowest.host, found.fastest.host) == ("host1", "host3")
     assert found.waited_s == pytest.approx(18.0)
+    assert found.waited == pytest.approx(18.0 / 40)
+    assert found.speed == pytest.approx((1 / 38) / (1 / 20))
+    assert found.speeds == pytest.approx((0.9, 18 / 38, 18 / 22, 1.0))
+    balanced = 4 / sum(1 / seconds for seconds in (20.0, 38.0, 22.0, 18.0))
+    assert found.saved == pytest.approx((38 - balanced) / 40)
+
+
+def test_the_speed_of_a_node_is_that_of_its_share_of_the_work():
+    found = straggler(nodes(10.0, 10.0, 20.0), (1, 1, 2))
+    assert found.speeds == pytest.approx((1, 1, 1))
+    assert found.speed == pytest.approx(1)
+    assert found.saved == pytest.approx((20 - 40 / 3) / 40)
 
 
 @pytest.mark.parametrize("computing", [(), (20.0,), (20.0, 20.0), (20.0, 21.9, 20.0), (0.0, 0.0)])

@@ -61,6 +61,7 @@ def header_of(
         versions=versions(),
         host=_host(request.lab),
         git=_git_state(),
+        takes_shares=bool(method.unequal) and not workload.in_turn,
     )
 
 

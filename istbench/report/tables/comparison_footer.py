@@ -18,6 +18,7 @@ from istbench.report.phrases import (
     replay_lines,
 )
 from istbench.report.tables.group_columns import target_lines
+from istbench.report.tables.slow_nodes import slow_node_lines
 from istbench.report.tables.stalls import group_stall_lines, run_name
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
@@ -75,6 +76,7 @@ def _own_lines(group: Group, baseline: str) -> Iterable[str]:
     yield from _versions_line(group)
     yield from _changes_line(group)
     yield from group_stall_lines(group)
+    yield from slow_node_lines(group)
     yield from _unfinished_lines(group)
 
 

@@ -56,7 +56,7 @@ def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[Contender], Entr
 
 
 def _slowest(row: Contender) -> Entry:
-    found = straggler(row.node_seconds)
+    found = straggler(row.node_seconds, row.shares)
     if found is None:
         return NOTHING
     node = found.slowest
@@ -67,7 +67,7 @@ def _slowest(row: Contender) -> Entry:
 
 
 def _waited(row: Contender) -> Entry:
-    found = straggler(row.node_seconds)
+    found = straggler(row.node_seconds, row.shares)
     return NOTHING if found is None else rounded(found.waited_s)
 
 

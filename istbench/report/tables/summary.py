@@ -12,6 +12,7 @@ from istbench.report.phrases import (
     replay_lines,
 )
 from istbench.report.tables.numbers import metric_value, number
+from istbench.report.tables.slow_nodes import slow_node_words
 from istbench.report.tables.stalls import stall_lines
 from istbench.report.tables.table import Scalar, Table, items_table
 from istbench.results.load import Run
@@ -109,7 +110,7 @@ def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:
 def _slow_node_line(run: Run) -> list[str]:
     header = run.header
     nodes = header.result.node_seconds if header.result else ()
-    found = straggler(nodes)
+    found = straggler(nodes, run.shares)
     if found is None:
         return []
     slowest, fastest = found.slowest, found.fastest
@@ -118,6 +119,8 @@ def _slow_node_line(run: Run) -> list[str]:
         f"rank {fastest.rank} ({fastest.host}), {number(fastest.computing_s)} s. The others waited about "
         f"{number(found.waited_s)} s for the slowest."
     )
+    if words := slow_node_words(header, nodes, run.shares):
+        line += f" Rank {slowest.rank} {words}."
     shared = len({node.host for node in nodes}) < len(nodes) and header.config.device == "cpu"
     if shared and header.config.lab is None:
         line += " Nodes of one machine share its cores: waiting for a core counts as computing."

@@ -75,7 +75,8 @@ def test_the_summary_names_the_slowest_and_the_fastest_node(results):
     assert items["waiting seconds per node"] == "1.00 to 11.0"
     assert (
         "Slowest node: rank 1 (beta) computed 19.0 s. Fastest: rank 0 (alpha), 9.00 s. The others waited about "
-        "10.0 s for the slowest."
+        "10.0 s for the slowest. Rank 1 computes at 0.47 of the others' speed; the other waits for it in 50% of "
+        "the train seconds."
     ) in table.footer
     even = load_run(write_run(results, header("ist"), ramp(20.0), computing=(9.0, 9.5), hosts=HOSTS))
     assert "Slowest" not in footer(run_summary(even))
