@@ -26,6 +26,7 @@ _COMMANDS = {
     "engine": "Write the file with which SkyPilot, Kubeflow or Slurm runs a command.",
     "estimate": "Estimate the seconds of a step by each method from numbers alone.",
     "export": "Write finished runs for TensorBoard, MLflow, MLPerf's or Chakra's tools.",
+    "faults": "Measure what faults cost each method of a suite, beside the simulation.",
     "lab": "Run a command on a shaped network inside this machine, or check replays against one.",
     "list": "List methods, workloads, sinks or clusters.",
     "map": "Show which method is first at each bandwidth and on each number of nodes.",
@@ -44,7 +45,7 @@ _COMMANDS = {
 _COMPLETE = "_ISTBENCH_COMPLETE"
 """The shell's variable: `eval "$(_ISTBENCH_COMPLETE=bash_source istbench)"`."""
 # Their lists have commas. Of a list with spaces, the second part would be RESULTS or SUITE.
-_WITH_LISTS = ("compare", "map", "replay", "validate")
+_WITH_LISTS = ("compare", "faults", "map", "replay", "validate")
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_FAIL_IF = 1, 2, 3, 4
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from istbench.base.errors import UserError
-from istbench.cli import compare_command, run_command, validate_command
+from istbench.cli import compare_command, faults_command, run_command, validate_command
 from istbench.cli.options import BANDWIDTH, link_options, typed_options
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.backends.here import Here
@@ -75,4 +75,5 @@ def _say(place: ShapedNetwork) -> None:
 
 command.add_command(run_command.command)
 command.add_command(compare_command.command)
+command.add_command(faults_command.command)
 command.add_command(validate_command.command)

@@ -46,14 +46,14 @@ class RunDirectory:
     Attributes:
         run_json: the header: configuration, status, result. events_jsonl: a line of JSON for each event, appended.
         trace: recorded compute spans and transfers. checkpoint: the checkpoints of an unfinished run.
-        logs: output of the workers.
+        logs: output of the workers. faults: those that `istbench faults` made.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run_json, self.events_jsonl = path / "run.json", path / "events.jsonl"
         self.trace, self.checkpoint, self.logs = path / "trace.npz", path / "checkpoint", path / "logs"
-        self._reserve = path / "reserve.tmp"
+        self.faults, self._reserve = path / "faults.json", path / "reserve.tmp"
         self._counted = (0, 0)  # the size of the events, and their lines
 
     @classmethod
@@ -91,7 +91,7 @@ class RunDirectory:
             UserError: the directory is a link, or has one in the place of a file or a folder of istbench, or below
                 `logs`, or its events are a hard link.
         """
-        own = [self.run_json, self.events_jsonl, self.trace, self.checkpoint, self.logs, self._reserve]
+        own = [self.run_json, self.events_jsonl, self.trace, self.checkpoint, self.logs, self.faults, self._reserve]
         with suppress(OSError):
             for step in os.scandir(self.checkpoint):
                 own.append(Path(step))

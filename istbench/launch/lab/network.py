@@ -147,6 +147,11 @@ class ShapedNetwork:
         return self.latency_s > 0 and not self._by_netem
 
     @property
+    def _sending(self) -> str:
+        """The device by which a host sends."""
+        return late_frames.DEVICE if self._by_process else "eth0"
+
+    @property
     def address(self) -> str:
         """Address of the hub, where the launcher listens."""
         return f"{_SUBNET}.{_HUB_NUMBER}"
@@ -195,6 +200,20 @@ class ShapedNetwork:
                     control_groups.limit(_name(rank), 1 / self.lab.dilation)
             with self._holding_frames():
                 yield
+
+    def cut(self, host: int, cut: bool = True) -> None:
+        """Take the link of `host` down, or up again. Call it while the network is built.
+
+        Raises:
+            UserError: if there is no such link any more.
+        """
+        namespaces.run(["ip", "-n", _HUB, "link", "set", f"port{host}", "down" if cut else "up"])
+
+    def limit(self, host: int, share: float) -> None:
+        """Give the link of `host` this share of its bandwidth, each way; raises as `cut` does."""
+        bucket, change = self._bucket(self.bandwidth * share), ["qdisc", "change", "dev"]
+        namespaces.run(["tc", "-n", _name(host), *change, self._sending, "root", "handle", "1:", *bucket])
+        namespaces.run(["tc", "-n", _HUB, *change, f"port{host}", "root", *bucket])
 
     def _holding_frames(self) -> AbstractContextManager[None]:
         if not self._by_process:
@@ -267,8 +286,7 @@ class ShapedNetwork:
     def _shape(self) -> None:
         bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
         for host in range(self.hosts):
-            out = late_frames.DEVICE if self._by_process else "eth0"
-            namespaces.run(["tc", "-n", _name(host), *add, out, "root", "handle", "1:", *bucket])
+            namespaces.run(["tc", "-n", _name(host), *add, self._sending, "root", "handle", "1:", *bucket])
             namespaces.run(["tc", "-n", _HUB, *add, f"port{host}", "root", *bucket])
             if self._by_netem:
                 delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"

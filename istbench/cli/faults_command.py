@@ -1,0 +1,155 @@
+"""`istbench faults`: a suite without faults and under one schedule of faults."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from istbench.base.errors import UserError
+from istbench.base.options.run import OF_MACHINE, RunRequest
+from istbench.base.options.suite import read_suite
+from istbench.cli import EXIT_FAILED, say
+from istbench.cli.options import (
+    PATH,
+    SectionedCommand,
+    explain_option,
+    plugin_option,
+    results_option,
+    run_options,
+    split_list,
+    typed_options,
+)
+from istbench.launch.backends.backend import Backend
+from istbench.launch.backends.here import Here
+from istbench.node.registry import check_name
+
+_TYPES = "kill,host,stop,down,slow,damage"
+
+
+@click.command("faults", cls=SectionedCommand)
+@click.argument("suite", type=PATH, metavar="SUITE.toml")
+@click.option(
+    "--schedule",
+    default="poisson:1,2,4",
+    show_default=True,
+    metavar="poisson:RATE,...|LIST|FILE",
+    help="Faults in the run time of the longest cell without faults, on average; or a list such as "
+    "kill@12s,stop:5s@20s, in train seconds, or a file with one.",
+)
+@click.option(
+    "--types",
+    default=_TYPES,
+    show_default=True,
+    metavar="TYPE[:TIME],...",
+    help="Faults of poisson, each as likely: kill a worker, kill a host, stop a worker, a link down or at a "
+    "tenth, the newest checkpoint damaged and a worker killed.",
+)
+@click.option(
+    "--schedule-seed",
+    type=click.IntRange(0, 2**32),
+    default=0,
+    show_default=True,
+    help="Seed of moments, kinds and victims.",
+)
+@run_options(*OF_MACHINE)
+@results_option("results/faults")
+@plugin_option
+@explain_option
+@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+def command(
+    suite: Path,
+    schedule: str,
+    types: str,
+    schedule_seed: int,
+    out: Path,
+    plugins: tuple[str, ...],
+    explain: bool,
+    again: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Measure the cost of faults: time to the target with faults over time without, by method.
+
+    \b
+    istbench faults configs/faults.toml --schedule kill@3s,stop:2s@5s
+    istbench lab --nodes 3 --bandwidth 100mbit -- faults configs/faults.toml --schedule poisson:1,2,4
+
+    Each cell of SUITE.toml runs without faults first, then once under each schedule. It restarts from its last
+    checkpoint after a loss. All methods get the same schedule. The same command goes on with the cells that are
+    left.
+
+    Without a lab, only processes and checkpoints fail. In a lab, links fail too.
+    """
+    context = click.get_current_context()
+    backend = _backend(context.find_object(Backend))  # type: ignore[type-abstract]
+    from istbench.studies.faults.schedule import parse_schedule, parse_types, types_here
+
+    asked = parse_types(split_list(types, "--types", f"such as {_TYPES}"), "--types")
+    here = types_here(asked, in_lab=backend.lab is not None, several=_several(backend))
+    typed = typed_options(context)
+    random = here if "types" not in typed else asked
+    if not random:
+        raise UserError("--types has no fault that is possible here; name kill, stop or damage")
+    points = parse_schedule(schedule, random, schedule_seed, "--schedule")
+    for point in points:
+        _check_types({own.kind for own in (*point.types, *(own for own, _ in point.listed))}, backend)
+    changed = {name: given[name] for name in OF_MACHINE if name in typed}
+    requests = [
+        msgspec.structs.replace(request, **changed)
+        for part in read_suite(suite)
+        for request in part.requests(plugins)
+    ]
+    for request in requests:
+        check_name("methods", request.method, request.plugins)
+        check_name("workloads", request.workload, request.plugins)
+    backend.begin([backend.fit(request) for request in requests], out)
+    if backend.lab is None:
+        say("without a lab only processes and checkpoints fail; `istbench lab ... -- faults` also has links (root)")
+    return _measure(backend, requests, points, out, explain, again=again, as_json=as_json)
+
+
+def _measure(
+    backend: Here, requests: list[RunRequest], points: Any, out: Path, explain: bool, *, again: bool, as_json: bool
+) -> int:
+    from istbench.cli.progress import Display
+    from istbench.report.output.terminal import print_tables
+    from istbench.studies.faults.study import FaultStudy
+    from istbench.studies.faults.table import faults_answer, faults_record, faults_table
+
+    with Display() as display:
+        found = FaultStudy(backend, out, display, again=again).run(requests, points)
+    for problem in found.problems:
+        say(problem)
+    if as_json:
+        click.echo(json.dumps(faults_record(found), allow_nan=False))
+    else:
+        print_tables([faults_table(found)], sys.stdout, answers=[faults_answer(found)], explain=explain)
+    return EXIT_FAILED if found.problems else 0
+
+
+def _backend(lab: Backend | None) -> Here:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError("faults starts and kills its own workers; run it without torchrun")
+    return lab if isinstance(lab, Here) else Here()
+
+
+def _several(backend: Here) -> bool:
+    return backend.lab is not None and backend.lab.host_nodes > 1
+
+
+def _check_types(kinds: set[str], backend: Here) -> None:
+    """Refuse faults that this machine cannot make."""
+    links = sorted(kinds & {"down", "slow"})
+    if links and backend.lab is None:
+        raise UserError(
+            f"{links[0]} needs a shaped link: run `istbench lab --nodes N -- faults ...` as root, or leave it out"
+        )
+    if "host" in kinds and not _several(backend):
+        raise UserError("host needs a lab with --host-nodes of 2 or more; use kill for a host of one node")
+    if "full" in kinds:
+        raise UserError("full is not possible here")

@@ -1,0 +1,1 @@
+"""Faults on purpose: what they cost each method, beside the fault-free run and the simulation."""

@@ -1,0 +1,203 @@
+"""Faults for a run on this machine, from a thread beside its launcher."""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from istbench.base.errors import UserError
+from istbench.launch.backends.backend import Screen
+from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.processes.orphans import descendants
+from istbench.node.destinations import read_step
+from istbench.results.curves import Curve
+from istbench.results.events import Evaluation
+from istbench.results.header import Header
+from istbench.results.store import RunDirectory
+from istbench.studies.faults.record import FaultRecord, Hit
+from istbench.studies.faults.schedule import PlannedFault
+
+_POLL_S = 0.01
+_SLOW = 0.1  # of its bandwidth
+_LOG = re.compile(r"/logs/rank-([0-9]+)/")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Train seconds by local step, of the run without faults: a fault comes at the same step on any machine."""
+
+    steps: Sequence[float]
+    seconds: Sequence[float]
+
+    @classmethod
+    def of(cls, curve: Curve) -> "Pace":
+        """The pace of the run with that `curve`."""
+        return cls([float(own.step) for own in curve.evaluations], list(curve.seconds))
+
+    def at(self, step: int) -> float:
+        """Train seconds of the first `step` steps."""
+        return float(np.interp(step, self.steps, self.seconds))
+
+
+class Progress:
+    """Train seconds of all steps so far, also of those that were lost, by the `pace` of a run without faults."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace, self._step = pace, 0
+        self.seconds = 0.0
+
+    def look(self, step: int) -> float:
+        """The seconds, when `step` is the last step done; 0 before the first one of an attempt."""
+        if step:
+            before = self._step if 0 < self._step <= step else step - 1
+            self.seconds += self._pace.at(step) - self._pace.at(before)
+        self._step = step
+        return self.seconds
+
+
+class Injector:
+    """Hits the run in `run` with `faults`, in order, each at its train seconds.
+
+    Args:
+        nodes: of the run. scratch: its temporary directory. lab: None for this machine alone.
+
+    Attributes:
+        began: when the first evaluation ended, in seconds since 1970; None before. hits: the faults so far.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[PlannedFault],
+        pace: Pace,
+        nodes: int,
+        run: RunDirectory,
+        scratch: Path,
+        lab: ShapedNetwork | None,
+    ) -> None:
+        self._waiting, self._progress, self._nodes = list(faults), Progress(pace), nodes
+        self._run, self._scratch, self._lab = run, scratch, lab
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="faults", daemon=True)
+        self.began: float | None = None
+        self.hits: list[Hit] = []
+
+    def __enter__(self) -> "Injector":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self.began is not None:
+            FaultRecord(began=self.began, hits=tuple(self.hits)).write(self._run.faults)
+
+    def _watch(self) -> None:
+        while not self._over.wait(_POLL_S):
+            if self.began is None:
+                self._begin()
+                continue
+            step = read_step(self._scratch)
+            if self._waiting and self._progress.look(step) >= self._waiting[0].at_s:
+                self._hit(step)
+
+    def _begin(self) -> None:
+        with contextlib.suppress(OSError, UserError):
+            first = next((event for event in self._run.events() if isinstance(event, Evaluation)), None)
+            if first is not None:
+                self.began = self._run.events_jsonl.stat().st_mtime
+
+    def _hit(self, step: int) -> None:
+        workers = workers_in(self._scratch)
+        if len(workers) < self._nodes:
+            return
+        fault = self._waiting.pop(0)
+        rank, began = fault.victim(self._nodes), time.time()
+        with contextlib.suppress(ProcessLookupError, UserError):  # the run has just ended
+            self._act(fault, rank, workers)
+        hit = Hit(
+            kind=fault.type.kind, rank=rank, at_s=fault.at_s, seconds=fault.type.seconds, time=began, step=step
+        )
+        self.hits.append(hit)
+
+    def _act(self, fault: PlannedFault, rank: int, workers: dict[int, int]) -> None:
+        kind, lasting_s, lab = fault.type.kind, fault.type.seconds, self._lab
+        host_nodes = lab.host_nodes if lab else 1
+        host = rank // host_nodes
+        if kind == "stop":
+            os.kill(workers[rank], signal.SIGSTOP)
+            self._wait(lasting_s)
+            os.kill(workers[rank], signal.SIGCONT)
+        elif kind == "down" and lab is not None:
+            lab.cut(host)
+            self._wait(lasting_s)
+            lab.cut(host, cut=False)
+        elif kind == "slow" and lab is not None:
+            lab.limit(host, _SLOW)
+            self._wait(lasting_s)
+            lab.limit(host, 1.0)
+        else:
+            if kind == "damage":
+                damage_newest(self._run.checkpoint, fault.place)
+            lost = [rank] if kind != "host" else range(host * host_nodes, (host + 1) * host_nodes)
+            for own in lost:
+                os.kill(workers[own], signal.SIGKILL)
+
+    def _wait(self, seconds: float) -> None:
+        self._over.wait(seconds * (self._lab.lab.dilation if self._lab else 1.0))
+
+
+class FaultyScreen(Screen):
+    """A screen whose runs are hit by `faults`."""
+
+    def __init__(
+        self, screen: Screen, faults: Sequence[PlannedFault], pace: Pace, lab: ShapedNetwork | None
+    ) -> None:
+        self._screen, self._faults, self._pace, self._lab = screen, faults, pace, lab
+
+    def note(self, text: str) -> None:
+        """Print one line."""
+        self._screen.note(text)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show how much of the data `what` is ready."""
+        self._screen.preparing(what, done, total)
+
+    @contextlib.contextmanager
+    def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
+        """Show the progress of `run` inside the block, and hit it."""
+        with self._screen.training(header, run) as scratch:
+            injector = Injector(self._faults, self._pace, header.nodes, run, scratch, self._lab)
+            with injector:
+                yield scratch
+
+
+def workers_in(scratch: Path) -> dict[int, int]:
+    """The process ids of the living workers whose output goes to `scratch`, by rank."""
+    found = {}
+    for process in descendants():
+        with contextlib.suppress(OSError):
+            path = Path(f"/proc/{process}/fd/1").readlink()
+            log = _LOG.search(str(path))
+            if log is not None and path.is_relative_to(scratch):
+                found[int(log[1])] = process
+    return found
+
+
+def damage_newest(checkpoint: Path, place: float) -> None:
+    """Flip a bit of a file of the newest step in directory `checkpoint`, if any; `place` selects the file."""
+    with contextlib.suppress(OSError):
+        steps = [path.parent for path in checkpoint.glob("*/manifest.json")]
+        if steps:
+            newest = max(steps, key=lambda path: int(path.name))
+            files = sorted(path for path in newest.iterdir() if path.name.startswith("rank-"))
+            file = files[int(place * len(files))]
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)

@@ -1,0 +1,237 @@
+"""Run the cells of a suite without faults and under schedules of faults, and split their wall seconds."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from istbench.base.errors import RunFailed
+from istbench.base.options.run import RunRequest
+from istbench.cluster.faults import Faults, with_faults
+from istbench.launch.backends.backend import OncePerLine, Screen
+from istbench.launch.backends.here import Here
+from istbench.launch.cells.resolve import prepare_cells
+from istbench.results.load import Run, load_run
+from istbench.results.store import RunDirectory
+from istbench.studies.faults.injector import FaultyScreen, Pace
+from istbench.studies.faults.record import FaultRecord, Hit, read_record
+from istbench.studies.faults.schedule import Point, check_length
+from istbench.studies.faults.wall import Wall, wall_of
+
+RESTARTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRun:
+    """A run with faults.
+
+    Attributes:
+        cell: its name. seed: of the cell. hits: the faults that hit it.
+        wall: None if it did not reach its target. fault_free: that of the run without faults.
+        restarts_s: seconds from the notice of each loss, and before it, until all nodes trained on.
+        failure: the error that ended it; empty without one.
+    """
+
+    cell: str
+    seed: int
+    hits: tuple[Hit, ...]
+    wall: Wall | None
+    fault_free: Wall
+    restarts_s: tuple[float, ...] = ()
+    failure: str = ""
+
+    @property
+    def times(self) -> float:
+        """Its seconds to the target over those without faults; infinity for a miss."""
+        return float("inf") if self.wall is None else self.wall.to_target_s / self.fault_free.to_target_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRow:
+    """The runs of a method on some nodes with one schedule, a run for each seed.
+
+    Attributes:
+        point: the schedule; None without faults.
+        simulated: the same factor as `FaultyRun.times` by `cluster.faults`; None if it is unknown.
+    """
+
+    label: str
+    nodes: int
+    point: Point | None
+    runs: tuple[FaultyRun, ...]
+    simulated: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultResults:
+    """The rows of a suite. run_s: train seconds of the longest run without faults. problems: a line each."""
+
+    rows: tuple[FaultRow, ...]
+    run_s: float
+    first: Run
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultFree:
+    """A run without faults. request: of its cell."""
+
+    request: RunRequest
+    run: Run
+    wall: Wall
+
+    @property
+    def train_s(self) -> float:
+        """Its train seconds."""
+        return self.run.curve.seconds[-1]
+
+
+class FaultStudy:
+    """Runs cells in the results directory `out`; a cell that is done is not run again, unless `again`."""
+
+    def __init__(self, backend: Here, out: Path, screen: Screen, *, again: bool) -> None:
+        self._backend, self._out, self._screen = backend, out, OncePerLine(screen)
+        self._again = again
+        self._problems: list[str] = []
+
+    def run(self, requests: Sequence[RunRequest], points: Sequence[Point]) -> FaultResults:
+        """Run `requests` without faults, then with each of `points`.
+
+        Raises:
+            UserError: if a request or a schedule cannot run.
+            RunFailed: if no run without faults reached its target.
+        """
+        fitted = [self._backend.fit(request) for request in requests]
+        free = [own for request in fitted if (own := self._fault_free(request)) is not None]
+        if not free:
+            raise RunFailed(f"no run without faults reached its target: {'; '.join(self._problems)}")
+        longest_s = max(own.train_s for own in free)
+        check_length(points, longest_s)
+        found: dict[tuple[str, int, Point | None], list[FaultyRun]] = {}
+        for own in free:
+            undisturbed = FaultyRun(
+                cell=own.run.header.cell, seed=own.request.seed, hits=(), wall=own.wall, fault_free=own.wall
+            )
+            found.setdefault(_row(own, None), []).append(undisturbed)
+        total = len(free) * len(points)
+        for number, (point, own) in enumerate(((point, own) for point in points for own in free), start=1):
+            faulty = self._faulty(own, point, longest_s)
+            found.setdefault(_row(own, point), []).append(faulty)
+            ended = faulty.failure or f"{faulty.times:.2f} times the seconds without faults"
+            self._screen.note(
+                f"[{number}/{total}] {faulty.cell}, {point.text}: {len(faulty.hits)} faults hit it, {ended}"
+            )
+        order = {_row(own, None)[:2]: None for own in free}
+        rows = [self._row(key, found, free, longest_s) for label in order for key in found if key[:2] == label]
+        return FaultResults(rows=tuple(rows), run_s=longest_s, first=free[0].run, problems=tuple(self._problems))
+
+    def _row(
+        self,
+        key: tuple[str, int, Point | None],
+        found: dict[tuple[str, int, Point | None], list[FaultyRun]],
+        free: Sequence[FaultFree],
+        longest_s: float,
+    ) -> FaultRow:
+        label, nodes, point = key
+        restarts = [
+            seconds
+            for other, runs in found.items()
+            if other[:2] == key[:2]
+            for run in runs
+            for seconds in run.restarts_s
+        ]
+        simulated = None
+        if point is not None and restarts:
+            own = [one for one in free if _row(one, None) == (label, nodes, None)]
+            simulated = statistics.mean(
+                simulated_times(one, point.ending(longest_s) / longest_s, statistics.mean(restarts)) for one in own
+            )
+        return FaultRow(label=label, nodes=nodes, point=point, runs=tuple(found[key]), simulated=simulated)
+
+    def _fault_free(self, request: RunRequest) -> FaultFree | None:
+        """The run of `request` without faults; None if it failed or missed its target, with a problem."""
+        run, failure = self._run(request, self._screen)
+        if run is not None and not _reached(run):
+            failure = f"it misses its target of {request.target}; give a level that it reaches, or more steps"
+        if run is None or failure:
+            self._problems.append(f"{request.method} without faults: {failure}")
+            return None
+        return FaultFree(request=request, run=run, wall=_wall(run, began=0.0, fault_free_s=run.curve.seconds[-1]))
+
+    def _faulty(self, own: FaultFree, point: Point, longest_s: float) -> FaultyRun:
+        request = msgspec.structs.replace(own.request, faults=point.text)
+        faults = point.faults(longest_s, request.seed)
+        screen = FaultyScreen(self._screen, faults, Pace.of(own.run.curve), self._backend.lab)
+        run, failure = self._run(request, screen)
+        record = FaultRecord(began=0.0, hits=())
+        if run is not None and not failure:
+            record = read_record(run.directory.faults)
+            if not _reached(run):
+                failure = "it misses its target"
+        found = FaultyRun(
+            cell=own.run.header.cell if run is None else run.header.cell,
+            seed=request.seed,
+            hits=record.hits,
+            wall=None,
+            fault_free=own.wall,
+            failure=failure,
+        )
+        if run is None or failure:
+            self._problems.append(f"{request.method}, {point.text}: {failure}")
+            return found
+        dilation = _dilation(run)
+        restarts_s = tuple((one.noticing_s + one.starting_s + one.loading_s) / dilation for one in run.restarts)
+        wall = _wall(run, began=record.began, fault_free_s=own.train_s)
+        return dataclasses.replace(found, wall=wall, restarts_s=restarts_s)
+
+    def _run(self, request: RunRequest, screen: Screen) -> tuple[Run | None, str]:
+        """The run of `request`, and the error that ended it.
+
+        A run that was interrupted starts from the beginning: its wall clock has a hole.
+        """
+        (cell,) = prepare_cells([request], screen.preparing)
+        directory = RunDirectory.of(self._out, cell.name)
+        done = directory.exists() and directory.header().status == "done"
+        done = done and (request.faults is None or directory.faults.exists())
+        backend = dataclasses.replace(self._backend, restarts=RESTARTS)
+        (outcome,) = backend.run([request], self._out, self._again or not done, screen)
+        if outcome.failure is not None:
+            return (None if outcome.run is None else load_run(outcome.run)), str(outcome.failure)
+        return load_run(outcome.finished()), ""
+
+
+def simulated_times(own: FaultFree, per_second: float, restart_s: float) -> float:
+    """The seconds of `own` with faults over those without, on average, as `istbench replay --mtbf` simulates them.
+
+    Args:
+        per_second: faults that end all nodes. restart_s: from such a fault until all nodes train on.
+    """
+    if not per_second:
+        return 1.0
+    every = own.run.header.config.checkpoint_every_s
+    checkpoint_s = 0.0 if every == "auto" else every / _dilation(own.run)
+    faults = Faults(mtbf_s=1 / per_second, restart_s=restart_s, checkpoint_s=checkpoint_s)
+    times = with_faults(own.run.curve.seconds, own.train_s, 1, faults, seed=own.request.seed)
+    more_s = float((times.lost_s + times.restarting_s).mean())
+    return 1 + more_s / own.wall.to_target_s
+
+
+def _row(own: FaultFree, point: Point | None) -> tuple[str, int, Point | None]:
+    return own.run.header.method_label, own.request.nodes, point
+
+
+def _reached(run: Run) -> bool:
+    target = run.header.config.target
+    return target is None or run.reached(target) is not None
+
+
+def _dilation(run: Run) -> float:
+    lab = run.header.config.lab
+    return lab.dilation if lab else 1.0
+
+
+def _wall(run: Run, *, began: float, fault_free_s: float) -> Wall:
+    return wall_of(run.directory.events(), run.header.own_metric, began, fault_free_s, _dilation(run))

@@ -1,0 +1,176 @@
+"""What faults cost each method, as a table, a sentence and a JSON object."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from istbench.report.phrases import Lead, count_nodes, guide_line
+from istbench.report.tables.numbers import finite, number, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.results.metrics import level_text
+from istbench.results.stats import estimate
+from istbench.studies.faults.schedule import OF_LINKS
+from istbench.studies.faults.study import FaultResults, FaultRow, FaultyRun
+from istbench.studies.faults.wall import Wall
+
+_PARTS = {
+    "computing_s": "computing",
+    "waiting_s": "waiting",
+    "lost_s": "lost",
+    "noticing_s": "noticing",
+    "restarting_s": "restarting",
+    "checkpointing_s": "check- pointing",
+}
+
+
+def faults_table(found: FaultResults) -> Table:
+    """A row for each method, number of nodes and schedule."""
+    header = found.first.header
+    target = header.config.target
+    goal = "the end" if target is None else f"{header.metric} {level_text(target)}"
+    columns: list[ColumnOf[FaultRow]] = [
+        ColumnOf(key="method", title="method", align="left", entry=lambda row: row.label),
+        ColumnOf(key="nodes", title="nodes", entry=lambda row: row.nodes),
+        ColumnOf(key="faults", title="faults a run", entry=_rate),
+        ColumnOf(key="hits", title="hit", entry=lambda row: _mean(row, lambda own: len(own.hits))),
+        ColumnOf(key="reached", title="reached", entry=_reached),
+        ColumnOf(key="seconds", title="s", entry=lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
+        ColumnOf(key="times", title="times as long", entry=_times),
+        ColumnOf(key="simulated_times", title="simulated", entry=lambda row: rounded(row.simulated)),
+        *(_part(key, title) for key, title in _PARTS.items()),
+    ]
+    return table_of(
+        columns,
+        found.rows,
+        title=f"{header.workload_label}: wall seconds to {goal} with faults",
+        footer=tuple(_footer(found)),
+        keys=3,
+    )
+
+
+def _part(key: str, title: str) -> ColumnOf[FaultRow]:
+    return ColumnOf(key=key, title=title, entry=lambda row: _wall_mean(row, lambda wall: getattr(wall, key)))
+
+
+def faults_answer(found: FaultResults) -> str:
+    """The method that loses least and the one that loses most at the highest rate, in a sentence."""
+    last = found.rows[-1].point
+    rows = [
+        row for row in found.rows if row.point == last and row.point is not None and math.isfinite(_factor(row))
+    ]
+    if not rows:
+        return "No run with faults reached its target."
+    least, most = min(rows, key=_factor), max(rows, key=_factor)
+    where = f"with {_rate_words(least)}"
+    if least is most:
+        return f"{_place(least)} takes {number(_factor(least))} times its seconds without faults {where}, measured."
+    return (
+        f"{_place(least)} loses least {where}: it takes {number(_factor(least))} times its seconds without faults, "
+        f"{_place(most)} {number(_factor(most))} times, measured."
+    )
+
+
+def faults_record(found: FaultResults) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    return {
+        "run_s": found.run_s,
+        "rows": [
+            {
+                "method": row.label,
+                "nodes": row.nodes,
+                "faults": 0.0 if row.point is None else row.point.rate,
+                "schedule": None if row.point is None else row.point.text,
+                "reached": sum(own.wall is not None for own in row.runs),
+                "times": finite(_factor(row)),
+                "simulated_times": row.simulated,
+                "runs": [_run_record(own) for own in row.runs],
+            }
+            for row in found.rows
+        ],
+        "problems": list(found.problems),
+    }
+
+
+def _run_record(own: FaultyRun) -> dict[str, Any]:
+    wall = None if own.wall is None else {**dataclasses.asdict(own.wall), "seconds": own.wall.seconds}
+    return {
+        "cell": own.cell,
+        "seed": own.seed,
+        "times": finite(own.times),
+        "wall": wall,
+        "restarts_s": list(own.restarts_s),
+        "hits": msgspec.to_builtins(own.hits),
+        "failure": own.failure or None,
+    }
+
+
+def _rate(row: FaultRow) -> Entry:
+    if row.point is None:
+        return Entry(text="0", value=0)
+    rate = row.point.rate
+    return Entry(text="list" if rate is None else f"{rate:g}", value=rate)
+
+
+def _rate_words(row: FaultRow) -> str:
+    rate = row.point.rate if row.point else None
+    return "the faults of the list" if rate is None else f"{rate:g} fault{'' if rate == 1 else 's'} a run"
+
+
+def _place(row: FaultRow) -> str:
+    return f"{row.label} on {count_nodes(row.nodes)}"
+
+
+def _reached(row: FaultRow) -> Entry:
+    reached = sum(own.wall is not None for own in row.runs)
+    return Entry(text=f"{reached} of {len(row.runs)}", value=reached)
+
+
+def _factor(row: FaultRow) -> float:
+    return estimate([own.times for own in row.runs]).median
+
+
+def _times(row: FaultRow) -> Entry:
+    found = estimate([own.times for own in row.runs])
+    ends = f" [{number(found.low)}–{number(found.high)}]" if found.seeds > 1 else ""
+    return Entry(text=number(found.median) + ends, value=finite(found.median))
+
+
+def _wall_mean(row: FaultRow, of: Callable[[Wall], float]) -> Entry:
+    """The mean of a figure over the runs that reached the target."""
+    values = [of(own.wall) for own in row.runs if own.wall is not None]
+    return rounded(statistics.mean(values)) if values else NOTHING
+
+
+def _mean(row: FaultRow, of: Callable[[FaultyRun], float]) -> Entry:
+    return rounded(statistics.mean(map(of, row.runs)))
+
+
+def _footer(found: FaultResults) -> list[str]:
+    header, points = found.first.header, [row.point for row in found.rows if row.point is not None]
+    lab = header.config.lab
+    where = f"in a lab, {lab.summary}" if lab else "without a lab"
+    kinds = {own for point in points for own in (*point.types, *(own for own, _ in point.listed))}
+    slowed = (
+        f" Clocks are divided by {lab.dilation:g}, by which the lab is slower." if lab and lab.dilation > 1 else ""
+    )
+    lines = [
+        Lead(
+            f"Measured on {header.host.name}, {where}.{slowed} One schedule for all methods, in train seconds; its "
+            f"run has {found.run_s:.3g} s, as the longest one without faults. Kinds: "
+            f"{', '.join(sorted(map(str, kinds)))}."
+        ),
+        "Times as long: median over seeds, of wall seconds to the target without evaluations. The parts are means "
+        "of the runs that reached it, and add up to the seconds. Waiting: train seconds beyond those without "
+        "faults.",
+        "Simulated: as by `istbench replay --mtbf`, with the measured seconds of a restart, for the faults after "
+        "which all nodes start again. Others only delay nodes, and are not simulated.",
+        guide_line("measured-faults"),
+    ]
+    if not lab and points:
+        links = ", ".join(OF_LINKS)
+        lines.append(f"Without a lab, no link fails: {links} need `istbench lab ... -- faults` (root).")
+    return lines

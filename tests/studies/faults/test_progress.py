@@ -1,0 +1,32 @@
+"""The train seconds at which faults hit: of all steps, also of those that were lost."""
+
+import pytest
+
+from istbench.studies.faults.injector import Pace, Progress, damage_newest
+
+PACE = Pace([0.0, 10.0, 20.0], [0.0, 5.0, 15.0])
+
+
+def test_progress_follows_the_pace_of_the_run_without_faults():
+    progress = Progress(PACE)
+    assert [progress.look(step) for step in (0, 1, 10, 15, 15)] == pytest.approx([0, 0.5, 5.0, 10.0, 10.0])
+
+
+def test_steps_that_are_done_again_count_again():
+    progress = Progress(PACE)
+    progress.look(1)
+    progress.look(16)
+    assert progress.look(0) == pytest.approx(11.0), "nothing trains during a restart"
+    assert progress.look(11) == pytest.approx(12.0), "the first step after the checkpoint of step 10"
+    assert progress.look(16) == pytest.approx(17.0)
+
+
+def test_damage_flips_a_bit_of_the_newest_checkpoint(tmp_path):
+    for step in ("90", "100"):
+        (tmp_path / step).mkdir()
+        for name in ("manifest.json", "rank-0.json", "rank-1.json"):
+            (tmp_path / step / name).write_bytes(b"content")
+    damage_newest(tmp_path, 0.9)
+    changed = [path for path in tmp_path.glob("*/*") if path.read_bytes() != b"content"]
+    assert changed == [tmp_path / "100" / "rank-1.json"]
+    damage_newest(tmp_path / "nowhere", 0.5)

@@ -1,0 +1,86 @@
+"""The wall seconds of runs with faults, from recorded events."""
+
+import pytest
+
+from istbench.results.events import Evaluation, Loss, Ready, Resume, Start
+from istbench.results.metrics import Metric
+from istbench.studies.faults.wall import wall_of
+
+ACCURACY = Metric("accuracy", lower_is_better=False, unit="")
+BEGAN = 1_000_000.0
+
+
+def evaluation(step, train_s, wall_s):
+    return Evaluation(
+        step=step, samples=step, train_s=train_s, wall_s=wall_s, assemble_s=0.25 if step else 0.0,
+        evaluate_s=0.25 if step else 0.1, bytes_sent_per_node=0, bytes_received_per_node=0, train_loss=None,
+        metrics={"accuracy": 0.5},
+    )  # fmt: skip
+
+
+def loss(step, noticed, noticing_s):
+    lost = Loss(cause="killed", noticed=BEGAN + noticed, noticing_s=noticing_s, redone_steps=1, redone_s=1.0)
+    return Resume(step=step, loss=lost)
+
+
+def ready(step, starting_s, loading_s=0.5):
+    return Ready(step=step, starting_s=starting_s, loading_s=loading_s)
+
+
+FAULT_FREE = [Start(), evaluation(0, 0, 0.1), evaluation(10, 4.0, 4.9), evaluation(20, 8.0, 9.8)]
+
+
+def test_the_parts_of_a_run_without_faults_add_up_to_its_wall():
+    wall = wall_of(FAULT_FREE, ACCURACY, BEGAN, 8.0, 1.0)
+    assert wall.seconds == pytest.approx(9.7)
+    assert (wall.computing_s, wall.waiting_s, wall.lost_s, wall.noticing_s, wall.restarting_s) == (8.0, 0, 0, 0, 0)
+    assert wall.evaluating_s == pytest.approx(1.0)
+    assert wall.checkpointing_s == pytest.approx(0.7)
+    assert wall.to_target_s == pytest.approx(8.7)
+
+
+def test_a_loss_adds_lost_steps_noticing_and_restarting():
+    # Alive until 7 s, noticed at 8 s, ready at 11.5 s. The checkpoint of step 10 is from 4.8 s of the clock.
+    events = [*FAULT_FREE[:3], loss(10, 8.0, 1.0), ready(10, 3.0), evaluation(20, 9.0, 10.8)]
+    wall = wall_of(events, ACCURACY, BEGAN, 8.0, 1.0)
+    assert (wall.noticing_s, wall.restarting_s) == pytest.approx((1.0, 3.5))
+    assert wall.lost_s == pytest.approx(7.0 - 4.8)
+    assert wall.waiting_s == pytest.approx(1.0), "the train seconds beyond those without faults"
+    assert wall.seconds == pytest.approx(11.5 + (10.8 - 4.9)), "the time from the first evaluation to the last"
+
+
+def test_a_damaged_checkpoint_loses_steps_that_had_counted():
+    again = Resume(step=10, damage="checkpoint broken")
+    events = [
+        *FAULT_FREE, loss(20, 11.0, 1.0), ready(10, 2.0), again,
+        evaluation(20, 8.0, 9.8), evaluation(30, 12.0, 14.0),
+    ]  # fmt: skip
+    wall = wall_of(events, ACCURACY, BEGAN, 12.0, 1.0)
+    assert wall.lost_s == pytest.approx(10.0 - 4.8)
+    assert wall.seconds == pytest.approx(13.5 + (14.0 - 4.9))
+
+
+def test_a_loss_before_the_nodes_are_ready_counts_as_restarting():
+    events = [
+        *FAULT_FREE[:3], loss(10, 8.0, 1.0), loss(10, 12.0, 0.5), ready(10, 3.0), evaluation(20, 8.0, 9.8),
+    ]  # fmt: skip
+    wall = wall_of(events, ACCURACY, BEGAN, 8.0, 1.0)
+    assert wall.restarting_s == pytest.approx(3.5 + 3.5)
+    assert wall.noticing_s == pytest.approx(1.5)
+    assert wall.lost_s == pytest.approx(2.2)
+    assert wall.seconds == pytest.approx(15.5 + (9.8 - 4.9))
+
+
+def test_a_loss_without_a_checkpoint_loses_all_steps():
+    events = [*FAULT_FREE[:3], loss(-1, 8.0, 1.0), ready(0, 3.0), *FAULT_FREE[1:]]
+    wall = wall_of(events, ACCURACY, BEGAN, 8.0, 1.0)
+    assert wall.lost_s == pytest.approx(7.0)
+
+
+def test_all_seconds_are_those_of_the_machines_for_which_a_lab_stands():
+    # A lab that is two times slower: train seconds are divided by that already.
+    slow = [Start(), evaluation(0, 0, 0.1), evaluation(10, 2.0, 4.9), evaluation(20, 4.0, 9.8)]
+    whole, halved = wall_of(FAULT_FREE, ACCURACY, BEGAN, 8.0, 1.0), wall_of(slow, ACCURACY, BEGAN, 4.0, 2.0)
+    assert halved.seconds == pytest.approx(whole.seconds / 2)
+    assert halved.computing_s == pytest.approx(4.0)
+    assert halved.checkpointing_s == pytest.approx(whole.checkpointing_s / 2)
