@@ -1,7 +1,6 @@
 """The first import of the fork server: it ends with its launcher alone, then imports the libraries of every worker.
 
-torch imports its compiler at the first optimizer or DistributedDataParallel. Without this file, every worker would
-import it again.
+Without this file, every worker would import them again.
 """
 
 import signal
@@ -18,9 +17,9 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 import os  # noqa: E402
 
 import safetensors.torch  # noqa: E402, F401
-import torch._dynamo  # noqa: E402
 import torch.nn.parallel  # noqa: E402, F401
 
+import istbench.node.worker  # noqa: E402, F401
 from istbench.base.plugin_code import SAFE_PATH, SAFE_PATH_OF_OURS  # noqa: E402
 
 if os.environ.get(SAFE_PATH) == SAFE_PATH_OF_OURS:  # programs that a plug-in starts do not inherit it

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -61,8 +61,9 @@ _STANDS_S = 2.0
 _REACHES_S = 5.0
 _SERVES_S = 30.0
 
-# Modules that the fork server imports before it forks a worker, in this order.
+# Modules that the fork server imports before it forks a worker, in this order. Those of the cells follow.
 PRELOADED = ["istbench.launch.processes.fork_server"]
+_COMPILER, _ON_DEMAND = "torch._dynamo", "istbench.launch.processes.compiler_on_demand"
 _started = threading.Event()
 
 
@@ -76,7 +77,7 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     from multiprocessing import forkserver, resource_tracker
 
     if not _started.is_set():
-        multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(requests)])
+        multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(tuple(requests))])
         _use_short_sockets()
     _started.set()
     # Only the launcher ends workers. So both helper processes begin with the signals to a whole process group
@@ -106,11 +107,11 @@ def _use_short_sockets() -> None:
         atexit.register(undo.close)
 
 
-def _modules_of(requests: Iterable[RunRequest]) -> list[str]:
-    """The modules of istbench's own methods and workloads in `requests`."""
-    names = {(request.method, request.workload) for request in requests}
-    methods = own_modules("methods", {method for method, _ in names})
-    return methods + own_modules("workloads", {workload for _, workload in names})
+def _modules_of(requests: Sequence[RunRequest]) -> list[str]:
+    """The modules of istbench's own methods and workloads in `requests`, then torch's compiler or its stand-in."""
+    methods = own_modules("methods", {request.method for request in requests})
+    workloads = own_modules("workloads", {request.workload for request in requests})
+    return [*methods, *workloads, _COMPILER if any(request.compile for request in requests) else _ON_DEMAND]
 
 
 @dataclass(frozen=True, kw_only=True)

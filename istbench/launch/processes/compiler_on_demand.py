@@ -1,0 +1,63 @@
+"""Spare workers the import of torch's compiler, a second of CPU, until something compiles or configures it.
+
+torch's optimizers and its DistributedDataParallel import `torch._dynamo`, and call functions of it that do nothing
+where nothing is compiled. The fork server imports this file after the methods.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_NAME = "torch._dynamo"
+
+
+class _OnDemand(ModuleType):
+    """Stands for a module of the compiler. Any other of its names imports the module itself in its place."""
+
+    def __init__(self, name: str, **known: Any) -> None:
+        super().__init__(name)
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # tools ask all modules for those
+            raise AttributeError(name)
+        if not is_imported():
+            del sys.modules[_NAME]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def is_imported() -> bool:
+    """Whether this process has imported the compiler itself."""
+    return _NAME in sys.modules and not isinstance(sys.modules[_NAME], _OnDemand)
+
+
+def _disable(function: Callable[..., Any], *given: Any, **named: Any) -> Callable[..., Any]:
+    """`function`, which the compiler leaves alone as soon as it is imported."""
+    left_alone = None
+
+    def call(*values: Any, **options: Any) -> Any:
+        nonlocal left_alone
+        if left_alone is None and is_imported():
+            left_alone = sys.modules[_NAME].disable(function, *given, **named)
+        return (left_alone or function)(*values, **options)
+
+    return call
+
+
+def stand_in() -> ModuleType:
+    """A module that answers as the compiler does before anything is compiled or configured."""
+    return _OnDemand(
+        _NAME,
+        disable=_disable,
+        graph_break=lambda _message="": None,
+        trace_rules=_OnDemand(f"{_NAME}.trace_rules", clear_lru_cache=lambda: None),
+        utils=_OnDemand(f"{_NAME}.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    )
+
+
+if "torch.distributed.fsdp" in sys.modules:  # its first tensor reads the compiler's configuration
+    importlib.import_module(_NAME)
+else:
+    sys.modules.setdefault(_NAME, stand_in())

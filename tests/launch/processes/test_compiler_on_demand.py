@@ -1,0 +1,47 @@
+"""The stand-in for torch's compiler: optimizers step without it, and everything else imports it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from istbench.launch.processes.compiler_on_demand import stand_in
+
+SCRIPT = """
+import sys
+import torch
+from torch import distributed, nn
+import istbench.launch.processes.compiler_on_demand as on_demand
+
+model = nn.Linear(3, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+
+step()
+store = distributed.HashStore()
+distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+nn.parallel.DistributedDataParallel(model)(torch.ones(3)).sum().backward()
+assert not on_demand.is_imported()
+before = model.weight.detach().clone()
+compiled = torch.compile(lambda values: 2 * values, backend="eager")
+assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+assert on_demand.is_imported()
+assert torch._dynamo is sys.modules["torch._dynamo"] and torch._dynamo.utils.counters["frames"]["ok"] == 1
+step()
+assert not torch.equal(model.weight, before)
+import torch._dynamo.config
+"""
+
+
+@pytest.mark.processes
+def test_optimizers_and_data_parallel_leave_the_compiler_alone_until_something_compiles():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tools_that_ask_all_modules_for_a_name_import_nothing():
+    assert not hasattr(stand_in(), "__file__")
