@@ -121,6 +121,12 @@ class BackgroundMean:
         """The messages of the mean by rank. Call `finish` before."""
         return {str(rank): message for rank, message in enumerate(self._means)}
 
+    def recut(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The messages of `state`, which is of a group of another size, cut for this group."""
+        lengths = part_lengths(sum(self._lengths), len(state))
+        whole = torch.cat([decode(state[str(rank)], length, self._send) for rank, length in enumerate(lengths)])
+        return {str(rank): encode(part, self._send) for rank, part in enumerate(whole.split(self._lengths))}
+
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """The inverse of `state_dict`.
 

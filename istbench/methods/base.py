@@ -291,6 +291,21 @@ class EndsWithExchange(Protocol):
         """Give every node that model. Every rank calls it, on the clock, after the last step of a run."""
 
 
+@runtime_checkable
+class Reshards(Protocol):
+    """Its checkpoint can be loaded by another number of nodes, as `--elastic` needs."""
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        """The state of node `rank` of this group, from the states of all nodes of a group of another size.
+
+        Called after `setup`. `states` are read from a checkpoint as they are asked for, and must not change; nor
+        does this node. The assembled model stays the same, bit for bit where the nodes agreed on it. So does
+        optimizer state that is the same on all nodes, or cut between them. What each node has for itself (a local
+        momentum, changes that were not sent) becomes the mean over the old nodes, for every new one. The round
+        goes on where it was.
+        """
+
+
 def counted(state: dict[str, Any], name: str, *, below: int | None = None) -> int:
     """The count `name` in the `state` of a checkpoint.
 

@@ -11,7 +11,7 @@ estimates the statistics again (istbench/node/evaluate.py).
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compre
 from istbench.methods.flat import average
 from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state
+from istbench.methods.resharding import mean_tensors
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.task_batches import RandomNumbers
 
@@ -178,6 +179,16 @@ class DataParallel(Method):
                 own = parameters[name].grad
                 assert own is not None
                 own.copy_(gradient)
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        # The buffers of rank 0 are those of the assembled model.
+        state = dict(states[0])
+        if self.options.compress == "powersgd":
+            errors = mean_tensors([own["powersgd"]["errors"] for own in states])
+            state["powersgd"] = {**state["powersgd"], "errors": errors}
+        if state.get("minibatches"):
+            state["gradients"] = mean_tensors([own["gradients"] for own in states])
+        return state
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:

@@ -26,7 +26,7 @@ BatchNorm: as in `ddp`.
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ from istbench.methods.base import Method, counted, fitting
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
 from istbench.methods.groups import check_group
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.resharding import mean_tensors
 from istbench.methods.sharded_groups import Gradients, PlannedGroups, gathered_modules, shard_rows
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
@@ -311,6 +312,32 @@ class FullySharded(Method):
         whole = self._gathered()
         for name, gradient in gradients.items():
             whole[name].grad = fitting(gradient, whole[name], f"gradient {name}").to(self._fabric.device)
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        shards = _shards(self.options, self._fabric.world_size)
+        first, *_ = old = states[: _shards(self.options, len(states))]  # together they have all rows
+
+        def recut(parts: Sequence[Tensor]) -> Tensor:
+            whole = torch.cat([*parts])
+            own = shard_rows(len(whole), rank % shards, shards)
+            return whole[own.start : own.stop]
+
+        slots: dict[str, dict[str, Any]] = {}
+        for index in dict.fromkeys(index for state in old for index in state["optimizer"]["state"]):
+            # A node without rows of a parameter may have no state of it.
+            kept = [own for state in old if (own := state["optimizer"]["state"].get(index))]
+            slots[index] = {
+                slot: recut([own[slot] for own in kept]) if isinstance(value, Tensor) and value.dim() else value
+                for slot, value in (kept[0] if kept else {}).items()
+            }
+        state = {
+            **first,
+            "shards": {name: recut([own["shards"][name] for own in old]) for name in first["shards"]},
+            "optimizer": {**first["optimizer"], "state": slots},
+        }
+        if state.get("minibatches"):
+            state["gradients"] = mean_tensors([own["gradients"] for own in states])
+        return state
 
     def _spread(self, value: Any, parameter: nn.Parameter) -> Any:
         """Optimizer state `value` of this node's rows of `parameter`, as the DTensor that torch expects."""

@@ -50,6 +50,7 @@ from istbench.methods.base import Method, counted
 from istbench.methods.dealt_groups import ALL, check_groups, compare_groups, dealt_groups, whole_groups
 from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import ClippedOptions, set_rate
+from istbench.methods.saved_shares import Deal, SavedShares
 from istbench.methods.shared_tensors import MeansInPlace, MeansWithState, averaged_in_place
 from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import subnet_footprint
@@ -231,6 +232,30 @@ class IndependentSubnetTraining(Method):
             self._cut(initial_rows(self._full, self._workload, self.seed))
         self._partition = self._deals.partition(self._round)
         self._share.load_state_dict(state)
+
+    @torch.no_grad()
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        """Every value moves from the subnets and homes of the old group to those of this one, with its state."""
+        deal = self._deal(self._fabric.world_size, counted(states[0], "round"))
+        saved = self._saved(states, self._deal(len(states), counted(states[0], "round")))
+        share = saved.share(
+            self._full, self._workload, deal, rank, coverage=self.options.coverage, carries=self._share.carries
+        )
+        return {**states[0], **share}
+
+    def _deal(self, world_size: int, round_index: int) -> Deal:
+        """The way in which a group of `world_size` nodes has the model in a round."""
+        options = self.options
+        warming = world_size > 1 and round_index < options.warmup_rounds
+        groups = [] if warming else self._groups(self._full, self._workload, world_size)
+        deals = Deals(groups, world_size, seed=self.seed, coverage=options.coverage, moving=options.moving)
+        partition = deals.partition(round_index)
+        return Deal(world_size=world_size, layout=layout_of(self._full, groups), partition=partition)
+
+    def _saved(self, states: Sequence[dict[str, Any]], deal: Deal) -> SavedShares:
+        names = {own: name for name, own in self._share.tensors.items()}
+        ordered = [names[own] for group in self._share.optimizer.param_groups for own in group["params"]]
+        return SavedShares(states, deal, ordered, self.options.slots)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:

@@ -18,7 +18,7 @@ one model crosses the link of a host, whatever the number of its nodes.
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.groups import GroupNodes, check_group, groups_of
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
+from istbench.methods.resharding import mean_optimizer, mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.layout import own_vectors
@@ -216,6 +217,11 @@ class LocalSGD(Method):
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
         self._steps = counted(state, "steps", below=self.round_steps)
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        model = mean_tensors([own["model"] for own in states])
+        model |= {name: states[0]["model"][name] for name in own_vectors(self._model)}
+        return {**states[0], "model": model, "optimizer": mean_optimizer([own["optimizer"] for own in states])}
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model, averaged in place."""

@@ -19,7 +19,7 @@ activations between pipeline stages at random; here every node has the whole mod
 the statistics of BatchNorm, are averaged in pairs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -37,6 +37,7 @@ from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.resharding import mean_tensors
 from istbench.workloads.base import Workload
 
 Pull = Annotated[float, Meta(gt=0, lt=2)]
@@ -130,6 +131,10 @@ class NoLoCo(DiLoCo):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._round = counted(state, "round")
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        outer = {name: mean_tensors([own["outer"][name] for own in states]) for name in states[0]["outer"]}
+        return {**super().resharded(states, rank), "outer": outer}
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """That of `diloco`, with a message to one node and one from it."""

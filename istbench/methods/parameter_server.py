@@ -101,6 +101,9 @@ class ParameterServer(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._served.load_state_dict(state)
 
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        return self._served.resharded(states, rank)
+
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model; for the slices that a node serves, all gradients and the optimizer state."""
         options, slicing = self.options, self._slicing()

@@ -15,7 +15,7 @@ Floating-point buffers, such as the statistics of BatchNorm, are averaged whole.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,7 @@ from istbench.methods.base import fitting
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.resharding import mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Workload
 
@@ -183,6 +184,10 @@ class SparseLoCo(DiLoCo):
         super().load_state_dict(state)
         for number, kept in enumerate(self._kept):
             kept.copy_(fitting(state["kept"][str(number)], kept, "kept changes"))
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        # With the mean on every node, the mean of what is still to be sent stays the same.
+        return {**super().resharded(states, rank), "kept": mean_tensors([own["kept"] for own in states])}
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """That of `diloco`, with the kept changes and an all-gather of what is sent."""

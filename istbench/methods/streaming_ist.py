@@ -14,7 +14,7 @@ With `optimizer_state=reset` a unit's state starts at zero where it lands. Adam'
 the tensors that every node trains starts at zero at the end of a round, unless they are averaged as in `local_sgd`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from istbench.methods.dealt_groups import dealt_groups
 from istbench.methods.footprint import Footprint, PlannedNode
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.optimizer import started
+from istbench.methods.saved_shares import Deal, SavedShares
 from istbench.methods.shares import Shares, StreamedShares
 from istbench.methods.subnet_footprint import shared_buffers, shared_bytes, travelling_bytes
 from istbench.methods.subnets.exchange import (
@@ -46,7 +47,7 @@ from istbench.methods.subnets.streaming import Flights, Timetable, Wave, expecte
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import Layout, Rows, layout_of
-from istbench.workloads.neuron_groups.partition import arranged
+from istbench.workloads.neuron_groups.partition import Partition, arranged
 
 
 @dataclass(kw_only=True)
@@ -226,7 +227,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         partition = self._partition if flying is None else flying.flights.wave.old
         return {
             **super().state_dict(),
-            "places": {name: torch.cat(parts.units) for name, parts in partition.items()},
+            "places": _places(partition),
             "flying": {}
             if flying is None
             else {
@@ -240,12 +241,28 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drain()
         super().load_state_dict(state)
-        for name, parts in self._partition.items():
-            places = state["places"][name]
-            if not torch.equal(places.sort().values, torch.arange(len(parts.owner))):
-                raise ValueError(f"units of {name!r} in no place, or in several")
-            self._partition[name] = arranged(places.split([len(units) for units in parts.units]))
+        self._partition = _placed(self._partition, state["places"])
         self._flying = self._loaded_wave(state["flying"]) if state["flying"] else None
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        """As in `ist`. Units in flight land first, and none is in flight in the state."""
+        state = super().resharded(states, rank)
+        partition = self._deal(self._fabric.world_size, counted(state, "round")).partition
+        return {**state, "places": _places(partition), "flying": {}}
+
+    def _saved(self, states: Sequence[dict[str, Any]], deal: Deal) -> SavedShares:
+        first, partition = states[0], _placed(deal.partition, states[0]["places"])
+        saved = super()._saved(states, replace(deal, partition=partition))
+        if not (flying := first["flying"]):
+            return saved
+        timetable = self._timetable_of(deal.layout, deal.world_size)
+        wave = timetable.wave(partition, counted(flying, "round"), counted(flying, "wave", below=timetable.waves))
+        flights, landed = Flights(deal.layout, wave, deal.home), list[Holdings]()
+        for node, state in enumerate(states):
+            landed.append(saved.holdings(node, carries=self._share.carries))
+            for peer, buffer in state["flying"]["arrived"].items():
+                write_blocks(landed[-1], flights.incoming(node, int(peer)), buffer)
+        return saved.landed(replace(deal, partition=wave.new), landed)
 
     def _loaded_wave(self, state: dict[str, Any]) -> _Flying:
         """The wave in flight in a checkpoint. All its values have arrived."""
@@ -310,3 +327,22 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
             buffers=round(max(moved.gathered + moved.sent for moved in moves)),
             round_buffers=shared_buffers(self.options, layout, shared),
         )
+
+
+def _places(partition: Partition) -> dict[str, Tensor]:
+    """The units of each group in the order of their places, node after node."""
+    return {name: torch.cat(parts.units) for name, parts in partition.items()}
+
+
+def _placed(partition: Partition, places: Mapping[str, Tensor]) -> Partition:
+    """The partition with parts as large as those of `partition`, and units at `places`.
+
+    Raises:
+        ValueError: a unit has no place, or several.
+    """
+    placed = {}
+    for name, parts in partition.items():
+        if not torch.equal(places[name].sort().values, torch.arange(len(parts.owner))):
+            raise ValueError(f"units of {name!r} in no place, or in several")
+        placed[name] = arranged(places[name].split([len(units) for units in parts.units]))
+    return placed

@@ -102,7 +102,7 @@ class SubnetShare:
                     value = subnet_values(cuts[name], partition, self.fabric.rank, rows_of({name: value}))
                     value = value.to(tensor).contiguous(memory_format=memory_format(tensor))
                 self.optimizer.state[tensor][slot] = value
-        if self._carries:
+        if self.carries:
             self._take_home_state(whole)
 
     def _take_home_state(self, whole: "SubnetShare") -> None:
@@ -116,13 +116,13 @@ class SubnetShare:
                 self.home[cut.name].append(shard.to(self.fabric.device))
 
     @property
-    def _carries(self) -> bool:
+    def carries(self) -> bool:
         """Whether the optimizer's state travels with its values."""
         return bool(self._options.optimizer_state == "carry" and self._options.local_steps)
 
     def planes(self) -> dict[str, list[Tensor]]:
         """By name of a travelling tensor: its values and its optimizer state, even before the optimizer has any."""
-        slots = self._options.slots if self._carries else ()
+        slots = self._options.slots if self.carries else ()
         return {
             name: [tensor.data, *(started(self.optimizer, tensor, slots) if tensor.requires_grad else ())]
             for name, tensor in self.tensors.items()

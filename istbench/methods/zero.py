@@ -9,6 +9,7 @@ BatchNorm: as in `ddp`.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,30 @@ class ZeroRedundancy(DataParallel):
     def _own_optimizer(self) -> torch.optim.Optimizer:
         own: torch.optim.Optimizer = self._optimizer.optim
         return own
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "parameters": self._names(self._own_optimizer.param_groups)}
+
+    def _names(self, groups: Sequence[dict[str, Any]]) -> list[list[str]]:
+        """The names of the parameters in each of `groups`."""
+        names = {own: name for name, own in self._model.named_parameters()}
+        return [[names[own] for own in group["params"]] for group in groups]
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        slots: dict[str, Any] = {}
+        for state in states:
+            saved = state["optimizer"]["state"]
+            for index, name in enumerate(itertools.chain.from_iterable(state["parameters"])):
+                slots |= {name: saved[str(index)]} if str(index) in saved else {}
+        dealt = self._names(self._optimizer._partition_parameters()[rank])
+        groups, kept, count = [], dict[str, Any](), itertools.count()
+        for settings, names in zip(states[0]["optimizer"]["param_groups"], dealt, strict=True):
+            numbers = [next(count) for _ in names]
+            groups.append({**settings, "params": numbers})
+            numbered = zip(names, numbers, strict=True)
+            kept |= {str(number): slots[name] for name, number in numbered if name in slots}
+        optimizer = {"state": kept, "param_groups": groups}
+        return {**super().resharded(states, rank), "optimizer": optimizer, "parameters": dealt}
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
         return keys[0] == "model" and super().is_shared(keys)  # the optimizer's state is dealt out

@@ -9,7 +9,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,6 +253,30 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
     except (KeyError, RecursionError):
         raise Broken(path, "it names a tensor that is missing") from None
     return found
+
+
+class SavedStates(Sequence[dict[str, Any]]):
+    """The parts `key` of the states that all ranks wrote at `step`, each read when it is asked for.
+
+    Raises:
+        Broken: as `read_rank`.
+    """
+
+    def __init__(self, step: Step, key: str) -> None:
+        self._step, self._key = step, key
+        self._read: dict[int, dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return self._step.ranks
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[rank] for rank in range(*place.indices(len(self)))]
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        if place not in self._read:
+            self._read[place] = read_rank(self._step.directory, self._step.totals.step, place)[self._key]
+        return self._read[place]
 
 
 def _load(path: Path) -> dict[str, Tensor]:

@@ -118,6 +118,11 @@ class Step:
         """The content of `latest.json` that names this step."""
         return msgspec.json.encode(self.named_by)
 
+    @property
+    def ranks(self) -> int:
+        """The number of nodes that wrote the step."""
+        return sum(name.startswith("rank-") and name.endswith(".json") for name in self.files)
+
     def names(self) -> list[str]:
         """The names of the step's files, without the manifest."""
         return sorted(self.files)

@@ -26,6 +26,10 @@ from istbench.node.checkpoint_steps import Broken, ManifestEntry, Step, Totals, 
 _MOST_OF_AVAILABLE = 0.25  # of the memory, for the copies of all ranks
 
 
+Reshard = Callable[[Step, int], dict[str, Any]]
+"""The state of a rank of this group, from the files of a step of a group of another size."""
+
+
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The step that all ranks try to read next, as rank 0 announces it."""
 
@@ -154,12 +158,14 @@ class DistributedCheckpoint:
         digest = checkpoint.shared_digest(flat.shared) if flat.shared else ""
         return (flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()), {}
 
-    def read(self) -> tuple[Totals, dict[str, Any], str] | None:
+    def read(self, reshard: Reshard | None = None) -> tuple[Totals, dict[str, Any], str] | None:
         """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
 
         None if nothing was published. All ranks read the same step.
 
         Afterwards `latest.json` names that step.
+
+        reshard: makes the states, if a group of another size wrote the step.
 
         Raises:
             UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.
@@ -179,7 +185,7 @@ class DistributedCheckpoint:
                 return None
             candidate = msgspec.json.decode(word, type=_Candidate)
             step = step_of(self.directory, candidate.step, candidate.manifest.encode())
-            state, why_not = self._tried(step)
+            state, why_not = self._tried(step, reshard)
             found = next(filter(None, fabric.texts.gather(why_not)), "")
             if not fabric.texts.broadcast(found):
                 break
@@ -187,31 +193,49 @@ class DistributedCheckpoint:
         if damage and fabric.rank == 0:
             checkpoint.point_to(step)
         for rank in self._elsewhere:
-            part = self._sent(step, rank)
+            part = self._sent(step, rank, reshard)
             if rank == fabric.rank:
                 state = checkpoint.unpacked(part).state()
         self.last = self._step = step.totals.step
         return step.totals, state, damage
 
-    def _tried(self, step: Step) -> tuple[dict[str, Any], str]:
+    def _tried(self, step: Step, reshard: Reshard | None) -> tuple[dict[str, Any], str]:
         """The state of this rank at `step`, empty on another host; and the damage to the files that it reads."""
         state: dict[str, Any] = {}
         try:
+            if self._other_size(step) and self._fabric.rank not in self._elsewhere:
+                step.check(step.names())
             if self._fabric.rank not in self._elsewhere:
-                state = checkpoint.read_whole(step, self._fabric.rank)
-            if self._fabric.rank == 0:
+                state = self._state_of(step, self._fabric.rank, reshard)
+            if self._fabric.rank == 0 and not self._other_size(step):
                 for rank in self._elsewhere:
                     step.check(checkpoint.part_names(rank, step.files))
         except Broken as broken:
             return {}, str(broken)
         return state, ""
 
-    def _sent(self, step: Step, rank: int) -> Tensor:
+    def _other_size(self, step: Step) -> bool:
+        return step.ranks != self._fabric.world_size
+
+    def _state_of(self, step: Step, rank: int, reshard: Reshard | None) -> dict[str, Any]:
+        """The state with which `rank` goes on from `step`.
+
+        Raises:
+            Broken: a file is damaged.
+        """
+        if not self._other_size(step):
+            return checkpoint.read_whole(step, rank)
+        if reshard is None:
+            raise Broken(step.folder, f"{step.ranks} nodes wrote it, and {self._fabric.world_size} read it")
+        with checkpoint.fitting(self.directory):
+            return reshard(step, rank)
+
+    def _sent(self, step: Step, rank: int, reshard: Reshard | None) -> Tensor:
         """Send the packed state of `rank` at `step` from rank 0; other ranks get an empty tensor."""
         fabric, part = self._fabric, torch.empty(0, dtype=torch.uint8)
         if fabric.rank == 0:
             try:
-                state = checkpoint.read_rank(self.directory, step.totals.step, rank)
+                state = self._state_of(step, rank, reshard)
             except Broken as broken:
                 raise none_whole(broken, self.directory) from None
             part = checkpoint.packed(Flat.of(state)).to(fabric.device)

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -12,9 +13,10 @@ from istbench.base.errors import UserError
 from istbench.base.options.numbers import Natural
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
-from istbench.methods.base import Method
+from istbench.methods.base import Method, Reshards
 from istbench.node import checkpoint
-from istbench.node.checkpoint_steps import Totals
+from istbench.node.checkpoint import SavedStates
+from istbench.node.checkpoint_steps import Step, Totals
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 
 _WRITES = 2.0
@@ -104,7 +106,7 @@ class TrainingState:
             UserError: the checkpoint is damaged, or belongs to another run.
         """
         current.begin("reading the checkpoint")
-        found = self._checkpoint.read()
+        found = self._checkpoint.read(self._reshard)
         self._saved_at = time.perf_counter()
         if found is None:
             return None
@@ -122,6 +124,12 @@ class TrainingState:
                 if not totals.step < segment.end <= self._config.steps:
                     raise UserError(f"its segment ends at step {segment.end}")
         return Restored(progress=RunTotals(totals, self._fabric), segment=segment, damage=damage)
+
+    def _reshard(self, step: Step, rank: int) -> dict[str, Any]:
+        """The state of the method for `rank`, from the files of a group of another size."""
+        if not isinstance(self._method, Reshards):
+            raise UserError(f"{self._method.name} cannot take over the state of another number of nodes")
+        return {"method": self._method.resharded(SavedStates(step, "method"), rank)}
 
     def save_if_due(self, totals: Totals) -> None:
         """Start to save if any rank finds that the time for it has passed since the last checkpoint.

@@ -12,7 +12,7 @@ from istbench.fabric.transport import TransportMessage
 from istbench.methods.served.memory import DirectMemory, StagedMemory
 from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.server import Build, SliceServer
-from istbench.methods.served.slices import SendOrder, SlicedParameters
+from istbench.methods.served.slices import SendOrder, SlicedParameters, joined_slots, part_of_slots
 from istbench.methods.served.usage import Usage, usage, watched
 from istbench.methods.served.worker import GradientWorker, NewValues
 
@@ -144,6 +144,17 @@ class ServedModel:
         self.model.load_state_dict(state["model"])
         self._memory.reload()
         self._server.optimizer.load_state_dict(state["served"])
+
+    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+        """The state of node `rank` of this group, from those of a group of another size: `Reshards.resharded`."""
+        served = {index: kept for state in states for index, kept in state["served"].items()}
+        old, state = self._parameters.cut_for(len(states)), dict[str, Any]()
+        for before, now in zip(old, self._parameters.slices, strict=True):
+            mine = [slice for slice in now if slice.server == rank]
+            if mine:
+                whole = joined_slots([served[str(slice.index)] for slice in before])
+                state |= {str(slice.index): part_of_slots(whole, slice) for slice in mine}
+        return {**states[0], "served": state}
 
     # Messages. The key of a gradient is twice the index of its slice; the key of new values is one more.
 

@@ -1,11 +1,15 @@
 """The slices of a model's parameters, the server of each, and the order in which slices are sent."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from istbench.methods.served.messages import Slice, cut
 from istbench.workloads.memory_order import flattened, memory_format
+
+_FIRST = "0"  # the number of its only parameter in the state of an optimizer
 
 
 class SlicedParameters:
@@ -24,10 +28,16 @@ class SlicedParameters:
         self.names = [name for name, _ in named]
         self.tensors = [parameter for _, parameter in named]
         self.flat = [flattened(parameter.detach(), parameter) for parameter in self.tensors]
-        sizes = [parameter.numel() for parameter in self.tensors]
-        self.slices = cut(sizes, slice_params, world_size, split_params=split_params)
+        self._slicing = slice_params, split_params
+        self.slices = self.cut_for(world_size)
         self.all = [slice for slices in self.slices for slice in slices]
         self.itemsize = max((flat.element_size() for flat in self.flat), default=1)
+
+    def cut_for(self, world_size: int) -> list[list[Slice]]:
+        """The slices of each parameter in a group of `world_size` nodes."""
+        slice_params, split_params = self._slicing
+        sizes = [parameter.numel() for parameter in self.tensors]
+        return cut(sizes, slice_params, world_size, split_params=split_params)
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -40,6 +50,29 @@ class SlicedParameters:
     def largest_slice(self) -> int:
         """Elements of the largest slice; 0 if there is none."""
         return max((slice.stop - slice.start for slice in self.all), default=0)
+
+
+def joined_slots(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The optimizer's state of a parameter from the `states` of its slices, which are updated together."""
+    first, *others = states
+    slots = {
+        name: torch.cat([value, *(other["state"][_FIRST][name] for other in others)]) if _is_flat(value) else value
+        for name, value in first["state"].get(_FIRST, {}).items()
+    }
+    return {**first, "state": {_FIRST: slots} if slots else {}}
+
+
+def part_of_slots(state: dict[str, Any], slice: Slice) -> dict[str, Any]:
+    """The part of `slice` in the optimizer's `state` of its parameter."""
+    slots = {
+        name: value[slice.start : slice.stop] if _is_flat(value) else value
+        for name, value in state["state"].get(_FIRST, {}).items()
+    }
+    return {**state, "state": {_FIRST: slots} if slots else {}}
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
 class SendOrder:
