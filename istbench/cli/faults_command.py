@@ -116,7 +116,7 @@ def command(
 def _measure(
     backend: Here, requests: list[RunRequest], points: Any, out: Path, explain: bool, *, again: bool, as_json: bool
 ) -> int:
-    from istbench.cli.progress import Display
+    from istbench.api.progress import Display
     from istbench.report.output.terminal import print_tables
     from istbench.studies.faults.study import FaultStudy
     from istbench.studies.faults.table import faults_answer, faults_record, faults_table
