@@ -19,6 +19,7 @@ _PLACES = {
     "compare": "api.cells",
     "estimate": "api.estimate",
     "load": "api.results",
+    "read_rows": "results.rows_file",
     "record": "plan.recording.block",
     "run": "api.cells",
 }

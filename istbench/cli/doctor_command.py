@@ -196,9 +196,7 @@ def _lab() -> Iterator[Finding]:
 
 def _speech() -> Iterator[Finding]:
     if importlib.util.find_spec("espeakng_loader") is None:
-        yield Finding(
-            "missing", "espeak ng", "no synthetic speech: pip install 'istbench[speech]', or use --data DIR"
-        )
+        yield Finding("missing", "espeak ng", "no synthetic speech: pip install espeakng-loader, or use --data DIR")
     else:
         yield Finding("ok", "espeak ng", version("espeakng_loader"))
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.cli.options import PATH
 from istbench.node.registry import load_sink, registered
 from istbench.node.sinks.base import default_place
+from istbench.results.rows_file import FORMATS
 
 if TYPE_CHECKING:
     from istbench.results.load import Run
@@ -24,15 +25,15 @@ _CHAKRA = "chakra"
     "--format",
     "name",
     required=True,
-    metavar="SINK|chakra",
-    help="A sink, as with `run --sink` (see `istbench list sinks`); or chakra: the trace as MLCommons Chakra "
-    "execution traces, a file for each rank.",
+    metavar="jsonl|parquet|SINK|chakra",
+    help="One file with a row for each evaluation; a sink, as with `run --sink` (see `istbench list sinks`); or "
+    "chakra: the trace as MLCommons Chakra execution traces, a file for each rank.",
 )
 @click.option(
     "--out",
     metavar="WHERE",
-    help="Directory to write to; for mlflow also the address of a server. Default: a directory with the name of "
-    "the format, in the results directory.",
+    help="Directory to write to; for mlflow also the address of a server, for jsonl and parquet a file. Default: "
+    "the name of the format, or evaluations.FORMAT, in the results directory.",
 )
 def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     """Write finished runs in the format of another tool.
@@ -41,8 +42,11 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     without a trace.
     """
     known = [entry.name for entry in registered("sinks")]
-    if name not in (*known, _CHAKRA):
-        raise unknown_name("format", name, {*known, _CHAKRA})
+    if name not in (*known, _CHAKRA, *FORMATS):
+        raise unknown_name("format", name, {*known, _CHAKRA, *FORMATS})
+    if name in FORMATS:
+        _rows([run for path in runs for run in _finished(path)], name, out)
+        return
     export = _chakra if name == _CHAKRA else _to_sink(name)
     found = [run for path in runs for run in _finished(path)]
     untraced: list[_UntracedError] = []
@@ -58,6 +62,19 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
         raise untraced[0]
     for why in untraced:
         click.echo(printable(f"left out: {why}"), err=True)
+
+
+def _rows(runs: "list[Run]", ending: str, out: str | None) -> None:
+    """Write all evaluations of `runs` to one file."""
+    from istbench.results.frame import frame_of
+    from istbench.results.rows_file import write_rows
+
+    file = Path(out) if out else _results_of(runs[0]) / f"evaluations.{ending}"
+    if file.suffix != f".{ending}":
+        raise UserError(f"--out {shown(str(file))}: the name of a file of {ending} ends in .{ending}")
+    frame = frame_of(runs)
+    write_rows(frame, file)
+    click.echo(printable(f"{len(frame):,} evaluations of {len(runs)} runs: {file}"))
 
 
 def _results_of(run: "Run") -> Path:

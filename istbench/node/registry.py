@@ -108,8 +108,8 @@ def load_sink(text: str) -> "tuple[type[EvaluationSink], str, str]":
     kind: type[EvaluationSink] = _load("sinks", name, ())
     missing = [package for package in kind.packages if importlib.util.find_spec(package) is None]
     if missing:
-        from_where = f"'istbench[{kind.extra}]'" if kind.extra else " ".join(missing)
-        raise UserError(f"sink {name} needs {', '.join(missing)}, which is not installed: pip install {from_where}")
+        wanted = kind.requirement or " ".join(missing)
+        raise UserError(f"sink {name} needs {', '.join(missing)}, which is not installed: pip install {wanted}")
     return kind, name, where
 
 

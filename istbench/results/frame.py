@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from istbench.cluster.profile import ClusterProfile
 
+_NO_CLUSTERS: dict[str, ClusterProfile] = {}
 _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label", "nodes", "seed", "batch_size")
 
 
@@ -68,9 +69,13 @@ def _frame(
     results: Path, clusters: Mapping[str, ClusterProfile], cells: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """The frame with a column of replayed seconds for each of `clusters`, by its name."""
+    return frame_of(load_runs(results, cells)[0], clusters)
+
+
+def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_CLUSTERS) -> pd.DataFrame:
+    """A row for each evaluation of `runs`; a column of replayed seconds for each of `clusters`, by its name."""
     import pandas as pd
 
-    runs, _ = load_runs(results, cells)
     rows = [row for run in runs for row in _rows(run)]
     for name, replayed in zip(clusters, runs_on_clusters(runs, list(clusters.values()))[0], strict=True):
         seconds = {

@@ -116,7 +116,7 @@ def test_an_unknown_voice_is_named():
 
 def test_without_espeak_the_way_out_is_named(tmp_path, no_progress, monkeypatch):
     monkeypatch.setattr(espeak.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'istbench\[speech\]'.*--data DIR"):
+    with pytest.raises(UserError, match=r"pip install espeakng-loader.*--data DIR"):
         Speech(SpeechOptions(clips_per_word=2)).prepare(None, tmp_path, no_progress)
 
 

@@ -1,6 +1,8 @@
 """Suites: many cells, described in a TOML file."""
 
 import math
+import re
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +12,14 @@ import msgspec
 from msgspec import Meta
 
 from istbench.base.decode import Locate, convert, parse_toml, read_text, toml_lines
-from istbench.base.errors import UserError, shown
+from istbench.base.errors import UserError, shown, unknown_name
+from istbench.base.files import is_there
 from istbench.base.options.numbers import MOST_NODES, Count, Nodes, Part, Seed
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.task_file import is_task_file, named_with_file
 
 MOST_CELLS = 10_000
+_SUITE_NAME = r"[a-z0-9-]{1,64}(/[a-z0-9-]{1,64})?"
 _OptionValue = bool | int | float | str | list[int | float | str]
 _RunTable = msgspec.defstruct(
     "run",
@@ -96,8 +100,29 @@ class Suite:
         ]
 
 
-def read_suite(path: Path) -> list[Suite]:
-    """The suites of a TOML file: `[[suite]]` tables, or one suite at the top level.
+def suites_folder() -> Path:
+    """The folder of istbench's own suites: `configs` of a checkout, or its copy in an installation."""
+    checkout = Path(__file__).parents[3] / "configs"
+    return checkout if checkout.is_dir() else Path(sysconfig.get_path("data")) / "share/istbench/configs"
+
+
+def suite_file(given: Path) -> Path:
+    """`given`, or istbench's own suite of that name, such as `quick` or `light/grid`.
+
+    Raises:
+        UserError: if there is neither.
+    """
+    if not re.fullmatch(_SUITE_NAME, given.as_posix()) or is_there(given):
+        return given
+    folder = suites_folder()
+    own = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.toml")}
+    if given.as_posix() not in own:
+        raise unknown_name("suite", given.as_posix(), own)
+    return own[given.as_posix()]
+
+
+def read_suite(given: Path) -> list[Suite]:
+    """The suites of a TOML file, or of istbench's own by its name: `[[suite]]` tables, or one at the top level.
 
     Keys of a suite: `workload` (a name: only the command line names files of code), `methods` (names, or tables
     with `method` and options), `nodes`, `seeds` (a count or a list), `workload_options`, `method_options` (of every
@@ -107,6 +132,7 @@ def read_suite(path: Path) -> list[Suite]:
     Raises:
         UserError: naming the file and the line.
     """
+    path = suite_file(given)
     text = read_text(path, "a TOML suite")
     data = parse_toml(text, str(path))
     locate = toml_lines(text, str(path))

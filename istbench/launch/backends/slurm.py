@@ -197,7 +197,7 @@ def _require_submitit() -> None:
     try:
         import submitit  # noqa: F401
     except ImportError:
-        raise UserError("--slurm needs submitit, which is not installed: pip install 'istbench[slurm]'") from None
+        raise UserError("--slurm needs submitit, which is not installed: pip install submitit") from None
 
 
 def _executor(out: Path, options: SlurmOptions) -> Any:

@@ -29,12 +29,12 @@ class EvaluationSink(ABC):
         resumed_at: the local step of the checkpoint from which the run resumes. None for a run from the start.
 
     Attributes:
-        packages: the packages that it imports. extra: of istbench, which installs them.
+        packages: the packages that it imports. requirement: what pip installs, if it has another name.
         began: the start of the run, seconds since 1970.
     """
 
     packages: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = ""
+    requirement: ClassVar[str] = ""
 
     def __init__(self, header: Header, where: str, resumed_at: int | None) -> None:
         self.header, self.where, self.resumed_at = header, where, resumed_at

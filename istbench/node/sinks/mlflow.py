@@ -26,7 +26,7 @@ class MLflow(EvaluationSink):
     """Runs of MLflow, in a directory or on a server (http://...)."""
 
     packages: ClassVar[tuple[str, ...]] = ("mlflow",)
-    extra: ClassVar[str] = "mlflow"
+    requirement: ClassVar[str] = "mlflow-skinny"
 
     def __init__(self, header: Header, where: str, resumed_at: int | None) -> None:
         super().__init__(header, where, resumed_at)

@@ -12,7 +12,6 @@ class TensorBoard(EvaluationSink):
     """TensorBoard event files in DIR/CELL, with the options of the run for the HParams tab."""
 
     packages: ClassVar[tuple[str, ...]] = ("tensorboard",)
-    extra: ClassVar[str] = "tensorboard"
 
     def __init__(self, header: Header, where: str, resumed_at: int | None) -> None:
         super().__init__(header, where, resumed_at)

@@ -15,7 +15,6 @@ class WeightsAndBiases(EvaluationSink):
     """Offline runs of Weights & Biases in DIR/wandb. Nothing goes to the network."""
 
     packages: ClassVar[tuple[str, ...]] = ("wandb",)
-    extra: ClassVar[str] = "wandb"
 
     def __init__(self, header: Header, where: str, resumed_at: int | None) -> None:
         super().__init__(header, where, resumed_at)

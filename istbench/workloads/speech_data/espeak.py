@@ -45,7 +45,7 @@ def require() -> None:
     """
     if importlib.util.find_spec("espeakng_loader") is None:
         raise UserError(
-            "the synthetic speech data needs eSpeak NG: pip install 'istbench[speech]', "
+            "the synthetic speech data needs eSpeak NG: pip install espeakng-loader, "
             "or give recorded words with --data DIR"
         )
 
