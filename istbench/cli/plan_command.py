@@ -37,14 +37,14 @@ _Links = tuple[Sequence[float], Sequence[float]]
 """Bandwidths and latencies."""
 
 _MEGA, _GIB = 1e6, 2**30
-_OF_WORKLOADS = ("workload", "workload_options", "batch_size", "data", "plugins")
+_OF_WORKLOADS = ("workload", "workload_options", "batch_size", "shares", "data", "plugins")
 
 
 @click.command("plan")
 @click.argument("script", required=False, type=PATH, metavar="[RECORD]")
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", help="Workload to train; see `istbench list workloads`.")
-@run_options("nodes", "batch_size", "data")
+@run_options("nodes", "batch_size", "shares", "data")
 @set_option
 @workload_set_option()
 @plugin_option

@@ -22,6 +22,7 @@ class Footprint:
             is too long.
         optimizer_state: bytes.
         stepped: the tensors that one optimizer steps at once; build: makes that optimizer over some tensors.
+        parts: the models of the losses of all nodes, by rank, if they differ in size.
         shards: the parts of the model's parameters, and of their gradients, that the node keeps if it gathers the
             rest when it computes; None if it keeps all.
         parameters_beside: bytes of parameters outside the model, such as home shards.
@@ -42,6 +43,7 @@ class Footprint:
     stepped: tuple[Tensor, ...]
     build: Callable[[list[nn.Parameter]], object]
     samples: int
+    parts: tuple[nn.Module, ...] = ()
     shards: tuple[nn.Parameter, ...] | None = None
     parameters_beside: int = 0
     gradients_copied: bool = False

@@ -285,4 +285,4 @@ class IndependentSubnetTraining(Method):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """A subnet with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
         layout = layout_of(model, self._groups(model, workload, world_size))
-        return subnet_footprint(model, layout, self.options, world_size, batch_size)
+        return subnet_footprint(model, layout, self.options, world_size, batch_size, self.shares)

@@ -17,6 +17,25 @@ from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undeal
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units
 
 
+def unequal_subnets(
+    model: nn.Module, layout: Layout, world_size: int, shares: Sequence[float]
+) -> tuple[nn.Module, ...]:
+    """The subnets of nodes with these `shares` of the units, by rank, on the meta device; empty without shares.
+
+    Nodes with parts of equal sizes have the same object.
+    """
+    if not shares:
+        return ()
+    partition = partition_units(layout.groups, world_size, seed=0, round_index=0, shares=shares)
+    sizes = [tuple(len(parts.units[rank]) for parts in partition.values()) for rank in range(world_size)]
+    first = {own: rank for rank, own in reversed([*enumerate(sizes)])}
+    built = {
+        own: build_subnet(model, layout.groups, partition, rank, torch.device("meta"))
+        for own, rank in first.items()
+    }
+    return tuple(built[own] for own in sizes)
+
+
 def largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
     """The subnet of node 0, which has a largest part of every group in every round; on the meta device."""
     if coverage == 1:
@@ -51,10 +70,24 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
     return [values * torch.float64.itemsize] if values else []
 
 
-def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size: int, batch_size: int) -> Footprint:
+def subnet_footprint(
+    model: nn.Module,
+    layout: Layout,
+    options: Any,
+    world_size: int,
+    batch_size: int,
+    shares: Sequence[float] = (),
+) -> Footprint:
     """The footprint of `ist` on `model` (meta device): of a largest subnet, and of the whole model in a warm-up."""
-    subnet = largest_subnet(model, layout, world_size, options.coverage)
+    parts = unequal_subnets(model, layout, world_size, shares)
+    subnet = (
+        max(parts, key=lambda part: tensor_bytes(trained(part)))
+        if parts
+        else largest_subnet(model, layout, world_size, options.coverage)
+    )
     planned = _footprint_of(subnet, layout, options, world_size, batch_size)
+    if parts:
+        planned = replace(planned, parts=parts, notes=("a round sends the bytes of equal parts",))
     if not options.warmup_rounds or world_size == 1:
         return planned
     assert planned.rounds is not None
@@ -67,7 +100,7 @@ def subnet_footprint(model: nn.Module, layout: Layout, options: Any, world_size:
         planned,
         before=replace(whole, round_buffers=max(0, more)),
         unlike_steps=rounds * max(1, options.local_steps),
-        notes=(note,),
+        notes=(*planned.notes, note),
     )
 
 

@@ -12,13 +12,13 @@ import torch
 from istbench.base.activity import current
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
-from istbench.base.options.shares import in_proportion
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, OwnKernels
 from istbench.methods.weights import Weights
 from istbench.node import checkpoint
 from istbench.node.compute_options import compiling, computed
 from istbench.node.registry import build_method
+from istbench.node.shares import take_shares
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
@@ -44,7 +44,7 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     method.total_steps = config.steps
     shards = method.minibatches(fabric.world_size)
-    take_shares(method, config)
+    take_shares(config.shares, method, config.batch_size, config.nodes)
     batches = ShardedBatches(
         workload.train_size,
         config.batch_size,
@@ -67,15 +67,6 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     method.setup(model, computing, fabric)
     _check_same_start(workload, fabric)
     return Setup(method=method, workload=workload, batches=batches)
-
-
-def take_shares(method: Method, config: RunConfig) -> None:
-    """Give `method` the shares of `config`, as samples of each node or as they are; nothing for equal nodes."""
-    speeds = () if config.shares is None else config.shares.speeds
-    if len(set(speeds)) > 1 and method.unequal == "units":
-        method.shares = speeds
-    elif len(set(speeds)) > 1:
-        method.samples = in_proportion(config.batch_size * config.nodes, speeds, least=1)
 
 
 def _check_same_start(workload: Workload, fabric: Fabric) -> None:

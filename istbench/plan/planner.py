@@ -1,8 +1,9 @@
 """Make the plan of a cell: its model on the meta device, its rounds from its footprint, and their simulation."""
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import option_text
+from istbench.base.options.shares import Shares
 from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
     CellPlan,
@@ -35,6 +37,7 @@ from istbench.cluster.trace_builder import merge
 from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_method, build_workload
+from istbench.node.shares import check_shares, take_shares
 from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
 from istbench.plan.traced_node import MOST_EVENTS
@@ -59,6 +62,7 @@ class PlanRequest:
     workload_options: Mapping[str, Any] = field(default_factory=dict)
     method_options: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
+    shares: Shares | None = None
     data: Path | None = None
     plugins: tuple[str, ...] = ()
     limits: bool = True
@@ -66,6 +70,8 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class _Cell:
+    """A cell. batch_size: samples of the largest minibatch of a node."""
+
     workload: Workload
     method: Method
     model: nn.Module
@@ -111,24 +117,27 @@ class _Planner:
         cell = self._cell(request.nodes, None)
         footprint = cell.footprint
         sent = seconds = computing = memory = None
+        busiest = 1.0
         if footprint is not None:
             memory = self._memory(cell, footprint, whole=True)
             cost = self._cost(cell, footprint)
             computing = self._step_seconds(cell, footprint, cost)
-            sent, seconds = self._round(cell, footprint, cost, computing)
+            work = self._work(cell, footprint, cost)
+            sent, seconds = self._round(cell, footprint, cost, computing, work)
+            busiest = max(map(operator.truediv, work, request.cluster.speeds_of(request.nodes)))
         width = cell.workload.width
         searched = footprint is not None and request.limits
         return CellPlan(
             workload=_label(request.workload, request.workload_options),
             method=_label(request.method, request.method_options),
             nodes=request.nodes,
-            batch_size=cell.batch_size,
+            batch_size=request.batch_size or cell.workload.batch_size,
             cluster=request.cluster,
             model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
             memory=memory,
             sent=sent,
             seconds=seconds,
-            compute_seconds=None if computing is None else computing * cell.method.round_steps / self._slowest(),
+            compute_seconds=None if computing is None else computing * cell.method.round_steps * busiest,
             round_steps=cell.method.round_steps,
             width=width,
             largest_width=self._largest_width(cell, width) if searched and width else None,
@@ -136,8 +145,20 @@ class _Planner:
             assumed=self._assumed(cell, memory, simulated=seconds is not None or computing is None or sent is None),
         )
 
-    def _slowest(self) -> float:
-        return min(self._request.cluster.speeds_of(self._request.nodes))
+    def _shares(self, nodes: int) -> Shares | None:
+        """The shares of `nodes` nodes, for `--shares speed` the speeds of the cluster; None if they are equal."""
+        shares = self._request.shares
+        if shares is None or nodes != self._request.nodes:
+            return None
+        return shares if shares.speeds else Shares(self._request.cluster.speeds_of(nodes))
+
+    def _work(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> list[float]:
+        """The seconds of a local step of each node, by rank, over those of the node with the most work."""
+        if footprint.parts and cost.flops:
+            parts = {part: self._cost(cell, replace(footprint, model=part)).flops for part in footprint.parts}
+            return [(parts[part] or cost.flops) / cost.flops for part in footprint.parts]
+        samples = cell.method.samples or [1] * cell.nodes
+        return [own / max(samples) for own in samples]
 
     def _step_seconds(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> float | None:
         """Seconds in which a node computes a local step; None if unknown."""
@@ -167,7 +188,10 @@ class _Planner:
         with during(f"planning {request.method}", workload.place("model"), of_libraries=True):
             model = blank_model(workload, data_known=False)
             method.check(method.options, model, workload, nodes)
-            batch_size = request.batch_size or workload.batch_size
+            batch_size, shares = request.batch_size or workload.batch_size, self._shares(nodes)
+            check_shares(shares, method, workload, model, batch_size, nodes)
+            take_shares(shares, method, batch_size, nodes)
+            batch_size = max(method.samples, default=batch_size)
             footprint = None
             if isinstance(method, Planned):
                 footprint = method.footprint(model, workload, nodes, batch_size)
@@ -227,9 +251,12 @@ class _Planner:
             return self._cell(nodes, width - 1), width - 1
 
     def _round(
-        self, cell: _Cell, footprint: Footprint, cost: StepCost, step_seconds: float | None
+        self, cell: _Cell, footprint: Footprint, cost: StepCost, step_seconds: float | None, work: Sequence[float]
     ) -> tuple[int | None, float | None]:
-        """Bytes that the busiest node sends in a round, and the seconds of a round; None if unknown."""
+        """Bytes that the busiest node sends in a round, and the seconds of a round; None if unknown.
+
+        work: of each node in a step, over that of the node with the most.
+        """
         nodes, rounds = self._request.nodes, footprint.rounds
         if rounds is None:
             return None, None
@@ -238,7 +265,7 @@ class _Planner:
         backend = self._request.cluster.collectives
 
         def traced(rank: int, count: int) -> Any:
-            node = PlannedNode(rank, nodes, cost, seconds)
+            node = PlannedNode(rank, nodes, cost, seconds * work[rank])
             own = rounds(node)
             for _ in range(count):
                 next(own)
@@ -246,7 +273,8 @@ class _Planner:
             return node.builder.to_arrays()
 
         first = traced(0, 1)
-        alike = self._request.cluster.uniform and one_stands_for_all(lambda rank: traced(rank, 1), nodes)
+        uniform = self._request.cluster.uniform and len(set(work)) == 1
+        alike = uniform and one_stands_for_all(lambda rank: traced(rank, 1), nodes)
         ranks = range(1 if alike else nodes)
         if len(first) * len(ranks) > MOST_EVENTS:
             return bytes_sent(first, nodes, 0, backend), None
@@ -274,6 +302,7 @@ class _Planner:
             lines.append(f"activations are unknown: {_why_unknown(cell)}")
         if not simulated:
             lines.append("seconds of a round are unknown: it has too many messages to simulate in a minute")
+        lines += _shares_lines(cell, self._shares(self._request.nodes))
         if self._request.nodes > 1:
             library = {"gloo": "gloo", "nccl": "NCCL"}[self._request.cluster.collectives]
             far = turns_on(self._request.cluster, self._request.nodes)
@@ -288,6 +317,14 @@ class _Planner:
 def _first_round(events: NDArray[Any]) -> NDArray[Any]:
     ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == ROUND))
     return events[: ends[0] + 1]
+
+
+def _shares_lines(cell: _Cell, shares: Shares | None) -> list[str]:
+    if shares is None:
+        return []
+    samples = ", ".join(map(str, cell.method.samples))
+    what = f"{samples} samples a step" if samples else "units by speed"
+    return [f"shares {shares} of the nodes: {what}; the fewest nodes are for equal ones"]
 
 
 def _computing_line(cell: _Cell, cluster: ClusterProfile) -> str:

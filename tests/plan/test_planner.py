@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
+from istbench.base.options.shares import Shares
 from istbench.cli.plan_command import plan_table
 from istbench.cluster.profile import Rack, load_profile
 from istbench.launch.cells.resolve import prepare_cell
@@ -389,3 +390,31 @@ def test_distant_nodes_need_the_buffers_of_their_all_reduces(method, options, wh
         assert ("turns between distant nodes" in " ".join(there.assumed)) == (cluster is far)
         # A small tensor goes whole to both others; 4/3 of it in a ring.
         assert there.sent == pytest.approx(here.sent * (1.5 if more else 1.0), rel=0.01)
+
+
+HALF = dataclasses.replace(CLUSTER, speeds=(0.5, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("method", ["ddp", "p3", "local_sgd", "diloco", "ist"])
+def test_shares_by_speed_shorten_the_round_of_a_half_speed_node(method):
+    options = {"local_steps": 4} if method in ("local_sgd", "diloco", "ist") else {}
+    fields = {"nodes": 3, "cluster": HALF, "options": options, "workload_options": {"hidden": 96}, "batch_size": 64}
+    equal, shared = plan(method, **fields), plan(method, shares=Shares(), **fields)
+    assert shared.compute_seconds < equal.compute_seconds
+    assert shared.seconds < equal.seconds
+    assert plan(method, shares=Shares((0.5, 1, 1)), **fields).seconds == shared.seconds
+    assert plan(method, shares=Shares((1, 1, 1)), **fields).seconds == equal.seconds
+    assert shared.memory.total > equal.memory.total  # of a fast node
+    assert any("shares 0.5,1,1" in line for line in shared.assumed)
+    if method != "ist":  # of 192 samples, 38, 77 and 77 in place of 64 each on the slow node
+        assert shared.compute_seconds == pytest.approx(equal.compute_seconds * 77 / 64 / 2, rel=0.02)
+
+
+def test_shares_that_a_method_cannot_take_are_refused_by_the_plan():
+    for method, shares, message in (
+        ("noloco", Shares(), "noloco has no mean over unequal minibatches"),
+        ("ddp", Shares((1, 2)), "has 2 numbers for 3 nodes"),
+        ("ist", Shares((1e-3, 1, 1)), "without one of the 16 units"),
+    ):
+        with pytest.raises(UserError, match=message):
+            plan(method, nodes=3, shares=shares)

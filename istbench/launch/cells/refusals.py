@@ -16,12 +16,12 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
-from istbench.base.options.shares import in_proportion
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.compute_options import HALF
 from istbench.node.registry import load_sink
+from istbench.node.shares import check_shares, samples_of
 from istbench.node.weights_file import check_directory
 from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
@@ -55,11 +55,8 @@ class UncheckedCell:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples of the minibatch of each node, as far as they are known before the run measures speeds."""
-        nodes, shares = self.request.nodes, self.request.shares
-        if shares is None or not shares.speeds or self.method.unequal == "units":
-            return (self.batch_size,) * nodes
-        return in_proportion(self.batch_size * nodes, shares.speeds)
+        """Samples of the minibatch of each node."""
+        return samples_of(self.request.shares, self.method, self.batch_size, self.request.nodes)
 
 
 def refuse(unchecked: UncheckedCell) -> None:
@@ -126,32 +123,8 @@ def _own_batches(unchecked: UncheckedCell) -> None:
 
 def _shares(unchecked: UncheckedCell) -> None:
     """The method trains on unequal nodes, and each node gets a sample of a step, or a unit."""
-    shares, method, workload = unchecked.request.shares, unchecked.method, unchecked.workload
-    if shares is None:
-        return
-    if not method.unequal:
-        why = (
-            "takes one minibatch on all nodes"
-            if method.batches == "replicated"
-            else "has no mean over unequal minibatches"
-        )
-        raise UserError(
-            f"--shares: {method.name} {why}; leave it out, or use ddp, zero, fsdp, p3, local_sgd, diloco or ist"
-        )
-    if method.unequal == "units":
-        method.check_shares(unchecked.model, workload, shares.speeds)
-        return
-    if workload.in_turn:
-        raise UserError(
-            f"--shares: the data of {workload.name} yields batches of {workload.batch_size} samples itself; return "
-            "a Dataset, or leave it out"
-        )
-    samples = unchecked.samples
-    if 0 in samples:
-        raise UserError(
-            f"--shares {shares} leaves node {samples.index(0)} without one of the {sum(samples)} samples of a "
-            "step; give it a larger share, or use a larger --batch-size"
-        )
+    request, method, workload = unchecked.request, unchecked.method, unchecked.workload
+    check_shares(request.shares, method, workload, unchecked.model, unchecked.batch_size, request.nodes)
 
 
 def _save(unchecked: UncheckedCell) -> None:
