@@ -30,6 +30,7 @@ class ClusterTime:
         nodes: number of them.
         seconds: until the last node has done each requested number of local steps.
         compute, communication, idle: shares of the time as in `Replay`, mean over nodes.
+        computing: share of the time in which each node computes, by rank.
         link_use: payload over capacity of the busiest link or uplink, in its busier direction.
         carrying: share of the busiest node's cores that messages take; 0 if the profile leaves it out.
         low, high: the range of the seconds by what is known of computing, as factors of `seconds`; None if unknown.
@@ -56,6 +57,7 @@ class ClusterTime:
     doubt: str = ""
     unlike_steps: int = 0
     check: ReplayCheck | None = None
+    computing: tuple[float, ...] = ()
 
 
 def cluster_time(
@@ -104,7 +106,7 @@ def cluster_time(
         float((spent[:, -1] / end).mean()) if end.all() else 0.0
         for spent in (found.compute_s, found.communication_s, found.idle_s)
     )
-    share = float((found.compute_s[:, -1] / end).max()) if end.all() else 0.0
+    computing = (found.compute_s[:, -1] / end).tolist() if end.all() else [0.0]
     return ClusterTime(
         profile=profile,
         nodes=trace.world_size,
@@ -114,12 +116,13 @@ def cluster_time(
         idle=idle,
         link_use=_link_use(found),
         carrying=_carrying(found),
-        low=_moved(scaled.low, scaled.compute, share),
-        high=_moved(scaled.high, scaled.compute, share),
+        low=_moved(scaled.low, scaled.compute, max(computing)),
+        high=_moved(scaled.high, scaled.compute, max(computing)),
         lacks=scaled.lacks,
         works=trace.has_work,
         doubt=trace.meta.doubt,
         unlike_steps=trace.meta.unlike_steps,
+        computing=tuple(computing[rank % len(computing)] for rank in range(trace.world_size)),
     )
 
 

@@ -36,6 +36,8 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     Raises:
         UserError: if the method does not say how its work and messages change with the nodes, or for lack of code.
     """
+    if run.header.config.shares is not None and nodes != run.header.nodes:
+        raise UserError(f"its --shares are for {run.header.nodes} nodes; record it on equal ones, or on {nodes}")
     own = plugins_of(run.header.config, plugins)
     recorded, planned = (_planned(run.header, count, own) for count in (trace.world_size, nodes))
     _check(recorded, trace)

@@ -135,7 +135,12 @@ class Contender:
 
     @cached_property
     def node_seconds(self) -> tuple[NodeSeconds, ...]:
-        """Seconds of each node, as medians over its runs; empty without a record."""
+        """Seconds of each node, as medians over its runs; empty without a record.
+
+        Of replayed runs, those on the cluster.
+        """
+        if replayed := [run for run in self.runs if run.cluster is not None]:
+            return median_node_seconds([_replayed_seconds(run) for run in replayed])
         results = [run.header.result for run in self.runs]
         return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
 
@@ -354,6 +359,16 @@ class Group:
         readable = _file_name(self.workload_label) or "workload"
         on = f"-{_file_name(self.machine)}" if self.clock == "cluster_s" else ""
         return f"{readable}{on}-{digest}"
+
+
+def _replayed_seconds(run: Run) -> tuple[NodeSeconds, ...]:
+    time = run.cluster
+    assert time is not None
+    end = time.seconds[-1]
+    return tuple(
+        NodeSeconds(rank=rank, host="", computing_s=share * end, waiting_s=max(0.0, 1 - share) * end)
+        for rank, share in enumerate(time.computing)
+    )
 
 
 def differing_trials(rows: Iterable[Contender]) -> str:

@@ -40,13 +40,14 @@ def _way_out(header: Header, found: Straggler) -> str:
 def slow_node_lines(group: Group) -> Iterable[str]:
     """A warning for a footer about the row of `group` whose nodes wait longest for a slow one."""
     rows = [(row, found) for row in group.contenders if (found := straggler(row.node_seconds, row.shares))]
-    if group.clock == "cluster_s" or not rows:
+    if not rows:
         return
     row, found = max(rows, key=lambda pair: pair[1].waited)
     words = slow_node_words(row.runs[0].header, row.node_seconds, row.shares)
     if words:
         more = sum(other.waited >= _MATTERS for _, other in rows) - 1
-        also = f" So do {more} other rows." if more > 1 else " So does another row." if more else ""
+        others = "Another row waits" if more == 1 else f"{more} other rows wait"
+        also = f" {others} for a slow node too." if more else ""
         yield Caution(f"Slow node: in {row.placed}, {_place(row, found)} {words}.{also}")
 
 

@@ -1,13 +1,19 @@
 """The slow node in sentences: the wait of the others, and what shares would save."""
 
+import dataclasses
+
 import pytest
-from fake_runs import header, ramp, write_run
+from fake_runs import averaging_trace, header, ramp, write_run
 from read_tables import footer
 
+from istbench.cluster.profile import load_profile
+from istbench.report.groups import group_runs
 from istbench.report.report import build_report
+from istbench.report.tables.slow_nodes import slow_node_lines
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Speeds
 from istbench.results.load import load_run
+from istbench.results.on_cluster import run_on_cluster
 
 
 def run_of(results, computing, *, shares=None, method="ddp", **changed):
@@ -28,7 +34,7 @@ def test_the_row_that_waits_longest_for_a_slow_node_is_named_with_the_gain_of_sh
     found = main_footer(results)
     assert (
         "Slow node: in ddp on 3 nodes, rank 2 computes at 0.50 of the others' speed; the others wait for it in 45% "
-        "of the train seconds, and --shares 1,1,0.5 would save about 36%. So do 2 other rows."
+        "of the train seconds, and --shares 1,1,0.5 would save about 36%. 2 other rows wait for a slow node too."
     ) in found
     assert found.count("Slow node") == 1
 
@@ -83,3 +89,30 @@ def test_rows_with_and_without_shares_are_told_apart(results):
         run_of(results, (9.0, 9.0), seed=seed, shares="1,0.5", cell=cell, method_label="ddp shares=1,0.5")
     (main, *_) = build_report(results).tables
     assert [row[0].text for row in main.rows] == ["ddp", "ddp shares=1,0.5"]
+
+
+def test_a_replay_names_the_slow_node_of_a_cluster(results):
+    head = header("ddp", takes_shares=True)
+    run = load_run(write_run(results, head, ramp(20.0), computing=(9.0, 9.0)))
+    trace = averaging_trace(2, size=8)
+    half = dataclasses.replace(load_profile("m5.2xlarge"), speeds=(1.0, 0.5), gflops=100.0)
+    for profile, words in (
+        (load_profile("m5.2xlarge"), ""),
+        (half, "rank 1 computes at 0.50 of the others' speed"),
+    ):
+        (group,) = group_runs([run_on_cluster(run, trace, profile, {})], profile=profile)
+        (line,) = [*slow_node_lines(group)] or [""]
+        assert words in line
+        assert bool(line) is bool(words)
+    assert "the other waits for it in 49% of the train seconds, and --shares 1,0.5 would save about 33%" in line
+
+
+def test_replayed_shares_by_speed_leave_no_wait_and_save_what_the_sentence_says(results):
+    """Recorded on equal machines: a node with a third of the samples computes a third of the seconds."""
+    run = load_run(write_run(results, header("ddp"), ramp(20.0)))
+    half = dataclasses.replace(load_profile("m5.2xlarge"), speeds=(1.0, 0.5), gflops=100.0)
+    traces = [averaging_trace(2, compute=compute, size=8) for compute in ((0.06, 0.06), (0.08, 0.04))]
+    equal, shared = (run_on_cluster(run, trace, half, {}) for trace in traces)
+    assert shared.curve.seconds[-1] == pytest.approx(equal.curve.seconds[-1] * (1 - 1 / 3), rel=0.01)
+    assert equal.cluster.computing == pytest.approx((0.5, 1.0), abs=0.02)
+    assert shared.cluster.computing == pytest.approx((1.0, 1.0), abs=0.02)
