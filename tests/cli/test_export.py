@@ -61,7 +61,10 @@ def test_export_takes_a_results_directory_and_leaves_out_unfinished_and_untraced
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "chackra"], "unknown format 'chackra'; did you mean 'chakra'? Known: chakra, mlflow, mllog"),
+        (
+            ["--format", "chackra"],
+            "unknown format 'chackra'; did you mean 'chakra'? Known: chakra, jsonl, mlflow, mllog",
+        ),
         (
             ["--format", "mllog", "--out", "/dev/null/nowhere"],
             "cannot export speech-ddp-n2-s0 to /dev/null/nowhere",
