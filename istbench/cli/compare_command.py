@@ -104,9 +104,9 @@ def command(
     istbench compare --workload speech --methods ist,local_sgd,ddp --nodes 2,4 --seeds 3
     istbench compare configs/quick.toml --quiet
 
-    Cells come from SUITE.toml, from a suite of istbench (quick, smoke, light/grid, ...), or from --methods x --nodes x
-    --seeds over one workload. Beside a suite, --data, --device, --threads, --timeout, --checkpoint-every and --anyway
-    apply to all of its cells.
+    Cells come from SUITE.toml, from a suite of istbench (quick, smoke, light/grid, ...), or from --methods x
+    --nodes x --seeds over one workload. Beside a suite, --data, --device, --threads, --timeout, --checkpoint-every
+    and --anyway apply to all of its cells.
 
     A method may have a control, the same method on few nodes: diloco on one node. istbench runs it too and says so.
     --controls, or `controls = true` in a suite, adds others for the methods of the comparison.

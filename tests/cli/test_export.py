@@ -63,7 +63,7 @@ def test_export_takes_a_results_directory_and_leaves_out_unfinished_and_untraced
     [
         (
             ["--format", "chackra"],
-            "unknown format 'chackra'; did you mean 'chakra'? Known: chakra, jsonl, mlflow, mllog",
+            "unknown format 'chackra'; did you mean 'chakra'? Known: chakra, jsonl, mlflow",
         ),
         (
             ["--format", "mllog", "--out", "/dev/null/nowhere"],
