@@ -150,12 +150,16 @@ class Method(ABC):
     local_step: int = 0
     """Number of the next local step, from 0; set before each call of `step`."""
 
+    schedule_step: int = 0
+    """Place of the next local step in the budget; set before each call of `step`. It is `local_step`, unless fewer
+    nodes train than the cell has (`--elastic`)."""
+
     _own_rates: list[Any] | None = None
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next local step, by the schedule of the options."""
-        return float(self.options.rate_at(self.local_step, self.total_steps))
+        return float(self.options.rate_at(self.schedule_step, self.total_steps))
 
     def build_optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer of `workload` over the parameters of `model`, or that of the options."""
@@ -171,7 +175,7 @@ class Method(ABC):
         if self._own_rates is None:
             set_rate(optimizer, self.learning_rate)
         elif self.options.schedule != "constant" or self.options.warmup:
-            share = dataclasses.replace(self.options, lr=1.0).rate_at(self.local_step, self.total_steps)
+            share = dataclasses.replace(self.options, lr=1.0).rate_at(self.schedule_step, self.total_steps)
             for group, rate in zip(optimizer.param_groups, self._own_rates, strict=True):
                 group["lr"] = rate * share
 

@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, printable
-from istbench.base.options.numbers import Amount, Duration, Natural
+from istbench.base.options.numbers import Amount, Count, Duration, Natural
 from istbench.results.store import OfAnotherCell
 
 LATEST, MANIFEST = "latest.json", "manifest.json"
@@ -33,15 +33,32 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\.(json|safetensors)$")]
 
 
+class WorkerGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of nodes that trains a part of a run.
+
+    Attributes:
+        nodes: their number. step, train_s: local steps and seconds of the run before it.
+        samples: taken before it, over all epochs. epoch: the first one. sample: those of that epoch before it.
+    """
+
+    nodes: Count
+    step: Natural = 0
+    train_s: Duration = 0.0
+    samples: Natural = 0
+    epoch: Natural = 0
+    sample: Natural = 0
+
+
 class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The progress of a run over all its resumptions; the same on every rank.
 
     Attributes:
         step: local steps. train_s, wall_s: seconds.
         bytes_sent, bytes_received: training traffic of the busiest rank.
-        computing_s: seconds of `train_s` in which each rank did not wait for others.
+        computing_s: seconds of `train_s` in which each rank did not wait for others; of all ranks that the run had.
         evaluations: their number up to this step. evaluations_sha256: their digest (`results.events.digest_with`),
             empty before the first.
+        groups: the groups of nodes so far, the current one last; several with `--elastic`.
     """
 
     step: Natural
@@ -52,6 +69,14 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     computing_s: tuple[Duration, ...]
     evaluations: Natural
     evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
+    groups: tuple[WorkerGroup, ...] = ()
+
+    def present_s(self) -> list[float]:
+        """The seconds of `train_s` in which each rank was in the group."""
+        ends = [*(group.train_s for group in self.groups[1:]), self.train_s]
+        parts = [(group.nodes, end - group.train_s) for group, end in zip(self.groups, ends, strict=True)]
+        most = max(nodes for nodes, _ in parts)
+        return [sum(seconds for nodes, seconds in parts if rank < nodes) for rank in range(most)]
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.full_model import Evaluated
 from istbench.node.train_clock import node_seconds
 from istbench.node.training_state import RunTotals
+from istbench.node.worker_group import Pace
 from istbench.results.events import Evaluation, Note, Ready, Resume, RunPart, digest_with
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
@@ -18,14 +19,12 @@ class RunLog:
     """Makes records of a run's progress and gives them to its destinations, which only rank 0 has.
 
     Args:
-        samples_per_step: samples of all ranks together in a local step.
+        pace: the samples of the local steps.
     """
 
-    def __init__(
-        self, destinations: Destinations, progress: RunTotals, fabric: Fabric, samples_per_step: int
-    ) -> None:
+    def __init__(self, destinations: Destinations, progress: RunTotals, fabric: Fabric, pace: Pace) -> None:
         self._destinations, self._progress, self._fabric = destinations, progress, fabric
-        self._samples_per_step = samples_per_step
+        self._pace = pace
         self._method_noted = False
         self._last: Evaluation | None = None
 
@@ -52,13 +51,25 @@ class RunLog:
             )
         )
 
+    def resized(self, before: int) -> None:
+        """Record that this group goes on from a checkpoint of `before` nodes, whose steps had other samples."""
+        step, nodes, each = self._progress.totals.step, self._fabric.world_size, self._pace.each
+        before = each // nodes * before
+        self._destinations.record(
+            Note(
+                message=f"from step {step} on {nodes} nodes: {each:,} samples in a step, not {before:,}; the "
+                "learning rate stays, and the run ends after the same samples",
+                urgent=True,
+            )
+        )
+
     def evaluation(self, found: Evaluated, train_loss: float | None) -> Evaluation:
         """Record an evaluation, with the totals up to now. Every rank must call it."""
         self._progress.count()
         totals = self._progress.totals
         evaluation = Evaluation(
             step=totals.step,
-            samples=totals.step * self._samples_per_step,
+            samples=self._pace.samples_after(totals.step),
             train_s=totals.train_s,
             wall_s=totals.wall_s,
             assemble_s=found.assemble_s,
@@ -93,7 +104,7 @@ class RunLog:
         """
         peak = self._fabric.maximum(peak_bytes or 0)
         hosts = self._fabric.texts.gather(host_name())
-        last = self._last
+        last, totals = self._last, self._progress.totals
         if last is None:
             raise RuntimeError("a run has a result after an evaluation")
         self._destinations.finish(
@@ -108,7 +119,7 @@ class RunLog:
                 bytes_received_per_node=last.bytes_received_per_node,
                 peak_memory_bytes_per_node=int(peak) or None,
                 weights_sha256=weights_sha256,
-                node_seconds=node_seconds(last.train_s, self._progress.totals.computing_s, hosts),
+                node_seconds=node_seconds(totals.present_s(), totals.computing_s, hosts),
             )
         )
 

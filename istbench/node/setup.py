@@ -16,10 +16,12 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method, OwnKernels
 from istbench.methods.weights import Weights
 from istbench.node import checkpoint
+from istbench.node.checkpoint_steps import WorkerGroup
 from istbench.node.compute_options import compiling, computed
 from istbench.node.registry import build_method
 from istbench.node.shares import take_shares
 from istbench.node.step_work import CountedStep, OperationCounter
+from istbench.node.worker_group import batches_of
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
 
@@ -43,17 +45,8 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     """Build the method and give it the model, which it initialises from the seed."""
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     method.total_steps = config.steps
-    shards = method.minibatches(fabric.world_size)
     take_shares(config.shares, method, config.batch_size, config.nodes)
-    batches = ShardedBatches(
-        workload.train_size,
-        config.batch_size,
-        rank=fabric.rank % shards,
-        world_size=shards,
-        seed=config.seed,
-        in_turn=workload.in_turn,
-        samples=method.samples,
-    )
+    batches = batches_of(WorkerGroup(nodes=fabric.world_size), fabric.rank, config, method, workload)
     computing = computed(
         workload,
         fabric.device,

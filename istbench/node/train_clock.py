@@ -53,9 +53,19 @@ class TrainClock:
         return max(0.0, self._elapsed - waited / self.dilation)
 
 
-def node_seconds(train_s: float, computing_s: Sequence[float], hosts: Sequence[str]) -> tuple[NodeSeconds, ...]:
-    """Split `train_s` of each rank into seconds of computing and of waiting."""
+def node_seconds(
+    present_s: Sequence[float], computing_s: Sequence[float], hosts: Sequence[str]
+) -> tuple[NodeSeconds, ...]:
+    """Split the train seconds in which each rank was present into seconds of computing and of waiting.
+
+    hosts: of the ranks of the last group; the host of others is unknown.
+    """
     return tuple(
-        NodeSeconds(rank=rank, host=host, computing_s=computing, waiting_s=max(0.0, train_s - computing))
-        for rank, (computing, host) in enumerate(zip(computing_s, hosts, strict=False))
+        NodeSeconds(
+            rank=rank,
+            host=hosts[rank] if rank < len(hosts) else "",
+            computing_s=computing,
+            waiting_s=max(0.0, present - computing),
+        )
+        for rank, (present, computing) in enumerate(zip(present_s, computing_s, strict=False))
     )

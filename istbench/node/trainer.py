@@ -1,5 +1,6 @@
 """Training on the clock, in segments. A segment ends with the round in which an evaluation is due."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from istbench.node.stopping import Stopping
 from istbench.node.trace_sample import TraceSample
 from istbench.node.train_clock import TrainClock
 from istbench.node.training_state import OpenSegment
+from istbench.node.worker_group import ALL_NODES, Pace
 
 # Before any step was timed: enough steps to tell how long one takes.
 _FIRST_STEPS = 10
@@ -31,6 +33,7 @@ class Trainer:
     """Trains this rank, segment by segment, and adds steps and seconds to `totals`.
 
     Args:
+        pace: the local steps of this group of nodes.
         segment: the segment to continue, in a resumed run that stopped inside one.
         stopping: stops training at a step on which all ranks agree; None in a run that cannot be stopped.
         sample: measures the machine where recording begins and ends.
@@ -47,6 +50,7 @@ class Trainer:
         setup: Setup,
         fabric: Fabric,
         totals: Totals,
+        pace: Pace,
         *,
         segment: OpenSegment | None,
         memory: PeakMemory,
@@ -54,7 +58,7 @@ class Trainer:
         stopping: Stopping | None,
         sample: TraceSample | None = None,
     ) -> None:
-        self._sample = sample
+        self._sample, self._pace, self._last_step = sample, pace, pace.local(config.steps)
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
         self._memory, self._destinations, self._stopping = memory, destinations, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
@@ -63,7 +67,7 @@ class Trainer:
             Lateness(fabric, totals, destinations, setup.method.round_steps) if fabric.rank == 0 else None
         )
         ahead = setup.workload.batches_ahead
-        self._batches = PrefetchedBatches(setup.batch, totals.step, config.steps, ahead, fabric.recorder)
+        self._batches = PrefetchedBatches(setup.batch, totals.step, self._last_step, ahead, fabric.recorder)
         self._last_steps = 0  # of the last segment
         self.open_segment = segment
         self.stopped = False
@@ -128,7 +132,8 @@ class Trainer:
         self._memory.stop()
         totals.train_s += fabric.maximum(seconds)
         by_rank = fabric.numbers(computing)
-        totals.computing_s = tuple(a + b for a, b in zip(totals.computing_s, by_rank, strict=True))
+        every = itertools.zip_longest(totals.computing_s, by_rank, fillvalue=0.0)
+        totals.computing_s = tuple(before + now for before, now in every)
         self.stalls.end(first, seconds)
 
     @contextmanager
@@ -157,7 +162,7 @@ class Trainer:
                 self.stopped = True
                 return
             current.begin("computing training step", step, timed=True)
-            self._method.local_step = step
+            self._method.local_step, self._method.schedule_step = step, self._pace.done(step)
             losses.add(self._method.step(on_device(self._batches.take(step), self._fabric.device)))
             self._fabric.recorder.mark("step")
             self.stalls.step()
@@ -175,7 +180,9 @@ class Trainer:
         limit, seconds, before = self._config.max_seconds, self._totals.train_s, self._last_steps
         first = self._totals.step
         while first < end:
-            due = end if limit is None else due_step(self._config.eval_every, first, end, seconds, before)
+            due = (
+                end if limit is None else due_step(self._config.eval_every, first, end, seconds, before, self._pace)
+            )
             yield from range(first, due)
             if limit is not None and due < end:
                 seconds = self._totals.train_s + self._fabric.maximum(self._clock.elapsed())
@@ -184,33 +191,41 @@ class Trainer:
             first, before = due, due - first
 
     def _segment_end(self) -> int:
-        totals, config = self._totals, self._config
+        totals, every, round_steps = self._totals, self._config.eval_every, self._method.round_steps
         return segment_end(
-            config.eval_every, totals.step, config.steps, totals.train_s, self._last_steps, self._method.round_steps
+            every, totals.step, self._last_step, totals.train_s, self._last_steps, round_steps, self._pace
         )
 
 
-def segment_end(every: Interval, first: int, last: int, train_s: float, before: int, round_steps: int = 1) -> int:
+def segment_end(
+    every: Interval,
+    first: int,
+    last: int,
+    train_s: float,
+    before: int,
+    round_steps: int = 1,
+    pace: Pace = ALL_NODES,
+) -> int:
     """The local step that ends the segment which starts after step `first`: the end of the round of `due_step`.
 
     At most `last`, which may lie inside a round. A round has `round_steps` local steps. The other arguments are
     those of `due_step`.
     """
-    due = due_step(every, first, last, train_s, before)
+    due = due_step(every, first, last, train_s, before, pace)
     return min(-(-due // round_steps) * round_steps, last)
 
 
-def due_step(every: Interval, first: int, last: int, train_s: float, before: int) -> int:
+def due_step(every: Interval, first: int, last: int, train_s: float, before: int, pace: Pace = ALL_NODES) -> int:
     """The local step after which an evaluation is due, in a segment that starts after step `first`; at most `last`.
 
     Seconds become steps by the rate so far, so that ranks need not agree on a time after every step.
 
     Args:
         train_s: seconds that the first `first` steps took, the same on every rank.
-        before: steps of the previous segment, 0 for none.
+        before: steps of the previous segment, 0 for none. pace: of the group; `every` counts steps of all nodes.
     """
     if every.steps is not None:
-        return min(first - first % every.steps + every.steps, last)
+        return min(pace.local(pace.done(first) // every.steps * every.steps + every.steps), last)
     assert every.seconds is not None
     if not first or not train_s:
         return min(first + _FIRST_STEPS, last)

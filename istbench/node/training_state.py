@@ -12,12 +12,15 @@ from istbench.base.decode import convert, path_text
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Natural
 from istbench.base.options.run import RunConfig
+from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, Reshards
+from istbench.methods.base import Reshards
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SavedStates
-from istbench.node.checkpoint_steps import Step, Totals
+from istbench.node.checkpoint_steps import Step, Totals, WorkerGroup
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
+from istbench.node.setup import Setup
+from istbench.node.worker_group import Pace, next_group
 
 _WRITES = 2.0
 _FIRST_S = 60.0  # until the first checkpoint: what it costs is unknown
@@ -57,7 +60,7 @@ class RunTotals:
         computing_s = (0.0,) * fabric.world_size
         totals = Totals(
             step=0, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=computing_s, evaluations=0,
-            evaluations_sha256="",
+            evaluations_sha256="", groups=(WorkerGroup(nodes=fabric.world_size),),
         )  # fmt: skip
         return cls(totals, fabric)
 
@@ -74,13 +77,15 @@ class Restored:
     """A training state from the checkpoint.
 
     Attributes:
-        segment: the segment in which training stopped, if it stopped inside one.
+        segment: the segment in which training stopped, if it stopped inside one and the group has the same size.
+        before: nodes of the group that wrote the checkpoint.
         damage: a line on newer checkpoints that are damaged; empty if there are none.
     """
 
     progress: RunTotals
     segment: OpenSegment | None
     damage: str
+    before: int
 
 
 class TrainingState:
@@ -90,9 +95,10 @@ class TrainingState:
     """
 
     def __init__(
-        self, saved: DistributedCheckpoint, config: RunConfig, method: Method, fabric: Fabric, losses: int
+        self, saved: DistributedCheckpoint, config: RunConfig, setup: Setup, fabric: Fabric, losses: int
     ) -> None:
-        self._checkpoint, self._config, self._method, self._fabric = saved, config, method, fabric
+        self._checkpoint, self._config, self._fabric = saved, config, fabric
+        self._method, self._workload = setup.method, setup.workload
         self._losses = losses
         self._saved_at = time.perf_counter()
         self._cost_s: float | None = None  # of the last checkpoint
@@ -113,17 +119,42 @@ class TrainingState:
         totals, state, damage = found
         segment = None
         with checkpoint.fitting(self._checkpoint.directory):
-            if not 0 < totals.step < self._config.steps:
-                raise UserError(f"it is of step {totals.step}, the run ends at step {self._config.steps}")
+            before = self._checked_group(totals)
+            last = Pace.of(before, self._config, self._method).local(self._config.steps)
+            if not 0 < totals.step < last:
+                raise UserError(f"it is of step {totals.step}, the run ends at step {last}")
             self._method.load_state_dict(state["method"])
-            checkpoint.set_random_state(state["random"], self._fabric.device)
-            traffic, before = self._fabric.traffic["training"], state["traffic"]
-            traffic.sent, traffic.received = int(before["sent"]), int(before["received"])
-            if "segment" in state:
-                segment = convert(state["segment"], OpenSegment, path_text)
-                if not totals.step < segment.end <= self._config.steps:
-                    raise UserError(f"its segment ends at step {segment.end}")
-        return Restored(progress=RunTotals(totals, self._fabric), segment=segment, damage=damage)
+            if before.nodes != self._fabric.world_size:
+                self._begin_group(totals)
+            else:
+                checkpoint.set_random_state(state["random"], self._fabric.device)
+                traffic, saved = self._fabric.traffic["training"], state["traffic"]
+                traffic.sent, traffic.received = int(saved["sent"]), int(saved["received"])
+                if "segment" in state:
+                    segment = convert(state["segment"], OpenSegment, path_text)
+                    if not totals.step < segment.end <= last:
+                        raise UserError(f"its segment ends at step {segment.end}")
+        progress = RunTotals(totals, self._fabric)
+        return Restored(progress=progress, segment=segment, damage=damage, before=before.nodes)
+
+    def _checked_group(self, totals: Totals) -> WorkerGroup:
+        """The group that wrote the checkpoint."""
+        if not totals.groups or totals.groups[-1].step > totals.step:
+            raise UserError("it has no group of nodes")
+        return totals.groups[-1]
+
+    def _begin_group(self, totals: Totals) -> None:
+        """Begin the part of the run that this group trains, which is of another size than the last one.
+
+        The random numbers of a rank start from its number and the step. Each node counts the most bytes so far.
+        """
+        fabric, config = self._fabric, self._config
+        group = next_group(totals, fabric.world_size, config, self._method, self._workload)
+        totals.groups += (group,)
+        totals.computing_s += (0.0,) * (fabric.world_size - len(totals.computing_s))
+        checkpoint.seed_random_state(derived_seed(config.seed, "node", fabric.rank, totals.step))
+        traffic = fabric.traffic["training"]
+        traffic.sent, traffic.received = round(totals.bytes_sent), round(totals.bytes_received)
 
     def _reshard(self, step: Step, rank: int) -> dict[str, Any]:
         """The state of the method for `rank`, from the files of a group of another size."""

@@ -1,5 +1,6 @@
 """One worker process of a run: set up, train, evaluate, record, decide, save. It owns the clock."""
 
+import dataclasses
 import math
 import os
 import time
@@ -30,6 +31,7 @@ from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
+from istbench.node.worker_group import Pace, batches_of
 from istbench.results.header import Header
 from istbench.results.run_parts import restarts
 from istbench.results.store import RunDirectory
@@ -143,20 +145,26 @@ class RankTraining:
         stopping: Stopping | None,
         counted: CountedStep,
     ) -> None:
-        self._config, self._setup, self._fabric = config, setup, fabric
+        self._config, self._fabric = config, fabric
         self._evaluator, self._memory = evaluator, memory
         counts = config.checkpoint_every_s == "auto" and fabric.rank == 0
         losses = len(restarts(run.events())) if counts else 0
         saved = DistributedCheckpoint(run.checkpoint, fabric)
-        self._state = TrainingState(saved, config, setup.method, fabric, losses)
+        self._state = TrainingState(saved, config, setup, fabric, losses)
         began = time.time()
         restored = self._state.restore()
         loaded = time.time()
         # A served model sets one thread for threads that start later.
         torch.set_num_threads(threads)
         self._progress = RunTotals.none(fabric) if restored is None else restored.progress
-        samples_per_step = config.batch_size * setup.method.minibatches(fabric.world_size)
-        self._log = RunLog(destinations, self._progress, fabric, samples_per_step)
+        group = self._progress.totals.groups[-1]
+        batches = batches_of(group, fabric.rank, config, setup.method, setup.workload)
+        self._setup = setup = dataclasses.replace(setup, batches=batches)
+        self._pace = Pace.of(group, config, setup.method)
+        self._last_step = self._pace.local(config.steps)
+        self._log = RunLog(destinations, self._progress, fabric, self._pace)
+        if restored is not None and restored.before != fabric.world_size:
+            self._log.resized(restored.before)
         if fabric.rank == 0:
             self._log.ready(run, began, loaded)
         if restored is not None and restored.damage and fabric.rank == 0:
@@ -164,7 +172,7 @@ class RankTraining:
         # A pause between steps would let links of a lab catch up while its clock stands still.
         self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
         self._trainer = Trainer(
-            config, setup, fabric, self._progress.totals,
+            config, setup, fabric, self._progress.totals, self._pace,
             segment=None if restored is None else restored.segment, memory=memory,
             destinations=destinations, stopping=stopping, sample=self._trace,
         )  # fmt: skip
@@ -188,7 +196,7 @@ class RankTraining:
             over = totals.step == 0 and self._evaluate(None)
         self._trace.start()
         self._trainer.start()
-        while not over and totals.step < self._config.steps:
+        while not over and totals.step < self._last_step:
             loss = self._trainer.train_segment()
             if self._trainer.stopped:
                 return
@@ -213,7 +221,7 @@ class RankTraining:
         """Whether the run has reached its target, or used up its steps or seconds. Every rank must call it."""
         config, metric, totals = self._config, metric_of(self._setup.workload), self._progress.totals
         reached = config.target is not None and metric.reached(found.metrics.get(metric.name), config.target)
-        late = totals.step >= config.steps or totals.train_s >= (config.max_seconds or math.inf)
+        late = totals.step >= self._last_step or totals.train_s >= (config.max_seconds or math.inf)
         return self._fabric.maximum(float(reached or late)) > 0
 
     def _finish(self) -> None:

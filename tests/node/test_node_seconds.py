@@ -100,5 +100,5 @@ def test_seconds_of_a_resumed_run_add_up(tmp_path):
 
 
 def test_where_a_part_did_not_measure_it_nothing_is_told():
-    assert node_seconds(9.0, (), ["a", "b"]) == ()
-    assert [node.waiting_s for node in node_seconds(9.0, (4.0, 9.5), ["a", "b"])] == [5.0, 0.0]
+    assert node_seconds([9.0, 9.0], (), ["a", "b"]) == ()
+    assert [node.waiting_s for node in node_seconds([9.0, 9.0], (4.0, 9.5), ["a", "b"])] == [5.0, 0.0]

@@ -1,9 +1,11 @@
 """Minibatches: disjoint over nodes, a shared shuffle, nothing but a function of (seed, step, rank)."""
 
+import itertools
+
 import pytest
 import torch
 
-from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.batches import Begin, ShardedBatches
 
 
 def deal(world_size, *, seed=0, train_size=103, batch_size=5):
@@ -52,3 +54,38 @@ def test_unequal_nodes_share_the_samples_of_each_step():
         parts = [node.indices(step) for node in nodes]
         assert tuple(map(len, parts)) == samples
         assert torch.equal(torch.cat(parts), one.indices(step))
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 4), (2, 4), (3, 1, 2)])
+def test_a_smaller_and_a_larger_group_go_on_behind_the_last_sample(sizes):
+    """Groups of other sizes take turns; an epoch loses no sample but a last part of a step, and repeats none."""
+    begin, step, drawn = Begin(), 0, {}
+    for turn in range(9):
+        nodes = [
+            ShardedBatches(103, 5, rank=rank, world_size=sizes[turn % len(sizes)], seed=0, begin=begin)
+            for rank in range(sizes[turn % len(sizes)])
+        ]
+        for _ in range(3):
+            epoch, before = nodes[0].place(step)
+            found = drawn.setdefault(epoch, [])
+            assert len(found) == before
+            found += torch.cat([node.indices(step) for node in nodes]).tolist()
+            step += 1
+        begin = nodes[0].end(step)
+        assert begin.samples == sum(map(len, drawn.values()))
+    *whole, _ = drawn.values()
+    assert len(whole) > 1
+    for found in whole:
+        assert len(set(found)) == len(found) > 103 - 5 * max(sizes)
+    order = ShardedBatches(103, 103, rank=0, world_size=1, seed=0)
+    for epoch, found in drawn.items():
+        assert found == order.indices(epoch)[: len(found)].tolist()
+
+
+def test_data_with_an_order_of_its_own_goes_on_too():
+    nodes = [ShardedBatches(40, 2, rank=rank, world_size=3, seed=0, in_turn=True) for rank in range(3)]
+    begin = nodes[0].end(5)
+    more = [ShardedBatches(40, 2, rank=rank, world_size=4, seed=0, in_turn=True, begin=begin) for rank in range(4)]
+    drawn = [node.indices(step).tolist() for step in range(5) for node in nodes]
+    drawn += [node.indices(step).tolist() for step in (5, 6) for node in more]
+    assert list(itertools.chain.from_iterable(drawn)) == [sample % 40 for sample in range(46)]

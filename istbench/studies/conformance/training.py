@@ -66,7 +66,7 @@ def train(
     batches = batches_of(fabric, workload, method, seed=seed)
     losses = []
     for step in range(first, last):
-        method.local_step = step
+        method.local_step = method.schedule_step = step
         losses.append(float(method.step(workload.train_batch(batches.indices(step), batches.generator(step)))))
     return losses
 
