@@ -96,7 +96,8 @@ class Display:
         def watch(scratch: Path) -> None:
             seen, state, told = -1, "starting", len(_urgent(run))
             while not over.wait(_POLL_S):
-                step, size = read_step(scratch), _size(run.events_jsonl)
+                # A smaller group takes more local steps for the same samples.
+                step, size = min(read_step(scratch), total), _size(run.events_jsonl)
                 if size != seen:
                     seen, state = size, printable(_state(run, header.own_metric))
                     told = self._tell(_urgent(run), told)
@@ -146,11 +147,20 @@ def _urgent(run: RunDirectory) -> list[str]:
         return []
     said: list[str] = []
     for event in events:
-        if isinstance(event, Resume) and event.loss is not None:
-            said.append(f"{event.loss.cause}; all nodes start again from step {max(0, event.step)}")
+        if isinstance(event, Resume) and (event.loss or event.resize):
+            said.append(_goes_on(event))
         said.append(event.damage if isinstance(event, Resume) else "")
         said.append(event.message if isinstance(event, Note) and event.urgent else "")
     return [line for line in said if line]
+
+
+def _goes_on(event: Resume) -> str:
+    """The cause for which a run started again by itself, and the nodes that go on."""
+    change, step = event.resize, max(0, event.step)
+    if change is None:
+        return f"{event.loss.cause if event.loss else ''}; all nodes start again from step {step}"
+    nodes = "1 node goes" if change.after == 1 else f"{change.after} nodes go"
+    return f"{change.cause}; {nodes} on from step {step}, not {change.before}"
 
 
 def _state(run: RunDirectory, metric: Metric) -> str:

@@ -37,7 +37,7 @@ from istbench.results.store import RunDirectory
 @click.command("run", cls=SectionedCommand)
 @click.option("--method", required=True, help="Training method; see `istbench list methods`.")
 @click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
-@run_options("nodes", "seed", "save")
+@run_options("nodes", "elastic", "seed", "save")
 @cell_options()
 @out_option
 @plugin_option
@@ -171,4 +171,5 @@ def _as_json(run: Run, cluster: ClusterProfile, replayed: Run | None) -> dict[st
         "stalled_s": run.stalled_s,
         "stalls": msgspec.to_builtins(run.stalls),
         "restarts": msgspec.to_builtins(run.restarts),
+        "resizes": msgspec.to_builtins(run.resizes),
     }

@@ -29,13 +29,14 @@ class RunLog:
         self._last: Evaluation | None = None
 
     def ready(self, run: RunDirectory, began: float, loaded: float) -> None:
-        """Record what a restart took, if the launcher started the run again after a loss.
+        """Record what a restart took, if the launcher started the run again after a loss, or on other nodes.
 
         began, loaded: when reading the checkpoint began and ended, in seconds since 1970.
         """
         last = next((event for event in reversed(run.events()) if isinstance(event, Resume)), None)
-        if last is not None and last.loss is not None:
-            starting_s, loading_s = max(0.0, began - last.loss.noticed), max(0.0, loaded - began)
+        change = None if last is None else last.loss or last.resize
+        if change is not None:
+            starting_s, loading_s = max(0.0, began - change.noticed), max(0.0, loaded - began)
             step = self._progress.totals.step
             self._destinations.record(Ready(step=step, starting_s=starting_s, loading_s=loading_s))
 
@@ -93,7 +94,7 @@ class RunLog:
 
     def no_trace(self, reason: str | None) -> None:
         """Record why the run has no trace, if there is a reason."""
-        if reason:
+        if reason and self._fabric.rank == 0:
             self._destinations.record(Note(message=f"no trace, and no replays: {reason}"))
 
     def result(self, weights_sha256: str, peak_bytes: int | None) -> None:

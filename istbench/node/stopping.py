@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from istbench.base.files import writing_whole
+
 if TYPE_CHECKING:
     from istbench.fabric.texts import Texts
 
@@ -57,6 +59,35 @@ class StopRequest:
     @property
     def _ready_file(self) -> Path:
         return self.scratch / "trains"
+
+
+@dataclass(frozen=True)
+class GrowRequest:
+    """The time from which a larger group could train, as a file in the directory `scratch` (`--elastic`).
+
+    The run then ends at its next evaluation, with a checkpoint.
+    """
+
+    scratch: Path
+
+    def set(self, at: float | None) -> None:
+        """Set the time, in seconds since 1970; None for never."""
+        if at is None:
+            self._file.unlink(missing_ok=True)
+            return
+        with writing_whole(self._file) as file:
+            file.write(repr(at).encode())
+
+    def due(self) -> bool:
+        """Whether that time has come."""
+        try:
+            return time.time() >= float(self._file.read_bytes())
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def _file(self) -> Path:
+        return self.scratch / "grow"
 
 
 class Stopping:

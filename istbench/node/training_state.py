@@ -22,7 +22,7 @@ from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.setup import Setup
 from istbench.node.worker_group import Pace, next_group
 
-_WRITES = 2.0
+_WRITES, _GROWS = 2.0, 3.0
 _FIRST_S = 60.0  # until the first checkpoint: what it costs is unknown
 _LEAST_S, _MOST_S = 5.0, 3600.0
 _DAY_S = 86_400.0
@@ -162,17 +162,22 @@ class TrainingState:
             raise UserError(f"{self._method.name} cannot take over the state of another number of nodes")
         return {"method": self._method.resharded(SavedStates(step, "method"), rank)}
 
-    def save_if_due(self, totals: Totals) -> None:
+    def save_if_due(self, totals: Totals, grow: bool = False) -> bool:
         """Start to save if any rank finds that the time for it has passed since the last checkpoint.
 
-        Not while a rank still writes that one.
+        Not while a rank still writes that one. Returns whether a rank wants to `grow`: the checkpoint is published
+        then, and the run ends, so that a larger group goes on from it.
         """
         every_s = self._config.checkpoint_every_s
         if every_s == "auto":
             every_s = checkpoint_interval(self._cost_s, totals.wall_s, self._losses)
         due = time.perf_counter() - self._saved_at >= every_s
-        if self._fabric.maximum(_WRITES if self._checkpoint.writes() else float(due)) == 1:
+        wanted = self._fabric.maximum(_GROWS if grow else _WRITES if self._checkpoint.writes() else float(due))
+        if wanted in (1, _GROWS):
             self._save(totals, None)
+        if wanted == _GROWS:
+            self.finish()
+        return wanted == _GROWS
 
     def save_stopped(self, progress: RunTotals, segment: OpenSegment | None) -> None:
         """Save where training stopped, unless that step has a checkpoint."""

@@ -27,8 +27,8 @@ from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog
 from istbench.node.setup import Setup, compile_model, set_up, warm_up
 from istbench.node.step_work import CountedStep
-from istbench.node.stopping import Stopping, StopRequest
-from istbench.node.trace_sample import TraceSample
+from istbench.node.stopping import GrowRequest, Stopping, StopRequest
+from istbench.node.trace_sample import NoTrace, TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
 from istbench.node.worker_group import Pace, batches_of
@@ -74,7 +74,8 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
         )
         own = during("", workload.place("model"), of_libraries=True)
         with fabric.naming_peers(), guarded, destinations, own:
-            train_rank(run, config, workload, fabric, destinations, stopping, threads=header.threads)
+            grow = GrowRequest(Path(scratch)) if config.elastic is not None and fabric.rank == 0 else None
+            train_rank(run, config, workload, fabric, destinations, stopping, threads=header.threads, grow=grow)
 
 
 def _check_code(config: RunConfig) -> None:
@@ -105,8 +106,11 @@ def train_rank(
     stopping: Stopping | None = None,
     *,
     threads: int = 1,
+    grow: GrowRequest | None = None,
 ) -> None:
     """Train this rank on `threads` until the budget ends, the target is reached or the launcher requests a stop.
+
+    Also until a larger group could train, on the rank that knows of `grow`.
 
     Continues from the checkpoint in `run` where there is one.
     """
@@ -126,7 +130,10 @@ def train_rank(
     for traffic in fabric.traffic.values():
         traffic.sent = traffic.received = 0
     evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
-    RankTraining(run, config, threads, setup, fabric, evaluator, memory, destinations, stopping, counted).train()
+    training = RankTraining(
+        run, config, threads, setup, fabric, evaluator, memory, destinations, stopping, counted, grow
+    )
+    training.train()
 
 
 class RankTraining:
@@ -144,7 +151,9 @@ class RankTraining:
         destinations: Destinations,
         stopping: Stopping | None,
         counted: CountedStep,
+        grow: GrowRequest | None = None,
     ) -> None:
+        self._grow = grow
         self._config, self._fabric = config, fabric
         self._evaluator, self._memory = evaluator, memory
         counts = config.checkpoint_every_s == "auto" and fabric.rank == 0
@@ -163,14 +172,19 @@ class RankTraining:
         self._pace = Pace.of(group, config, setup.method)
         self._last_step = self._pace.local(config.steps)
         self._log = RunLog(destinations, self._progress, fabric, self._pace)
-        if restored is not None and restored.before != fabric.world_size:
-            self._log.resized(restored.before)
+        before = config.nodes if restored is None else restored.before
+        if config.elastic is not None and before != fabric.world_size:
+            self._log.resized(before)
         if fabric.rank == 0:
             self._log.ready(run, began, loaded)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.
-        self._trace = TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
+        self._trace = (
+            TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
+            if config.elastic is None
+            else NoTrace("its number of nodes may change (--elastic)")
+        )
         self._trainer = Trainer(
             config, setup, fabric, self._progress.totals, self._pace,
             segment=None if restored is None else restored.segment, memory=memory,
@@ -178,19 +192,19 @@ class RankTraining:
         )  # fmt: skip
 
     def train(self) -> None:
-        """Train to the end of the run, or to a stop, which leaves a checkpoint."""
+        """Train to the end of the run, or to a stop, which leaves a checkpoint; also before the group grows."""
         with closing(self._trainer):
-            self._train_segments()
+            grows = self._train_segments()
         self._trainer.stalls.finish()
         self._state.finish()
         if self._trainer.stopped:
             self._state.save_stopped(self._progress, self._trainer.open_segment)
-        else:
+        elif not grows:
             self._log.no_trace(self._trace.save(whole=False, stalled_s=self._trainer.stalls.in_trace_s))
             self._finish()
 
-    def _train_segments(self) -> None:
-        """Train, evaluate, record, decide and save, in turn."""
+    def _train_segments(self) -> bool:
+        """Train, evaluate, record, decide and save, in turn. Returns whether it ends for the group to grow."""
         totals = self._progress.totals
         with self._setup.workload.state_kept() if totals.step == 0 else nullcontext():
             over = totals.step == 0 and self._evaluate(None)
@@ -199,13 +213,14 @@ class RankTraining:
         while not over and totals.step < self._last_step:
             loss = self._trainer.train_segment()
             if self._trainer.stopped:
-                return
+                return False
             over = self._evaluate(loss)
             method = self._setup.method
             self._log.method_note(method.note())
             self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
-            if not over:
-                self._state.save_if_due(totals)
+            if not over and self._state.save_if_due(totals, self._grow is not None and self._grow.due()):
+                return True
+        return False
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Evaluate; returns whether the run is over. The last evaluation counts the last exchange."""

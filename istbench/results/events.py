@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istbench.base.options.numbers import MOST_NODES, Count, Duration, Natural, Threads
+from istbench.base.options.numbers import MOST_NODES, Count, Duration, Natural, Nodes, Threads
 from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
@@ -49,12 +49,29 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
 
 
+class Resize(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the number of nodes (`--elastic`), from `before` to `after`.
+
+    Attributes:
+        cause: the line that names what was lost, or is back. noticed: when, in seconds since 1970.
+    """
+
+    before: Nodes
+    after: Nodes
+    cause: Message
+    noticed: Duration
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
+
+
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training resumes from the checkpoint of `step`. A step of -1 stands for a new start without checkpoint.
 
     Attributes:
         damage: a line about a newer, damaged checkpoint; empty without one.
         loss: the loss after which the run resumes by itself (`--restarts`); None if a command resumes it.
+        resize: the change of the number of nodes; None if it stays.
     """
 
     step: Annotated[int, Meta(ge=-1, le=2**62)]
@@ -62,16 +79,17 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
     part: RunPart | None = None
     damage: Message = ""
     loss: Loss | None = None
+    resize: Resize | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "damage", message_of(self.damage))
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ready"):
-    """All nodes have read the checkpoint of `step` (0 without one) after a loss, and train on.
+    """All nodes have read the checkpoint of `step` (0 without one) after a loss or a change, and train on.
 
     Attributes:
-        starting_s: seconds from the notice of the loss until all nodes were connected and set up.
+        starting_s: seconds from the notice of it until all nodes were connected and set up.
         loading_s: seconds of reading the checkpoint.
     """
 

@@ -13,7 +13,7 @@ from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
 from istbench.results.events import Event, Stall, counted, speeds_of
 from istbench.results.header import Header
-from istbench.results.run_parts import Restart, changes, restarts
+from istbench.results.run_parts import Resized, Restart, changes, resizes, restarts
 from istbench.results.store import RunDirectory
 
 
@@ -24,7 +24,7 @@ class Run:
     Attributes:
         changes: a line for its restarts, and for each change of machine, versions or source tree between its parts
             (`results.run_parts`).
-        restarts: after losses, by itself.
+        restarts: after losses, by itself. resizes: changes of the number of nodes.
         shares: relative speeds by which unequal nodes shared the work, by rank: given or measured; empty if equal.
         stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
@@ -38,6 +38,7 @@ class Run:
     changes: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
     shares: tuple[float, ...] = ()
+    resizes: tuple[Resized, ...] = ()
     stalls: tuple[Stall, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None
@@ -109,6 +110,7 @@ def load_run(directory: RunDirectory) -> Run:
         changes=tuple(changes(events)),
         restarts=tuple(restarts(events)),
         shares=_shares(header, events),
+        resizes=tuple(resizes(events)),
         stalls=stalls_of(events),
     )
 

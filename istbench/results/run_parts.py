@@ -41,16 +41,61 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
         return self.noticing_s + self.starting_s + self.loading_s + self.redone_s
 
 
+class Resized(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the number of nodes, from `before` to `after`; its seconds stand in no clock of the run.
+
+    Attributes:
+        step: of the checkpoint, 0 without one. seconds: those of the restart, or of ending and starting all nodes.
+    """
+
+    step: int
+    before: int
+    after: int
+    cause: str
+    seconds: float
+
+
 def restarts(events: Sequence[Event]) -> list[Restart]:
-    """The restarts of a run, in order."""
-    found: list[Restart] = []
-    for event in events:
-        if isinstance(event, Resume) and event.loss is not None:
-            found.append(Restart.of(event.step, event.loss))
-        elif isinstance(event, Ready) and found:
-            ready = {"starting_s": event.starting_s, "loading_s": event.loading_s, "step": event.step}
-            found[-1] = msgspec.structs.replace(found[-1], **ready)
+    """The restarts of a run after losses, in order."""
+    return [
+        _readied(Restart.of(resume.step, resume.loss), ready)
+        for resume, ready in _resumptions(events)
+        if resume.loss is not None
+    ]
+
+
+def resizes(events: Sequence[Event]) -> list[Resized]:
+    """The changes of the number of nodes of a run, in order."""
+    found = []
+    for resume, ready in _resumptions(events):
+        if (change := resume.resize) is None:
+            continue
+        if resume.loss is not None:
+            seconds = _readied(Restart.of(resume.step, resume.loss), ready).seconds
+        else:
+            seconds = 0.0 if ready is None else ready.starting_s + ready.loading_s
+        step = max(0, resume.step if ready is None else ready.step)
+        found.append(
+            Resized(step=step, before=change.before, after=change.after, cause=change.cause, seconds=seconds)
+        )
     return found
+
+
+def _resumptions(events: Sequence[Event]) -> list[tuple[Resume, Ready | None]]:
+    """The resumptions of a run by itself, each with the moment when its nodes were ready, if it came."""
+    found: list[tuple[Resume, Ready | None]] = []
+    for event in events:
+        if isinstance(event, Resume) and (event.loss is not None or event.resize is not None):
+            found.append((event, None))
+        elif isinstance(event, Ready) and found:
+            found[-1] = (found[-1][0], event)
+    return found
+
+
+def _readied(restart: Restart, ready: Ready | None) -> Restart:
+    if ready is None:
+        return restart
+    return msgspec.structs.replace(restart, starting_s=ready.starting_s, loading_s=ready.loading_s, step=ready.step)
 
 
 def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
@@ -74,7 +119,15 @@ def changes(events: Sequence[Event]) -> list[str]:
         ("resumed from another source tree", _source),
     )
     changed = [_change(what, there, of) for what, of in said]
-    return [line for line in (_restarted(restarts(events)), *changed) if line]
+    return [line for line in (_restarted(restarts(events)), _resized(resizes(events)), *changed) if line]
+
+
+def _resized(found: Sequence[Resized]) -> str:
+    if not found:
+        return ""
+    seconds = sum(one.seconds for one in found)
+    later = ", ".join(f"from step {one.step} on {one.after} ({one.cause})" for one in found)
+    return f"on {found[0].before} nodes, {later}; these changes took {seconds:.1f} s outside its clocks"
 
 
 def _restarted(found: Sequence[Restart]) -> str:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from istbench.base.decode import convert, encode_own
 from istbench.base.errors import UserError
+from istbench.base.options.elastic import Elastic
 from istbench.base.options.interval import Interval
 from istbench.base.options.numbers import (
     MOST_NODES,
@@ -177,6 +178,17 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             computing=True,
         ),
     ] = None
+    elastic: Annotated[
+        Elastic | None,
+        About(
+            "With --restarts: after a loss go on with the nodes that are left, MIN at least, and with up to MAX "
+            "(--nodes) once they are back.",
+            metavar="MIN:MAX",
+            in_suites=False,
+            unnamed=True,
+            computing=True,
+        ),
+    ] = None
     held_out: Annotated[
         Part | None,
         About(
@@ -279,6 +291,10 @@ class RunRequest(_Options, frozen=True, kw_only=True):
             raise UserError("give --steps or --epochs, not both")
         if self.shares is not None:
             self.shares.check(self.nodes, f"--shares {self.shares}")
+        if self.elastic is not None:
+            self.elastic.check(self.nodes)
+            if self.shares is not None:
+                raise UserError(f"--elastic {self.elastic}: --shares is for a fixed group; leave one of them out")
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments after `istbench` that request this cell, outside a lab."""
@@ -347,7 +363,8 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
         defining = {name: value for name, value in values.items() if _FIELDS[name].defines(value)}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.workload}-{self.method}-n{self.nodes}-s{self.seed}-{digest}"
+        nodes = f"n{self.nodes}" if self.elastic is None else f"elastic-n{self.elastic.least}-{self.elastic.most}"
+        return f"{self.workload}-{self.method}-{nodes}-s{self.seed}-{digest}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +381,7 @@ class RunOption(About):
         Raises:
             UserError: for a value of another type or out of bounds; the message begins with `where`.
         """
-        if isinstance(value, Interval | Path | Shares):
+        if isinstance(value, Interval | Path | Shares | Elastic):
             return value
         return convert(value, self.kind, lambda _: where, text=text)
 

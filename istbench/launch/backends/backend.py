@@ -151,7 +151,21 @@ class Backend(ABC):
         Raises:
             UserError: if this backend cannot run it.
         """
+        if request.elastic is not None:
+            raise UserError(
+                f"--elastic {request.elastic}: {self.chosen_by} keeps the number of nodes; leave --elastic out, or "
+                "run it on this machine or over --hosts"
+            )
         return request
+
+    def require_restarts(self, request: RunRequest) -> None:
+        """Refuse `--elastic` without restarts.
+
+        Raises:
+            UserError: with the words to type.
+        """
+        if request.elastic is not None and not self.restarts:
+            raise UserError(f"--elastic {request.elastic} goes on after a loss by --restarts; give --restarts 10")
 
     def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
         """Start slow imports in the background, for `cells` that `run` will get, or for cells like them.

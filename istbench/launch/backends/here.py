@@ -36,7 +36,9 @@ class Here(Backend):
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` in the lab; see `Backend.fit`."""
         if self.lab is None:
+            self.require_restarts(request)
             return request
+        request = super().fit(request)
         if request.nodes != self.lab.nodes:
             raise UserError(
                 f"the lab has {self.lab.nodes} nodes, not {request.nodes}; give lab --nodes {request.nodes}"

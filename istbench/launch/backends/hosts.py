@@ -58,6 +58,7 @@ class Hosts(Backend):
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request`, for which there are hosts; see `Backend.fit`."""
+        request = super().fit(request)
         return on_hosts(request, [host.slots for host in first_of(self.hosts, request.nodes)])
 
     def installed(self, say: Say) -> "Hosts":

@@ -47,6 +47,11 @@ class Torchrun(Backend):
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` on the hosts of torchrun; see `Backend.fit`."""
+        if request.elastic is not None:
+            raise UserError(
+                f"--elastic {request.elastic}: torchrun starts the nodes, and has --nnodes=MIN:MAX of its own; "
+                "leave --elastic out, or run it without torchrun"
+            )
         each = self.world.local_size
         whole, rest = divmod(request.nodes, each)
         return on_hosts(request, [each] * whole + [rest] * (rest > 0))

@@ -1,6 +1,7 @@
 """Train one cell to its end, and record in its run directory how it ended."""
 
 import contextlib
+import dataclasses
 import shutil
 import time
 from functools import reduce
@@ -9,17 +10,18 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.errors import RunFailed, UserError
+from istbench.launch.cells.members import Members
 from istbench.launch.cells.resolve import Cell
 from istbench.launch.cells.restarts import Restarts, loss
 from istbench.launch.processes.failures import WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
 from istbench.node.checkpoint_steps import MANIFEST, Totals, newest
 from istbench.node.destinations import forget_progress, place_of, read_progress
-from istbench.node.stopping import StopRequest
+from istbench.node.stopping import GrowRequest, StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
-from istbench.results.events import Loss, Resume, RunPart, Start, digest_with
+from istbench.results.events import Loss, Resize, Resume, RunPart, Start, digest_with
 from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now
 
@@ -89,11 +91,13 @@ def _execute(
         timeout_s=cell.config.timeout_s,
         stop=StopRequest(scratch),
     )
+    members = Members.of(cell.config)
     _open(cell, run, lost)
     run.reserve()
     try:
-        while (lost := _launched(launcher, job, run, scratch, restarts)) is not None:
-            _open(cell, run, lost)
+        while (again := _launched(launcher, job, run, scratch, restarts, members)) is not None:
+            job = dataclasses.replace(job, nodes=members.nodes)
+            _open(cell, run, *again)
     except KeyboardInterrupt as interrupt:
         failure = interrupt.__cause__
         if isinstance(failure, UserError | RunFailed):
@@ -114,9 +118,16 @@ def _execute(
     _finish(run)
 
 
-def _launched(launcher: Launcher, job: Job, run: RunDirectory, scratch: Path, restarts: Restarts) -> Loss | None:
-    """Run `job` to its end; returns None, or the loss after which it starts again. Other failures are raised."""
+def _launched(
+    launcher: Launcher, job: Job, run: RunDirectory, scratch: Path, restarts: Restarts, members: Members
+) -> tuple[Loss | None, Resize | None] | None:
+    """Run `job` to its end; returns None, or the loss and the change of `members` after which it starts again.
+
+    Other failures are raised.
+    """
     began = time.time()
+    again: tuple[Loss | None, Resize | None]
+    GrowRequest(scratch).set(members.back_at)
     try:
         launch(launcher, job)
     except WorkerLost as failure:
@@ -124,10 +135,27 @@ def _launched(launcher: Launcher, job: Job, run: RunDirectory, scratch: Path, re
         if not restarts.allow(max(last.step, step)):
             raise restarts.ended(failure) from None
         heard = run.events_jsonl.stat().st_mtime
-        forget_progress(scratch)
-        StopRequest(scratch).forget_workers()
-        return loss(failure, last, (step, at), heard)
-    return None
+        found = loss(failure, last, (step, at), heard)
+        again = found, _changed(members, failure.nodes, failure.what, found.noticed)
+    else:
+        now = time.time()
+        change = None if _has_result(run) else _changed(members, 0, "lost nodes are back", now)
+        if change is None:
+            return None
+        again = None, change
+    forget_progress(scratch)
+    StopRequest(scratch).forget_workers()
+    return again
+
+
+def _changed(members: Members, lost: int, cause: str, now: float) -> Resize | None:
+    """Let nodes leave and join `members`, once there are enough; returns the change, None if there is none."""
+    before = members.nodes
+    members.lose(lost, now)
+    time.sleep(members.seconds_short(now))
+    members.take_back(time.time())
+    after = members.nodes
+    return None if after == before else Resize(before=before, after=after, cause=cause, noticed=now)
 
 
 def _finish(run: RunDirectory) -> None:
@@ -172,8 +200,8 @@ def _clear(run: RunDirectory) -> None:
         ) from None
 
 
-def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None) -> None:
-    """Begin a part of the run: `lost` is the loss after which it starts again by itself."""
+def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resize | None = None) -> None:
+    """Begin a part of the run: `lost` and `resize` are the loss and the change after which it starts by itself."""
     now = time_now()
     part = RunPart(
         host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
@@ -194,8 +222,17 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None) -> None:
             )
         _require_evaluations(run, before.own_metric, step.totals)
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
+    if lost is None and resize is None and step is not None and cell.config.elastic is not None:
+        resize = _resized_by_command(step.ranks, cell.config.nodes)
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
-    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost))
+    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost, resize=resize))
+
+
+def _resized_by_command(before: int, after: int) -> Resize | None:
+    """The change from the nodes that wrote the checkpoint to all nodes, with which a command resumes a run."""
+    if before == after:
+        return None
+    return Resize(before=before, after=after, cause="a command resumed the run", noticed=time.time())
 
 
 def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:

@@ -16,7 +16,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
-from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
+from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned, Reshards
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.compute_options import HALF
@@ -125,6 +125,24 @@ def _shares(unchecked: UncheckedCell) -> None:
     """The method trains on unequal nodes, and each node gets a sample of a step, or a unit."""
     request, method, workload = unchecked.request, unchecked.method, unchecked.workload
     check_shares(request.shares, method, workload, unchecked.model, unchecked.batch_size, request.nodes)
+
+
+def _elastic(unchecked: UncheckedCell) -> None:
+    """Every number of nodes of `--elastic` can take over the checkpoint of another, and train the model."""
+    elastic, method, workload = unchecked.request.elastic, unchecked.method, unchecked.workload
+    if elastic is None:
+        return
+    if not isinstance(method, Reshards):
+        raise UserError(
+            f"--elastic {elastic}: {method.name} cannot take over the checkpoint of another number of nodes; leave "
+            "--elastic out, or use ddp, zero, fsdp, p3, local_sgd, diloco or ist"
+        )
+    for nodes in elastic.sizes()[:-1]:
+        try:
+            method.check(method.options, unchecked.model, workload, nodes)
+        except UserError as error:
+            one = "1 node" if nodes == 1 else f"{nodes} nodes"
+            raise UserError(f"--elastic {elastic}, with {one}: {error}") from None
 
 
 def _save(unchecked: UncheckedCell) -> None:
@@ -281,6 +299,7 @@ REFUSALS: tuple[Callable[[UncheckedCell], None], ...] = (
     _own_optimizer,
     _own_batches,
     _shares,
+    _elastic,
     _save,
     _own_kernels,
     _half_precision,

@@ -18,12 +18,12 @@ _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload option
 class WorkerLost(RunFailed):
     """A worker was killed, lost or stuck. The run itself may be sound: the same command may continue it.
 
-    `what` is one line; `lines` is the last output of the worker.
+    `what` is one line; `lines` is the last output of the worker. `nodes` is the number of nodes that are lost.
     """
 
-    def __init__(self, what: str, lines: str = "") -> None:
+    def __init__(self, what: str, lines: str = "", nodes: int = 1) -> None:
         super().__init__(what + lines)
-        self.what, self.lines = what, lines
+        self.what, self.lines, self.nodes = what, lines, nodes
 
     def with_way_out(self, way_out: str) -> "WorkerLost":
         """The same error, with a way out at the end of its line."""
@@ -32,6 +32,9 @@ class WorkerLost(RunFailed):
 
 class PeersLost(WorkerLost):
     """A worker lost a connection or timed out. Probably another worker failed first."""
+
+    def __init__(self, what: str, lines: str = "", nodes: int = 0) -> None:
+        super().__init__(what, lines, nodes)
 
 
 class StuckAtStep(WorkerLost):
@@ -92,10 +95,10 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "", *, oom:
             return UserError(report["message"])
         if report["kind"] == "run":
             return RunFailed(report["message"])
-    for rank, exit_code in sorted(exit_codes.items()):
-        if exit_code < 0 or rank not in reports:
-            how = _how(exit_code, _while(logs, rank), oom)
-            return WorkerLost(f"worker {rank} {how}", last_lines(_printed(logs, rank), early))
+    if lost := [rank for rank, code in sorted(exit_codes.items()) if code < 0 or rank not in reports]:
+        rank, *_ = lost
+        how = _how(exit_codes[rank], _while(logs, rank), oom)
+        return WorkerLost(f"worker {rank} {how}", last_lines(_printed(logs, rank), early), len(lost))
     for rank, report in reports.items():
         if report["kind"] == "memory":
             return RunFailed(f"worker {rank} ran out of memory{report['message']}; {_LESS_MEMORY}")
@@ -112,7 +115,7 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "", *, oom:
 def fork_server_lost(exit_code: int, logs: Path, rank: int, early: str, *, oom: bool = False) -> WorkerLost:
     """The error for a fork server that ended, and all workers with it; `rank` is one of them."""
     how = _how(exit_code, _while(logs, rank), oom)
-    return WorkerLost(f"{FORK_SERVER} {how}", last_lines(early))
+    return WorkerLost(f"{FORK_SERVER} {how}", last_lines(early), nodes=0)
 
 
 def launcher_stood(seconds: float, error: PeersLost) -> WorkerLost:
@@ -121,6 +124,7 @@ def launcher_stood(seconds: float, error: PeersLost) -> WorkerLost:
         f"the launcher stood still for {seconds:.0f} s, stopped by a signal such as SIGSTOP, and its store did not "
         f"answer the workers ({error.what})",
         error.lines,
+        nodes=0,
     )
 
 
