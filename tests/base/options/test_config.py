@@ -8,6 +8,7 @@ import pytest
 
 from istbench.base.decode import decode_own, encode_own
 from istbench.base.errors import UserError
+from istbench.base.options.elastic import Elastic
 from istbench.base.options.interval import Interval
 from istbench.base.options.options import build_options, parse_pairs
 from istbench.base.options.run import (
@@ -125,7 +126,7 @@ def test_a_config_survives_json_and_names_its_cell():
     [
         {"steps": 11}, {"method_options": {"lr": 0.2}}, {"target": 0.5}, {"threads": 2}, {"code": "4f"},
         {"amp": "bf16"}, {"amp": "fp16"}, {"channels_last": True}, {"compile": True},
-        {"shares": Shares()}, {"shares": Shares((1, 2))},
+        {"elastic": Elastic(1, 2)}, {"shares": Shares()}, {"shares": Shares((1, 2))},
     ],
 )  # fmt: skip
 def test_what_defines_a_cell_changes_its_name(change):
