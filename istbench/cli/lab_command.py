@@ -5,12 +5,17 @@ from typing import Any
 
 import click
 
+from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.cli import compare_command, faults_command, run_command, validate_command
-from istbench.cli.options import BANDWIDTH, link_options, typed_options
-from istbench.cluster.profile import bandwidth_text
+from istbench.cli.options import BANDWIDTH, Typed, link_options, split_list, typed_options
+from istbench.cluster.profile import Speeds, bandwidth_text
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
+
+
+def _speeds(text: str, flag: str) -> tuple[float, ...]:
+    return convert(split_list(text, flag, "1,.5 are two"), Speeds, lambda _: flag, text=True)
 
 
 @click.group("lab")
@@ -29,6 +34,13 @@ from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
     help="Bandwidth of every host's link in each direction, such as 300mbit.",
 )
 @link_options
+@click.option(
+    "--speeds",
+    type=Typed(_speeds),
+    default=(),
+    metavar="SPEED,...",
+    help="Computing speed of each node, at most 1, such as 1,1,.5. A slow node gets a share of its cores.",
+)
 @click.pass_context
 def command(context: click.Context, latency: float, **given: Any) -> None:
     """Run a command on a shaped network inside this machine (Linux, root).

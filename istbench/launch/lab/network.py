@@ -64,6 +64,8 @@ class ShapedNetwork:
         racks: number of switches, each with as many hosts, the last perhaps with fewer. uplink: bandwidth of a
             rack's link to the others, each way, in bit/s; None with one rack.
         recorded_steps: local steps that traces have at least; 0 for a sample of them.
+        speeds: computing speed of each node, over that of the others; by default they are equal. A slow node gets
+            a share of its cores.
     """
 
     nodes: int
@@ -74,6 +76,7 @@ class ShapedNetwork:
     racks: int = 1
     uplink: float | None = None
     recorded_steps: int = 0
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES:
@@ -83,6 +86,10 @@ class ShapedNetwork:
         if self.host_nodes < 1 or self.nodes % self.host_nodes:
             raise UserError(
                 f"hosts of {self.host_nodes} nodes do not divide {self.nodes} nodes; change --host-nodes"
+            )
+        if self.speeds and (len(self.speeds) != self.nodes or not all(0 < own <= 1 for own in self.speeds)):
+            raise UserError(
+                f"a lab of {self.nodes} nodes needs as many speeds, above 0 and at most 1; use --speeds"
             )
         if self.hosts < 2:
             raise UserError(f"{self.nodes} nodes on one host have no link to shape; give fewer --host-nodes")
@@ -118,8 +125,9 @@ class ShapedNetwork:
         racks = (
             f", racks of {rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}" if self.uplink else ""
         )
+        speeds = f", speeds {', '.join(f'{own:g}' for own in self.speeds)}" if self.speeds else ""
         return Lab(
-            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}",
+            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}{speeds}",
             bandwidth=self.bandwidth,
             burst_bytes=_burst_bytes(self.bandwidth / dilation),
             latency_s=self.latency_s,
@@ -166,11 +174,18 @@ class ShapedNetwork:
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
         if self.host_nodes > 1:
             os.environ["LOCAL_WORLD_SIZE"] = str(self.host_nodes)
-        if self.lab.dilation > 1:
+        if self._limited(rank) is not None:
             control_groups.join(_name(rank))
-        else:
+        if self.lab.dilation == 1:
             keep_to_share(rank, self.nodes)
             use_short_time_slices()
+
+    def _limited(self, rank: int) -> float | None:
+        """The cores that node `rank` gets of its share, where it is less than all of them."""
+        speed = self.speeds[rank] if self.speeds else 1.0
+        if self.lab.dilation > 1:
+            return speed / self.lab.dilation
+        return None if speed == 1 else speed * (cores() // self.nodes)
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:
@@ -182,7 +197,8 @@ class ShapedNetwork:
         check()
         if self._by_process:
             late_frames.check()
-        if self.lab.dilation > 1:
+        limited = [(rank, share) for rank in range(self.nodes) if (share := self._limited(rank)) is not None]
+        if limited:
             control_groups.check()
         with namespaces.exclusive():
             namespaces.ip(self._network())
@@ -195,9 +211,8 @@ class ShapedNetwork:
                     namespaces.run(["bridge", "-n", _HUB, *to_port.split()])
                     namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{host}", "learning", "off"])
             self._shape()
-            if self.lab.dilation > 1:
-                for rank in range(self.nodes):
-                    control_groups.limit(_name(rank), 1 / self.lab.dilation)
+            for rank, share in limited:
+                control_groups.limit(_name(rank), share)
             with self._holding_frames():
                 yield
 
