@@ -1,11 +1,20 @@
 """Shares of unequal nodes (`--shares`): the samples or units of each node, and methods that cannot take them."""
 
+from typing import Literal
+
 from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.shares import Shares, in_proportion
 from istbench.methods.base import Method
 from istbench.workloads.base import Workload
+
+
+def divided_by_shares(method: Method, workload: Workload) -> Literal["", "samples", "units"]:
+    """What `method` divides among unequal nodes; empty if it cannot."""
+    if method.unequal == "units":
+        return "units"
+    return "samples" if method.unequal and not workload.in_turn else ""
 
 
 def samples_of(shares: Shares | None, method: Method, batch_size: int, nodes: int) -> tuple[int, ...]:

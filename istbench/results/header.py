@@ -105,8 +105,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             train the whole model, or for a workload without such options.
         data: the kind of data. typed_data: the value of --data; empty without it.
         threads: intra-op threads of each node, in the last part of the run.
-        budget: how long it may train, in words. takes_shares: whether its method trains on unequal nodes
-            (`--shares`).
+        budget: how long it may train, in words. takes_shares: what its method divides among unequal nodes
+            (`--shares`); empty if it cannot.
         versions: of istbench, torch and Python.
     """
 
@@ -137,7 +137,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     versions: Versions
     host: HostRecord
     git: Git | None
-    takes_shares: bool = False
+    takes_shares: Literal["", "samples", "units"] = ""
     error: Message | None = None
     result: Result | None = None
     started_at: Short | None = None

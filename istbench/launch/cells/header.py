@@ -21,6 +21,7 @@ from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
 from istbench.launch.cells.refusals import UncheckedCell
 from istbench.methods.base import CutsUnits
 from istbench.node.registry import suited_defaults
+from istbench.node.shares import divided_by_shares
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.workloads.base import Workload
 
@@ -61,7 +62,7 @@ def header_of(
         versions=versions(),
         host=_host(request.lab),
         git=_git_state(),
-        takes_shares=bool(method.unequal) and not workload.in_turn,
+        takes_shares=divided_by_shares(method, workload),
     )
 
 

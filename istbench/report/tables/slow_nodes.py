@@ -34,7 +34,9 @@ def _way_out(header: Header, found: Straggler) -> str:
         return ""
     few = len(found.speeds) <= _MOST_NUMBERS
     typed = Shares([round(speed, 2) or 0.01 for speed in found.speeds]) if few else Shares()
-    return f", and --shares {typed} would save about {found.saved:.0%}"
+    # Layers that ist leaves whole take as long as before.
+    about = "at most" if header.takes_shares == "units" else "about"
+    return f", and --shares {typed} would save {about} {found.saved:.0%}"
 
 
 def slow_node_lines(group: Group) -> Iterable[str]:

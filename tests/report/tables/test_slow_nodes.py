@@ -17,7 +17,7 @@ from istbench.results.on_cluster import run_on_cluster
 
 
 def run_of(results, computing, *, shares=None, method="ddp", **changed):
-    head = header(method, nodes=len(computing), takes_shares=True, **changed)
+    head = header(method, nodes=len(computing), takes_shares="samples", **changed)
     return write_run(
         results, {**head, "config": {**head["config"], "shares": shares}}, ramp(20.0), computing=computing
     )
@@ -92,7 +92,7 @@ def test_rows_with_and_without_shares_are_told_apart(results):
 
 
 def test_a_replay_names_the_slow_node_of_a_cluster(results):
-    head = header("ddp", takes_shares=True)
+    head = header("ddp", takes_shares="samples")
     run = load_run(write_run(results, head, ramp(20.0), computing=(9.0, 9.0)))
     trace = averaging_trace(2, size=8)
     half = dataclasses.replace(load_profile("m5.2xlarge"), speeds=(1.0, 0.5), gflops=100.0)
@@ -116,3 +116,9 @@ def test_replayed_shares_by_speed_leave_no_wait_and_save_what_the_sentence_says(
     assert shared.curve.seconds[-1] == pytest.approx(equal.curve.seconds[-1] * (1 - 1 / 3), rel=0.01)
     assert equal.cluster.computing == pytest.approx((0.5, 1.0), abs=0.02)
     assert shared.cluster.computing == pytest.approx((1.0, 1.0), abs=0.02)
+
+
+def test_units_by_speed_may_save_less(results):
+    head = header("ist", takes_shares="units")
+    run = load_run(write_run(results, head, ramp(20.0), computing=(9.0, 18.0)))
+    assert "and --shares 1,0.5 would save at most 30%." in footer(run_summary(run))
