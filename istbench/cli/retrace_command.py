@@ -75,7 +75,7 @@ def command(
                     continue
                 with write_errors(results, "make it writable"):
                     beside = Path(tempfile.mkdtemp(prefix="retrace-", dir=results))
-                cell = shortened(resolved(run.directory, plugins, data, display.preparing), before)
+                cell = shortened(resolved(run.directory, plugins, data, display.preparing), before, run.shares)
                 short = RunDirectory(beside / cell.name)
                 with display.training(cell.header, short) as scratch:
                     execute(cell, short, scratch, launcher)

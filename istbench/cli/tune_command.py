@@ -130,7 +130,7 @@ def command(
     profile = _profile(cluster, given["target"])
     plugins = given["plugins"]
     options = given.pop("method_options")
-    shared = RunRequest(method=names[0], **{**given, "held_out": given["held_out"] or _HELD_OUT})
+    shared = RunRequest(method=names[0], nodes=counts[0], **{**given, "held_out": given["held_out"] or _HELD_OUT})
     for name in names:
         check_name("methods", name, shared.plugins)
     check_name("workloads", shared.workload, shared.plugins)

@@ -28,7 +28,7 @@ def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
     for request in requests:
         nodes = load_method(request.method, request.plugins).control_nodes
         if nodes is not None:
-            control = replace(request, nodes=nodes, tuned=None)
+            control = replace(request, nodes=nodes, tuned=None, shares=None)
             found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
     return found
 
@@ -41,9 +41,12 @@ def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
     """
     beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
     for request in requests:
-        beside[_alike(replace(request, nodes=1))].append(request)
+        beside[_alike(replace(request, nodes=1, shares=None))].append(request)
     return [
-        Control(request=replace(own, nodes=1, tuned=None), purpose="ddp on 1 node, to see if one machine is enough")
+        Control(
+            request=replace(own, nodes=1, tuned=None, shares=None),
+            purpose="ddp on 1 node, to see if one machine is enough",
+        )
         for alike in beside.values()
         if any(request.nodes > 1 for request in alike)
         for own in _plain(alike) or [replace(alike[0], method=BASELINE, method_options={})]

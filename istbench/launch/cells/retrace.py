@@ -1,7 +1,7 @@
 """Records the trace of a finished run anew, on a machine that is idle now, without training to the end."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import torch
 from istbench.base.errors import UserError, printable
 from istbench.base.machine import cores
 from istbench.base.options.interval import Interval
+from istbench.base.options.shares import Shares
 from istbench.cluster.trace import POST, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.fabric.recorder import LEAST_ROUNDS, LEAST_STEPS
@@ -69,8 +70,11 @@ def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progr
     return dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, threads=header.threads))
 
 
-def shortened(cell: Cell, trace: Trace) -> Cell:
-    """`cell` for the first rounds alone, as many as `trace` has, with one evaluation at the end."""
+def shortened(cell: Cell, trace: Trace, shares: Sequence[float] = ()) -> Cell:
+    """`cell` for the first rounds alone, as many as `trace` has, with one evaluation at the end.
+
+    shares: of unequal nodes, as the run that `trace` is of measured them; empty if they are equal.
+    """
     steps = _steps(trace)
     config = msgspec.structs.replace(
         cell.config,
@@ -78,6 +82,7 @@ def shortened(cell: Cell, trace: Trace) -> Cell:
         eval_every=Interval(steps=steps),
         target=None,
         max_seconds=None,
+        shares=Shares(shares) if shares else cell.config.shares,
     )
     short = msgspec.structs.replace(cell.header, config=config, budget=f"{steps} steps")
     return Cell(name=cell.name, config=config, header=short)

@@ -68,7 +68,7 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
                 last.bytes_received_per_node / _MEGA,
             ),
         ]
-        rows += _by_node(run)
+        rows += [*_shares(run), *_by_node(run)]
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
             rows.append(("peak MB per node", number(memory / _MEGA), memory / _MEGA))
@@ -94,6 +94,11 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             "budget": header.budget,
         },
     )
+
+
+def _shares(run: Run) -> list[tuple[str, str, Scalar]]:
+    named = ", ".join(f"{share:g}" for share in run.shares)
+    return [("speeds of the nodes", named, named)] if named else []
 
 
 def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:

@@ -1,10 +1,12 @@
 """The cells that `compare --controls` adds."""
 
+import msgspec
 import pytest
 
 from istbench.base.options.run import RunRequest
+from istbench.base.options.shares import Shares
 from istbench.cluster.profile import load_profile
-from istbench.launch.cells.controls import at_equal_cost, one_machine
+from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
 from istbench.methods.footprint import tensor_bytes
 from istbench.node.registry import build_workload
 from istbench.plan.planner import PlanRequest, make_plan
@@ -127,3 +129,11 @@ def test_a_workload_without_a_narrower_model_says_so(tmp_path):
 
 def test_a_request_that_cannot_be_built_has_no_controls():
     assert at_equal_cost([request("ist", workload="none"), request("ist", lr="high"), request("ddp")]) == ([], [])
+
+
+def test_controls_on_other_nodes_have_no_shares():
+    shared = msgspec.structs.replace(request("diloco"), shares=Shares((1, 0.5)))
+    for control in (*on_few_nodes([shared]), *one_machine([shared])):
+        assert (control.request.nodes, control.request.shares) == (1, None)
+    plain = msgspec.structs.replace(request("ddp"), shares=Shares((1, 0.5)))
+    assert [control.request for control in one_machine([plain])] == [request("ddp", nodes=1)]

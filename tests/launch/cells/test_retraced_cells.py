@@ -1,10 +1,12 @@
 """Whether a finished run can be recorded again, and for how many steps."""
 
+import msgspec
 import pytest
 import torch
 from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.base.machine import cores
+from istbench.base.options.shares import Shares
 from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import Cell
@@ -49,6 +51,15 @@ def test_a_run_of_any_length_is_recorded_again_with_as_many_rounds(tmp_path, loc
     short = shortened(Cell(name=header.cell, config=header.config, header=header), before)
     after = recorded(short.config.steps, local_steps)
     assert (after.rounds, after.steps) == (before.rounds, before.steps)
+
+
+def test_the_nodes_keep_the_speeds_that_the_run_measured(tmp_path):
+    before = recorded(30, 8)
+    header = finished(tmp_path, trace=before).header()
+    config = msgspec.structs.replace(header.config, shares=Shares())
+    cell = Cell(name=header.cell, config=config, header=header)
+    assert shortened(cell, before, (1.0, 0.5)).config.shares == Shares((1.0, 0.5))
+    assert shortened(cell, before).config.shares == Shares()
 
 
 def test_a_run_on_a_like_machine_can_be_recorded_again(tmp_path):

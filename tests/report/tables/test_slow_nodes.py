@@ -80,6 +80,8 @@ def test_measured_speeds_are_the_shares_of_a_run(results):
     assert load_run(path).shares == ()
     path.append(Speeds(speeds=(1.0, 0.5), step_s=(0.1, 0.2)))
     assert load_run(path).shares == (1.0, 0.5)
+    items = {row[0].text: row[1].text for row in run_summary(load_run(path)).rows}
+    assert items["speeds of the nodes"] == "1, 0.5"
 
 
 def test_rows_with_and_without_shares_are_told_apart(results):
