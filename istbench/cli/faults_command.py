@@ -37,8 +37,8 @@ _TYPES = "kill,host,stop,down,slow,damage"
     default="poisson:1,2,4",
     show_default=True,
     metavar="poisson:RATE,...|LIST|FILE",
-    help="Faults in the run time of the longest cell without faults, on average; or a list such as "
-    "kill@12s,stop:5s@20s, in train seconds, or a file with one.",
+    help="Faults in the run time of a cell without faults, on average; poisson:20s for one every 20 train seconds "
+    "of all cells; or a list such as kill@12s,stop:5s@20s, or a file with one.",
 )
 @click.option(
     "--types",

@@ -24,7 +24,7 @@ MOST_FAULTS = 1000
 _RANDOM = "poisson:"
 _LONGEST = 20  # runs without faults that a random list covers
 _RATES = Annotated[tuple[Annotated[float, Meta(gt=0, le=100)], ...], Meta(min_length=1, max_length=20)]
-_FORM = "write kill@12s, stop:5s@20s, poisson:1,2,4, or the name of a file with such a list"
+_FORM = "write kill@12s,stop:5s@20s, poisson:1,2,4, poisson:20s, or the name of a file with a list"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,14 @@ class Point:
     """A schedule for all runs of a suite.
 
     Attributes:
-        rate: faults in the run time, on average; None for a list. types: of a random list, each as likely.
-        listed: the faults of a list. seed: of moments, kinds and victims.
+        rate: faults in the run time of a cell without faults, on average. every_s: mean train seconds between two
+            faults, of all cells. Both are None for a list.
+        types: of a random list, each as likely. listed: the faults of a list.
+        seed: of moments, kinds and victims.
     """
 
     rate: float | None = None
+    every_s: float | None = None
     types: tuple[FaultType, ...] = ()
     listed: tuple[tuple[FaultType, float], ...] = ()
     seed: int = 0
@@ -73,31 +76,44 @@ class Point:
     @property
     def text(self) -> str:
         """The schedule in words, as runs record it."""
-        if self.rate is not None:
-            return f"{_RANDOM}{self.rate:g} of {', '.join(map(str, self.types))}, seed {self.seed}"
-        return f"{', '.join(f'{own}@{_seconds_text(at_s)}' for own, at_s in self.listed)}, seed {self.seed}"
+        if not self.types:
+            return f"{', '.join(f'{own}@{_seconds_text(at_s)}' for own, at_s in self.listed)}, seed {self.seed}"
+        return f"{_RANDOM}{self.short} of {', '.join(map(str, self.types))}, seed {self.seed}"
+
+    @property
+    def short(self) -> str:
+        """The rate, the mean time between faults, or `list`."""
+        if self.every_s is not None:
+            return _seconds_text(self.every_s)
+        return "list" if self.rate is None else f"{self.rate:g}"
+
+    def in_run(self, run_s: float) -> float:
+        """Faults in a run that takes `run_s` seconds without faults, on average."""
+        if self.every_s is not None:
+            return run_s / self.every_s
+        return self.rate if self.rate is not None else sum(at_s < run_s for _, at_s in self.listed)
 
     def faults(self, run_s: float, seed: int) -> list[PlannedFault]:
-        """The faults of the runs with that `seed`, in order; `run_s` is the run time that the rate refers to."""
+        """The faults of a run with that `seed`, in order, which takes `run_s` seconds without faults."""
         random = np.random.default_rng([self.seed, seed])
-        if self.rate is None:
+        if not self.types:
             listed = sorted(self.listed, key=lambda item: item[1])
             return [PlannedFault(type=own, at_s=at_s, place=random.random()) for own, at_s in listed]
-        found, at = list[PlannedFault](), 0.0
-        while (at := at + random.exponential()) < self.rate * _LONGEST and len(found) < MOST_FAULTS:
+        found, at_s, every_s = list[PlannedFault](), 0.0, run_s / self.in_run(run_s)
+        while (at_s := at_s + random.exponential(every_s)) < _LONGEST * run_s and len(found) < MOST_FAULTS:
             own = self.types[int(random.integers(len(self.types)))]
-            found.append(PlannedFault(type=own, at_s=at / self.rate * run_s, place=random.random()))
+            found.append(PlannedFault(type=own, at_s=at_s, place=random.random()))
         return found
 
     def ending(self, run_s: float) -> float:
         """Faults after which all nodes start again, in `run_s` seconds on average."""
-        if self.rate is None:
+        if not self.types:
             return sum(own.kind in ENDING and at_s < run_s for own, at_s in self.listed)
-        return self.rate * sum(own.kind in ENDING for own in self.types) / len(self.types)
+        return self.in_run(run_s) * sum(own.kind in ENDING for own in self.types) / len(self.types)
 
 
 def parse_schedule(text: str, types: Sequence[FaultType], seed: int, where: str) -> list[Point]:
-    """The schedules in `text`: one for each rate of `poisson:1,2,4`, or a list, or a file with a list.
+    """The schedules in `text`: one for each part of `poisson:1,2,4` or `poisson:20s`, a list, or a file with one.
 
     Args:
         types: of random lists. where: names the place of the text in errors.
@@ -107,6 +123,9 @@ def parse_schedule(text: str, types: Sequence[FaultType], seed: int, where: str)
     """
     if text.startswith(_RANDOM):
         listed = [part.strip() for part in text.removeprefix(_RANDOM).split(",")]
+        if all(part[-1:].isalpha() for part in listed):
+            periods = sorted({parse_period(part, f"{where} {_RANDOM}") for part in listed}, reverse=True)
+            return [Point(every_s=period, types=tuple(types), seed=seed) for period in periods]
         rates = convert(listed, _RATES, lambda _: f"{where} {_RANDOM}", text=True)
         return [Point(rate=rate, types=tuple(types), seed=seed) for rate in sorted(set(rates))]
     if "@" not in text:

@@ -67,10 +67,9 @@ class FaultRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultResults:
-    """The rows of a suite. run_s: train seconds of the longest run without faults. problems: a line each."""
+    """The rows of a suite. first: a run without faults. problems: a line each."""
 
     rows: tuple[FaultRow, ...]
-    run_s: float
     first: Run
     problems: tuple[str, ...]
 
@@ -108,8 +107,7 @@ class FaultStudy:
         free = [own for request in fitted if (own := self._fault_free(request)) is not None]
         if not free:
             raise RunFailed(f"no run without faults reached its target: {'; '.join(self._problems)}")
-        longest_s = max(own.train_s for own in free)
-        check_length(points, longest_s)
+        check_length(points, max(own.train_s for own in free))
         found: dict[tuple[str, int, Point | None], list[FaultyRun]] = {}
         for own in free:
             undisturbed = FaultyRun(
@@ -118,22 +116,21 @@ class FaultStudy:
             found.setdefault(_row(own, None), []).append(undisturbed)
         total = len(free) * len(points)
         for number, (point, own) in enumerate(((point, own) for point in points for own in free), start=1):
-            faulty = self._faulty(own, point, longest_s)
+            faulty = self._faulty(own, point)
             found.setdefault(_row(own, point), []).append(faulty)
             ended = faulty.failure or f"{faulty.times:.2f} times the seconds without faults"
             self._screen.note(
                 f"[{number}/{total}] {faulty.cell}, {point.text}: {len(faulty.hits)} faults hit it, {ended}"
             )
         order = {_row(own, None)[:2]: None for own in free}
-        rows = [self._row(key, found, free, longest_s) for label in order for key in found if key[:2] == label]
-        return FaultResults(rows=tuple(rows), run_s=longest_s, first=free[0].run, problems=tuple(self._problems))
+        rows = [self._row(key, found, free) for label in order for key in found if key[:2] == label]
+        return FaultResults(rows=tuple(rows), first=free[0].run, problems=tuple(self._problems))
 
     def _row(
         self,
         key: tuple[str, int, Point | None],
         found: dict[tuple[str, int, Point | None], list[FaultyRun]],
         free: Sequence[FaultFree],
-        longest_s: float,
     ) -> FaultRow:
         label, nodes, point = key
         restarts = [
@@ -147,7 +144,8 @@ class FaultStudy:
         if point is not None and restarts:
             own = [one for one in free if _row(one, None) == (label, nodes, None)]
             simulated = statistics.mean(
-                simulated_times(one, point.ending(longest_s) / longest_s, statistics.mean(restarts)) for one in own
+                simulated_times(one, point.ending(one.train_s) / one.train_s, statistics.mean(restarts))
+                for one in own
             )
         return FaultRow(label=label, nodes=nodes, point=point, runs=tuple(found[key]), simulated=simulated)
 
@@ -161,9 +159,9 @@ class FaultStudy:
             return None
         return FaultFree(request=request, run=run, wall=_wall(run, began=0.0, fault_free_s=run.curve.seconds[-1]))
 
-    def _faulty(self, own: FaultFree, point: Point, longest_s: float) -> FaultyRun:
+    def _faulty(self, own: FaultFree, point: Point) -> FaultyRun:
         request = msgspec.structs.replace(own.request, faults=point.text)
-        faults = point.faults(longest_s, request.seed)
+        faults = point.faults(own.train_s, request.seed)
         screen = FaultyScreen(self._screen, faults, Pace.of(own.run.curve), self._backend.lab)
         run, failure = self._run(request, screen)
         record = FaultRecord(began=0.0, hits=())

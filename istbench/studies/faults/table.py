@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from istbench.base.units import period_text
 from istbench.report.phrases import Lead, count_nodes, guide_line
 from istbench.report.tables.numbers import finite, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
@@ -77,12 +78,12 @@ def faults_answer(found: FaultResults) -> str:
 def faults_record(found: FaultResults) -> dict[str, Any]:
     """The object that `--json` prints."""
     return {
-        "run_s": found.run_s,
         "rows": [
             {
                 "method": row.label,
                 "nodes": row.nodes,
                 "faults": 0.0 if row.point is None else row.point.rate,
+                "every_s": None if row.point is None else row.point.every_s,
                 "schedule": None if row.point is None else row.point.text,
                 "reached": sum(own.wall is not None for own in row.runs),
                 "times": finite(_factor(row)),
@@ -111,13 +112,15 @@ def _run_record(own: FaultyRun) -> dict[str, Any]:
 def _rate(row: FaultRow) -> Entry:
     if row.point is None:
         return Entry(text="0", value=0)
-    rate = row.point.rate
-    return Entry(text="list" if rate is None else f"{rate:g}", value=rate)
+    return Entry(text=row.point.short, value=row.point.rate)
 
 
 def _rate_words(row: FaultRow) -> str:
-    rate = row.point.rate if row.point else None
-    return "the faults of the list" if rate is None else f"{rate:g} fault{'' if rate == 1 else 's'} a run"
+    assert row.point is not None
+    rate, every_s = row.point.rate, row.point.every_s
+    if rate is not None:
+        return f"{rate:g} fault{'' if rate == 1 else 's'} a run"
+    return "the faults of the list" if every_s is None else f"a fault every {period_text(every_s)}"
 
 
 def _place(row: FaultRow) -> str:
@@ -159,8 +162,8 @@ def _footer(found: FaultResults) -> list[str]:
     )
     lines = [
         Lead(
-            f"Measured on {header.host.name}, {where}.{slowed} One schedule for all methods, in train seconds; its "
-            f"run has {found.run_s:.3g} s, as the longest one without faults. Kinds: "
+            f"Measured on {header.host.name}, {where}.{slowed} One schedule for all methods: faults a run are "
+            "those in the train seconds of the row without faults, on average. Types: "
             f"{', '.join(sorted(map(str, kinds)))}."
         ),
         "Times as long: median over seeds, of wall seconds to the target without evaluations. The parts are means "

@@ -51,6 +51,14 @@ def test_a_higher_rate_has_the_same_faults_sooner():
     )
 
 
+def test_faults_every_so_many_seconds_come_at_the_same_seconds_in_all_runs():
+    (point,) = parsed("poisson:20s")
+    short, long = point.faults(30.0, 0), point.faults(90.0, 0)
+    assert short == long[: len(short)]
+    assert point.in_run(60.0) == pytest.approx(3.0)
+    assert [own.every_s for own in parsed("poisson:10s,1min")] == [60.0, 10.0]
+
+
 def test_a_victim_is_a_rank_of_the_run_and_all_ranks_are_hit():
     (point,) = parsed("poisson:4")
     assert {own.victim(3) for seed in range(20) for own in point.faults(60.0, seed)} == {0, 1, 2}
@@ -77,6 +85,8 @@ def test_faults_of_links_and_hosts_need_a_place_that_has_them():
         ("poisson:x", "--schedule poisson"),
         ("poisson:", "--schedule poisson"),
         ("poisson:1000", "--schedule poisson"),
+        ("poisson:20s,-3s", "is not a period"),
+        ("poisson:20s,3", "--schedule poisson"),
         ("kil@3s", "did you mean 'kill'"),
         ("kill@-3s", "is not a period"),
         ("stop:-1s@3s", "is not a period"),

@@ -1,0 +1,66 @@
+"""`istbench faults` as a user types it: real workers that are killed and stopped."""
+
+import json
+
+import pytest
+from said import one_line
+
+from istbench.results.load import load_runs
+
+SUITE = """
+workload = "toy"
+methods = ["local_sgd"]
+nodes = [2]
+[run]
+steps = 600
+eval_every = 100
+checkpoint_every_s = 0
+threads = 1
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.mark.processes
+def test_a_run_with_faults_ends_in_the_same_weights_and_its_seconds_add_up(tmp_path, istbench, suite):
+    words = ["faults", suite, "--schedule=poisson:4", "--types=damage,stop:0.2s", "--schedule-seed=5"]
+    words += ["--out", tmp_path / "out", "--json"]
+    status, out, said = istbench(*words)
+    assert status == 0, said
+    free, faulty = json.loads(out)["rows"]
+    assert (free["faults"], faulty["schedule"]) == (0, "poisson:4 of damage, stop:0.2s, seed 5")
+    (run,) = faulty["runs"]
+    assert [hit["kind"] for hit in run["hits"]][:4] == ["damage", "stop", "stop", "damage"]
+    assert faulty["simulated_times"] > 1
+    wall = run["wall"]
+    assert sum(value for part, value in wall.items() if part != "seconds") == pytest.approx(wall["seconds"])
+    assert wall["restarting_s"] > 0
+    assert wall["lost_s"] > 0
+    runs, problems = load_runs(tmp_path / "out")
+    assert problems == []
+    assert len({run.header.result.weights_sha256 for run in runs}) == 1
+    assert len({run.header.cell for run in runs}) == 2, "the schedule is a part of the cell"
+    assert istbench(*words)[1] == out, "a second command trains nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--schedule", "kil@3s"], "unknown fault"),
+        (["--schedule", "poisson:-2"], "poisson"),
+        (["--schedule", "down@3s"], "run `istbench lab --nodes N -- faults ...` as root"),
+        (["--schedule", "host@3s"], "needs a lab with --host-nodes"),
+        (["--types", "down"], "needs a shaped link"),
+        (["--types", "kill:3s"], "kill does not last"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_before_anything_trains(tmp_path, istbench, suite, words, said):
+    status, _, error = istbench("faults", suite, *words, "--out", tmp_path / "out")
+    assert status == 2
+    assert said in one_line(error)
+    assert not (tmp_path / "out").exists()
