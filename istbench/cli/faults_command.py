@@ -27,7 +27,7 @@ from istbench.launch.backends.backend import Backend
 from istbench.launch.backends.here import Here
 from istbench.node.registry import check_name
 
-_TYPES = "kill,host,stop,down,slow,damage"
+_TYPES = "kill,kill,host,damage,stop,down,slow"
 
 
 @click.command("faults", cls=SectionedCommand)
@@ -45,8 +45,8 @@ _TYPES = "kill,host,stop,down,slow,damage"
     default=_TYPES,
     show_default=True,
     metavar="TYPE[:TIME],...",
-    help="Faults of poisson, each as likely: kill a worker, kill a host, stop a worker, a link down or at a "
-    "tenth, the newest checkpoint damaged and a worker killed.",
+    help="Faults of poisson, as often as each is named: kill a worker or a host, stop a worker, a link down or at "
+    "a tenth, the newest checkpoint damaged and a worker killed.",
 )
 @click.option(
     "--schedule-seed",

@@ -191,13 +191,19 @@ def workers_in(scratch: Path) -> dict[int, int]:
 
 
 def damage_newest(checkpoint: Path, place: float) -> None:
-    """Flip a bit of a file of the newest step in directory `checkpoint`, if any; `place` selects the file."""
+    """Flip a bit in the newest of several steps in directory `checkpoint`; `place` selects the file.
+
+    Without an older step, the run could only end.
+    """
     with contextlib.suppress(OSError):
-        steps = [path.parent for path in checkpoint.glob("*/manifest.json")]
-        if steps:
-            newest = max(steps, key=lambda path: int(path.name))
-            files = sorted(path for path in newest.iterdir() if path.name.startswith("rank-"))
+        steps = sorted((path.parent for path in checkpoint.glob("*/manifest.json")), key=_number)
+        if len(steps) > 1:
+            files = sorted(path for path in steps[-1].iterdir() if path.name.startswith("rank-"))
             file = files[int(place * len(files))]
             content = bytearray(file.read_bytes())
             content[-1] ^= 1
             file.write_bytes(content)
+
+
+def _number(step: Path) -> int:
+    return int(step.name)

@@ -63,7 +63,7 @@ class Point:
     Attributes:
         rate: faults in the run time of a cell without faults, on average. every_s: mean train seconds between two
             faults, of all cells. Both are None for a list.
-        types: of a random list, each as likely. listed: the faults of a list.
+        types: of a random list, each in turn in a random order. listed: the faults of a list.
         seed: of moments, kinds and victims.
     """
 
@@ -101,8 +101,9 @@ class Point:
             return [PlannedFault(type=own, at_s=at_s, place=random.random()) for own, at_s in listed]
         found, at_s, every_s = list[PlannedFault](), 0.0, run_s / self.in_run(run_s)
         while (at_s := at_s + random.exponential(every_s)) < _LONGEST * run_s and len(found) < MOST_FAULTS:
-            own = self.types[int(random.integers(len(self.types)))]
-            found.append(PlannedFault(type=own, at_s=at_s, place=random.random()))
+            if not (turn := len(found) % len(self.types)):
+                order = random.permutation(len(self.types))
+            found.append(PlannedFault(type=self.types[order[turn]], at_s=at_s, place=random.random()))
         return found
 
     def ending(self, run_s: float) -> float:
@@ -146,7 +147,7 @@ def parse_types(texts: Collection[str], where: str) -> tuple[FaultType, ...]:
     Raises:
         UserError: for an unknown fault, and seconds that are none.
     """
-    return tuple(dict.fromkeys(_type(text.strip(), where) for text in texts))
+    return tuple(_type(text.strip(), where) for text in texts)
 
 
 def check_length(points: Sequence[Point], longest_s: float) -> None:

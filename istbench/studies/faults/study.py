@@ -133,19 +133,17 @@ class FaultStudy:
         free: Sequence[FaultFree],
     ) -> FaultRow:
         label, nodes, point = key
-        restarts = [
-            seconds
-            for other, runs in found.items()
-            if other[:2] == key[:2]
-            for run in runs
-            for seconds in run.restarts_s
+        every = [
+            (other[:2], seconds) for other, runs in found.items() for run in runs for seconds in run.restarts_s
         ]
+        restarts = [seconds for row, seconds in every if row == key[:2]] or [seconds for _, seconds in every]
         simulated = None
         if point is not None and restarts:
-            own = [one for one in free if _row(one, None) == (label, nodes, None)]
+            restart_s = statistics.mean(restarts)
             simulated = statistics.mean(
-                simulated_times(one, point.ending(one.train_s) / one.train_s, statistics.mean(restarts))
-                for one in own
+                simulated_times(one, point.ending(one.train_s) / one.train_s, restart_s)
+                for one in free
+                if _row(one, None) == (label, nodes, None)
             )
         return FaultRow(label=label, nodes=nodes, point=point, runs=tuple(found[key]), simulated=simulated)
 
@@ -165,10 +163,10 @@ class FaultStudy:
         screen = FaultyScreen(self._screen, faults, Pace.of(own.run.curve), self._backend.lab)
         run, failure = self._run(request, screen)
         record = FaultRecord(began=0.0, hits=())
-        if run is not None and not failure:
+        if run is not None and run.directory.faults.exists():
             record = read_record(run.directory.faults)
-            if not _reached(run):
-                failure = "it misses its target"
+        if run is not None and not failure and not _reached(run):
+            failure = "it misses its target"
         found = FaultyRun(
             cell=own.run.header.cell if run is None else run.header.cell,
             seed=request.seed,
