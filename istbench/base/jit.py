@@ -1,17 +1,20 @@
 """Functions that numba compiles, cached on disk."""
 
+import dis
 import functools
 import hashlib
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from istbench.base.errors import UserError, printable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_parts: set[Callable[..., Any]] = set()
 
 
 class NumbaImportError(UserError, ImportError):
@@ -42,18 +45,39 @@ def jit(function: _Function, *, allocates: bool = True, **options: Any) -> _Func
 
 
 def jit_part(function: _Function) -> _Function:
-    """Compile `function` as a part of functions under `jit`, which only compiled functions call.
+    """Mark `function` as a part of functions of `jit_whole`; in Python it stays as it is.
 
-    It needs no entry from Python and no cache of its own, which are a third of the time of compiling. It makes no
-    arrays. Its callers contain its code: a call would copy the fields of all its arrays.
+    Compiled, it has no entry from Python and no cache of its own, which are a third of the time of compiling. It
+    makes no arrays. Its callers contain its code: a call would copy the fields of all its arrays.
+    """
+    _parts.add(function)
+    return function
+
+
+@functools.cache
+def jit_whole(function: _Function) -> _Function:
+    """The compiled form of `function` and of all its parts: `jit` of a function that makes no arrays.
 
     Raises:
         NumbaImportError: as `jit` does.
     """
-    numba = _numba()
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True, **_uncounted(numba)}
-    compiled: _Function = numba.njit(error_model="numpy", **options)(function)
-    return compiled
+    return jit(_with_compiled_parts(function, {}), allocates=False)
+
+
+def _with_compiled_parts(function: Any, compiled: dict[Any, Any]) -> Any:
+    """A copy of `function` that calls the compiled form of each of its parts."""
+    names = dict(function.__globals__)
+    for name in {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}:
+        part = names.get(name)
+        if isinstance(part, types.FunctionType) and part in _parts:
+            if part not in compiled:
+                numba = _numba()
+                options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+                options |= _uncounted(numba)
+                own = _with_compiled_parts(part, compiled)
+                compiled[part] = numba.njit(error_model="numpy", **options)(own)
+            names[name] = compiled[part]
+    return types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
 
 def _uncounted(numba: Any) -> dict[str, Any]:
@@ -62,23 +86,9 @@ def _uncounted(numba: Any) -> dict[str, Any]:
     return {"_nrt": False} if hasattr(numba.core.options.DefaultOptions, "_nrt") else {}
 
 
-def interpreted(compiled: _Function) -> _Function:
-    """The Python form of `compiled` and of all compiled functions that it calls, with the same results.
-
-    Python interprets it some hundred times more slowly, but at once.
-    """
-    return cast(_Function, _interpreted(compiled, {}))
-
-
-def _interpreted(compiled: Any, known: dict[Any, types.FunctionType]) -> types.FunctionType:
-    if compiled not in known:
-        plain = compiled.py_func
-        names = dict(plain.__globals__)
-        known[compiled] = types.FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
-        for name in plain.__code__.co_names:
-            if hasattr(names.get(name), "py_func"):
-                names[name] = _interpreted(names[name], known)
-    return known[compiled]
+def compiler_is_loaded() -> bool:
+    """Whether this process has imported numba, which takes a third of a second with the first compiled function."""
+    return "numba" in sys.modules
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

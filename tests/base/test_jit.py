@@ -66,13 +66,19 @@ def test_numba_is_imported_by_the_first_replay_only():
     assert output(script, ROOT) == "False"
 
 
-@pytest.mark.parametrize("needs_numba", ["istbench.cluster.simulator.simulate", "istbench.methods.slide.kernels"])
+@pytest.mark.parametrize(
+    "needs_numba",
+    [
+        "from istbench.cluster.simulator.simulate import simulation; simulation(10**6)",
+        "import istbench.methods.slide.kernels",
+    ],
+)
 def test_a_numba_that_does_not_load_is_named_in_one_line(needs_numba):
     script = f"""
-import importlib, sys
+import sys
 from istbench.base.errors import UserError
 sys.modules["numba"] = None
-try: importlib.import_module("{needs_numba}")
+try: exec({needs_numba!r})
 except UserError as error: print(error)
 """
     said = output(script, ROOT)

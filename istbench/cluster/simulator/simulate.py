@@ -1,12 +1,11 @@
 """The event loop: nodes run their programs over the network until all have reached their end."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from istbench.base.jit import interpreted, is_compiled, jit, jit_part
+from istbench.base.jit import compiler_is_loaded, is_compiled, jit_part, jit_whole
 from istbench.cluster.simulator.connections import add_span, end_flow, fill_window, seconds_under_way, start_flow
 from istbench.cluster.simulator.links import share_links
 from istbench.cluster.simulator.operations import (
@@ -24,7 +23,9 @@ from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
 
-_MOST_INTERPRETED = 15_000  # events and messages of all replays of a process, which take Python some seconds
+# Events and messages of all replays of a process:
+_MOST_INTERPRETED = 15_000  # they take Python some seconds
+_SOONER_INTERPRETED = 1_000  # they take Python less time than it takes to load what is compiled
 _steps_so_far = 0
 
 
@@ -35,22 +36,21 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     """
     global _steps_so_far
     _steps_so_far += steps
-    few = _steps_so_far <= _MOST_INTERPRETED
-    return simulate_interpreted if few and not is_compiled(simulate) else simulate
+    if _steps_so_far <= _SOONER_INTERPRETED and not compiler_is_loaded():
+        return simulate_interpreted
+    compiled = jit_whole(simulate)
+    return compiled if _steps_so_far > _MOST_INTERPRETED or is_compiled(compiled) else simulate_interpreted
 
 
 def simulate_interpreted(program: Program, state: State, stops: Ints) -> float:
     """`simulate` in Python, which reads fields as attributes in numpy's own class of records only."""
-    return interpreted(simulate)(
-        Program(*map(_with_attributes, program)), State(*map(_with_attributes, state)), stops
-    )
+    return simulate(Program(*map(_with_attributes, program)), State(*map(_with_attributes, state)), stops)
 
 
 def _with_attributes(value: Any) -> Any:
     return value.view(np.recarray) if isinstance(value, np.ndarray) and value.dtype.names else value
 
 
-@partial(jit, allocates=False)
 def simulate(program: Program, state: State, stops: Ints) -> float:
     """Run every node to event number `stops[rank]`, and all messages to their end; returns the time of the end.
 
