@@ -1,5 +1,6 @@
 """`istbench check`: the conformance tests of a method or workload, also of a plug-in or a task file."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import plugin_option, set_option
-from istbench.node.registry import load_workload, plugin_names, registered
+from istbench.node.registry import Registered, load_workload, own_modules, plugin_names, registered
 
 if TYPE_CHECKING:
     from istbench.studies.conformance import CheckResult
@@ -28,10 +29,12 @@ def command(name: str, nodes: int, method_options: dict[str, str], plugins: tupl
     """
     if is_task_file(name):
         _refuse_options(name, method_options)
+        _import_for_workers(registered("methods"))
         _refuse_plugin(Path(name))
         from istbench.studies.conformance import check_task
 
         return _show(check_task(Path(name), nodes=nodes, plugins=plugins))
+    _import_for_workers(found for found in registered("methods") if found.name == name)
     methods = {found.name for found in registered("methods")}
     workloads = {found.name for found in registered("workloads")}
     for plugin in plugins:
@@ -49,6 +52,14 @@ def command(name: str, nodes: int, method_options: dict[str, str], plugins: tupl
     if name in workloads:
         results += check_workload(name, plugins=plugins)
     return _show(results)
+
+
+def _import_for_workers(methods: Iterable[Registered]) -> None:
+    """Start the imports of workers that train by `methods`, while this process imports torch too."""
+    import istbench.launch.processes.compiler_on_demand  # noqa: F401  (this process steps optimizers too)
+    from istbench.launch.processes.local import preload
+
+    preload(modules=["istbench.studies.conformance.check", *own_modules("methods", (one.name for one in methods))])
 
 
 def _refuse_options(name: str, options: dict[str, str]) -> None:

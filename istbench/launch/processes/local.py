@@ -67,8 +67,8 @@ _COMPILER, _ON_DEMAND = "torch._dynamo", "istbench.launch.processes.compiler_on_
 _started = threading.Event()
 
 
-def preload(requests: Iterable[RunRequest] = ()) -> None:
-    """Start the fork server, if none runs. In the background it imports the modules for workers of `requests`.
+def preload(requests: Iterable[RunRequest] = (), modules: Sequence[str] = ()) -> None:
+    """Start the fork server, if none runs. In the background it imports `modules` and those of `requests`.
 
     Only the first call chooses the modules. Workers end with the thread that starts the fork server.
     """
@@ -77,7 +77,7 @@ def preload(requests: Iterable[RunRequest] = ()) -> None:
     from multiprocessing import forkserver, resource_tracker
 
     if not _started.is_set():
-        multiprocessing.set_forkserver_preload([*PRELOADED, *_modules_of(tuple(requests))])
+        multiprocessing.set_forkserver_preload([*PRELOADED, *modules, *_modules_of(tuple(requests))])
         _use_short_sockets()
     _started.set()
     # Only the launcher ends workers. So both helper processes begin with the signals to a whole process group
