@@ -117,6 +117,14 @@ class RunDirectory:
         """
         return self._has(self.run_json)
 
+    def is_done(self) -> bool:
+        """Whether the run of this directory is done.
+
+        Raises:
+            UserError: as `exists` and `own_header`.
+        """
+        return self.exists() and self.own_header().status == "done"
+
     def create(self, header: Header) -> None:
         """Write `header` as run.json in one step. After a failure, the previous header stays.
 

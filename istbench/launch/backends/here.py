@@ -48,14 +48,30 @@ class Here(Backend):
         return msgspec.structs.replace(request, lab=self.lab.lab)
 
     def begin(self, cells: Sequence[RunRequest], out: Path) -> None:
-        """Start importing torch in the fork server, while this process imports it too."""
+        """Unless all cells are done, start importing torch in the fork server while this process imports it."""
+        from istbench.launch.cells.known import finished
+
+        if finished(cells, out) is None:
+            self._preload(cells)
+
+    def _preload(self, cells: Sequence[RunRequest]) -> None:
         from istbench.launch.processes.local import preload
 
         preload(cells)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Resolve all cells, then train one after another; see `Backend.run`."""
-        self.begin(cells, out)
+        from istbench.launch.cells.known import finished, remember
+
+        done = None if again else finished(cells, out)
+        if done is not None:
+            for note in sorted({cell.source.note for cell in done}):
+                screen.note(note)
+            for request, found in zip(cells, done, strict=True):
+                name = found.run.path.name
+                yield Outcome(cell=name, request=request, run=found.run, fresh=False, source=found.source)
+            return
+        self._preload(cells)
         from istbench.launch.cells.execute import execute
         from istbench.launch.cells.resolve import prepare_cells
         from istbench.launch.processes.local import LocalLauncher
@@ -74,4 +90,5 @@ class Here(Backend):
             except (UserError, RunFailed) as error:
                 yield Outcome(cell=cell.name, request=request, run=run, failure=error, source=source)
             else:
+                remember(request, cell.header)
                 yield Outcome(cell=cell.name, request=request, run=run, fresh=fresh, source=source)

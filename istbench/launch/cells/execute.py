@@ -59,7 +59,7 @@ def execute(
             place_of(sink, run)
         if again:
             _clear(run)
-        if not _is_done(run):
+        if not run.is_done():
             _execute(cell, run, scratch, launcher, Restarts(restarts), lost)
             return True
     return not is_finished(cell, run)  # by another command, before this one had the lock
@@ -71,7 +71,7 @@ def is_finished(cell: Cell, run: RunDirectory) -> bool:
     Raises:
         UserError: if it lacks the weights that `cell` wants saved.
     """
-    if not _is_done(run):
+    if not run.is_done():
         return False
     if cell.config.save is not None:
         require_saved(run, Path(cell.config.save))
@@ -170,10 +170,6 @@ def _has_result(run: RunDirectory) -> bool:
         return run.header().result is not None
     except UserError:
         return False
-
-
-def _is_done(run: RunDirectory) -> bool:
-    return run.exists() and run.own_header().status == "done"
 
 
 def _note_tuned(cell: Cell, run: RunDirectory) -> None:

@@ -1,0 +1,146 @@
+"""Cells that this machine has resolved and finished: their results show without resolving again, and without torch.
+
+The cache keeps the name of a cell by its request, and the state of all that could give it another name: the code of
+istbench, torch, the data and the devices. Code of others has no such state, so its cells are always resolved.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+import istbench
+from istbench.base.decode import decode_json, encode_own, read_bytes
+from istbench.base.errors import UserError
+from istbench.base.files import writing_whole
+from istbench.base.options.data_source import DataSource
+from istbench.base.options.numbers import Nodes
+from istbench.base.options.run import RunRequest
+from istbench.node.registry import own_modules
+from istbench.results.header import CellName, Header
+from istbench.results.store import RunDirectory
+from istbench.workloads.cache import cache_directory
+
+_MOST_FILES = 10_000  # of data; resolving looks at more
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cell of a request, as long as `state` is the state of everything that it depends on."""
+
+    state: str
+    cell: CellName
+    source: DataSource
+    control_nodes: Nodes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedCell:
+    """A finished cell: its run, its data, and the nodes of its control."""
+
+    run: RunDirectory
+    source: DataSource
+    control_nodes: int | None
+
+
+def finished(requests: Sequence[RunRequest], out: Path) -> list[FinishedCell] | None:
+    """The cells of `requests`, if all are known and their runs in `out` are done; else None."""
+    cells = list[FinishedCell]()
+    for request in requests:
+        known = _read(request)
+        if known is None:
+            return None
+        run = RunDirectory.of(out, known.cell)
+        try:
+            if not run.is_done():
+                return None
+        except UserError:  # resolving says what is wrong
+            return None
+        cells.append(FinishedCell(run=run, source=known.source, control_nodes=known.control_nodes))
+    return cells
+
+
+def remember(request: RunRequest, header: Header) -> None:
+    """Keep that the cell of `header` is the one of `request`. Without a writable cache, nothing is kept."""
+    state = _state(request)
+    if state is not None:
+        known = _Known(state=state, cell=header.cell, source=header.data_source, control_nodes=header.control_nodes)
+        with suppress(OSError), writing_whole(_path(request)) as file:
+            file.write(msgspec.json.encode(known))
+
+
+def _read(request: RunRequest) -> _Known | None:
+    try:
+        path = _path(request)
+        known = decode_json(read_bytes(path, "a known cell"), _Known, str(path), "delete it")
+    except (OSError, UserError):
+        return None
+    return known if known.state == _state(request) else None
+
+
+def _path(request: RunRequest) -> Path:
+    place = None if request.data is None else str(request.data.resolve())
+    text = msgspec.json.encode([request, place], enc_hook=encode_own)
+    return cache_directory() / "known-cells" / f"{hashlib.sha256(text).hexdigest()[:24]}.json"
+
+
+def _state(request: RunRequest) -> str | None:
+    """A digest of everything beside `request` that its cell depends on; None if that is not known.
+
+    A run whose weights are saved, or that records trials, is looked at again.
+    """
+    own = len(own_modules("methods", {request.method}) + own_modules("workloads", {request.workload}))
+    if own < 2 or request.plugins or request.save is not None or request.tuned is not None:
+        return None
+    # Without data of the user, prepared or downloaded data lies beside other data of the workload in the cache.
+    data = _files_of(request.data) if request.data is not None else _entries(cache_directory() / request.workload)
+    if data is None:
+        return None
+    devices = [*map(os.path.exists, _DEVICES), *map(os.environ.get, _DEVICE_VARIABLES)]
+    return hashlib.sha256(repr((_code(), data, devices)).encode()).hexdigest()
+
+
+@cache  # of what this process imports
+def _code() -> tuple[object, ...]:
+    package = Path(istbench.__file__).parent
+    sources = sorted((str(path), *_looks(path)) for path in package.rglob("*.py"))
+    return version("torch"), version("numpy"), tuple(sources)
+
+
+def _entries(folder: Path) -> Sequence[object] | None:
+    try:
+        return sorted((entry.name, *_looks(Path(entry))) for entry in os.scandir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return None
+
+
+def _files_of(data: Path) -> Sequence[object] | None:
+    """The files in directory `data`, or the file; None for more than are quickly looked at."""
+    try:
+        found = list(islice(_below(data), _MOST_FILES + 1)) if data.is_dir() else [(str(data), *_looks(data))]
+    except OSError:
+        return None
+    return sorted(found) if len(found) <= _MOST_FILES else None
+
+
+def _below(folder: Path) -> Iterator[tuple[str, int, int]]:
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _below(Path(entry))
+        else:
+            yield entry.path, *_looks(Path(entry))
+
+
+def _looks(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
