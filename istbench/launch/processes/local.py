@@ -219,7 +219,8 @@ class LocalWorkers:
 
     def _cause(self, failed: Mapping[int, int], living: Mapping[int, int]) -> Exception:
         oom = oom_kills() > self._oom_kills
-        if not {_LOST, -signal.SIGKILL}.isdisjoint(failed.values()) and (how := fork_server_ended()) is not None:
+        reported = (self.processes[rank].exitcode not in (None, _LOST) for rank in failed)
+        if not all(reported) and (how := fork_server_ended()) is not None:
             return fork_server_lost(how, self._logs, min(failed), _early(), oom=oom)
         error = describe(failed, self._logs, _early(), oom=oom)
         if not isinstance(error, PeersLost):
