@@ -82,9 +82,14 @@ def advise(
     """Recommend a method for `workload` on `nodes` nodes, with its odds, as `istbench advise` does.
 
     Args:
-        bandwidth, latency: of the link of a node, in bits/s and seconds, or texts such as `1gbit` and `5ms`.
-        cluster: a profile of other nodes than this machine. minutes: until the answer. methods: to choose from.
-        seeds: at most so many of a method. out, restarts, options: as of `run`; `target=0.77` asks for that level.
+        bandwidth: Of the link of a node, in bits/s or a text such as `1gbit`.
+        latency: From node to node, one way, in seconds or a text such as `5ms`.
+        cluster: A profile of other nodes than this machine.
+        minutes: Until the answer.
+        methods: To choose from, beside `ddp`.
+        seeds: At most so many of a method.
+        out: The results directory.
+        options: As of `run`; `target=0.77` asks for that level.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no probe trains.

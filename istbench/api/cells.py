@@ -42,9 +42,14 @@ def run(
     The same call again resumes an interrupted run, and returns the results of a finished one.
 
     Args:
-        workload: a name, the path of a task file, or a `Task`. out: the results directory. again: delete the
-            results of the cell, and run it again. restarts: after losses of a worker.
-        options: those of `istbench run`, such as `epochs=2`, `seed=1`, `batch_size=64` or `target=0.77`.
+        workload: A name, the path of a task file, or a `Task`.
+        method: A name.
+        nodes: Worker processes on this machine.
+        out: The results directory.
+        again: Delete the results of the cell, and run it again.
+        restarts: How often it goes on after the loss of a worker.
+        quiet: Show no progress.
+        options: Those of `istbench run`, such as `epochs=2`, `seed=1`, `batch_size=64` or `target=0.77`.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if training fails.
@@ -91,9 +96,14 @@ def compare(
     why.
 
     Args:
-        suite: a TOML file of cells, in place of the arguments that name cells. methods: names. nodes: one number or
-            several. seeds: as many, from 0. controls: also train what `--controls` adds.
-        method_options: each method takes those that it has. out, again, restarts, options: as of `run`.
+        suite: A TOML file of cells, or a name of istbench's own, in place of the arguments that name cells.
+        methods: Names.
+        nodes: One number or several.
+        seeds: As many, from 0.
+        controls: Also train what `--controls` adds.
+        method_options: Each method takes those that it has.
+        out: The results directory.
+        options: As of `run`.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.

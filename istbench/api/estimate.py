@@ -110,12 +110,18 @@ def estimate(
     """Estimate the seconds of a step by each method from numbers alone, as `istbench estimate` does. Nothing runs.
 
     Args:
-        parameters: of the model, such as 125e6 or `125M`. step: seconds of a step of one GPU without communication,
-            or a text such as `220ms`. nodes: a GPU each; with `gpus_per_host`, the number of hosts.
-        bandwidth, latency: of the link of a host, in bits/s and seconds, or texts such as `25gbit` and `5ms`.
-        samples: of a GPU in a step. dtype: of a gradient. backward: share of the step in the backward pass.
-        layers: a CSV file of layers. cluster: a profile of links. methods: rows, by default all that follow from
-            sizes.
+        parameters: Of the model, such as 125e6 or `125M`.
+        step: Seconds of a step of one GPU without communication, or a text such as `220ms`.
+        nodes: A GPU each; with `gpus_per_host`, the number of hosts.
+        bandwidth: Of the link of a host, in bits/s or a text such as `25gbit`.
+        latency: From host to host, one way, in seconds or a text such as `5ms`.
+        gpus_per_host: They share the host's link.
+        samples: Of a GPU in a step, for samples a second.
+        dtype: Of a gradient.
+        backward: Share of the step in the backward pass.
+        layers: A CSV file of layers.
+        cluster: A profile of links.
+        methods: Rows, by default all that follow from sizes.
 
     Raises:
         UserError: for a number out of bounds.

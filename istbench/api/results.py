@@ -106,8 +106,11 @@ class Results:
         """The same runs on other clusters. Trains nothing; see `istbench replay`.
 
         Args:
-            cluster: names (`istbench list clusters`) or files. bandwidth, latency: of the links, in place of those
-                of the cluster. nodes: also numbers of nodes that were never run. plugins: the code of such runs.
+            cluster: Names (`istbench list clusters`) or files.
+            bandwidth: Of the links, in place of those of the cluster; one or several.
+            latency: From host to host, one way, in place of that of the cluster; one or several.
+            nodes: Also numbers of nodes that were never run.
+            plugins: The code of such runs.
         """
         names = [cluster] if isinstance(cluster, str) else list(cluster)
         clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
