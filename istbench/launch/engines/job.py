@@ -19,7 +19,7 @@ _RENDEZVOUS_S = 1800  # a node may install istbench for so much longer than anot
 _ENDS_S = 120  # from the interrupt to the kill; a checkpoint takes seconds
 _SETUP = """mkdir -p "$work"
 rm -rf "$work/venv"  # pip keeps an istbench of the same version
-for python in python3 python3.13 python3.12 python3.11; do
+for python in python3 python3.14 python3.13 python3.12 python3.11; do
     "$python" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
     python=
 done
