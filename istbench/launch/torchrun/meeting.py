@@ -31,6 +31,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import host_name
 from istbench.base.options.numbers import Count, Natural
 from istbench.base.options.run import RunRequest
+from istbench.launch.processes.failures import PeersLost
 from istbench.launch.torchrun.secret import SECRET, run_secret, secret_file
 from istbench.launch.torchrun.world import World
 
@@ -139,7 +140,8 @@ class _Messages(ABC):
         try:
             return ask(self._signed)
         except RuntimeError as error:
-            raise RunFailed(
+            # Other secrets differ again in another try.
+            raise (RunFailed if self._forged else PeersLost)(
                 f"torchrun's store at {self.world.master}:{self.world.port} does not answer "
                 f"({str(error).splitlines()[0]}); torchrun has ended there, or its host is lost"
                 f"{'; or ' + self._secrets_differ() if self._forged else ''}"

@@ -8,6 +8,7 @@ from torch.distributed import HashStore
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
+from istbench.launch.processes.failures import WorkerLost
 from istbench.launch.torchrun import meeting as meeting_module
 from istbench.launch.torchrun.meeting import Announced, Card, Meeting
 from istbench.launch.torchrun.world import World
@@ -30,6 +31,18 @@ def test_a_rank_0_that_never_reports_the_end_of_the_run_is_named(meeting):
     for _ in range(2):
         with pytest.raises(RunFailed, match=r"^rank 0 has not reported .* its istbench, on first, was stopped"):
             meeting.await_end()
+
+
+@pytest.mark.parametrize(("forged", "lost"), [({}, True), ({"card/0": 1.0}, False)])
+def test_a_store_that_does_not_answer_is_a_loss_unless_secrets_may_differ(meeting, monkeypatch, forged, lost):
+    def broken(*_):
+        raise RuntimeError("Broken pipe")
+
+    monkeypatch.setattr(meeting._run, "find", broken)
+    monkeypatch.setattr(meeting, "_forged", forged)
+    with pytest.raises(RunFailed, match="does not answer \\(Broken pipe\\)") as failed:
+        meeting.is_to_stop()
+    assert isinstance(failed.value, WorkerLost) == lost
 
 
 def test_the_status_of_rank_0_ends_the_wait(meeting):
