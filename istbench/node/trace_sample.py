@@ -4,16 +4,17 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from istbench.base.machine import busy_seconds, cores, cores_of_others
 from istbench.cluster.speed import Speed, StepWork
-from istbench.cluster.trace import EVENT, MOST_EVENTS, speed_of_all
+from istbench.cluster.trace import COMPUTE, EVENT, MOST_EVENTS, POST, WORK, speed_of_all
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
@@ -26,6 +27,7 @@ _MOST_PRODUCTS = {"cpu": 1 << 28, "cuda": 1 << 33}  # in one matrix product: som
 _LEAST_ROWS = 64
 _MEASUREMENTS = 3  # in turn, before and after training
 _MOST_MOMENTS = 16
+_UNEQUAL = 1.25  # measurements of equal machines differ by less
 
 
 class TraceSample:
@@ -101,6 +103,8 @@ class TraceSample:
         others = self._others_cores()
         self._calibrate(_MEASUREMENTS)
         speeds: dict[str, Any] = self._speeds_of_all()
+        if self._fabric.several_hosts and not self._in_lab:
+            events = self._as_on_equal_machines(events, speeds)
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
@@ -127,6 +131,15 @@ class TraceSample:
             return str(error)
         save_trace(trace, self._path)
         return None
+
+    def _as_on_equal_machines(self, events: NDArray[Any], speeds: Mapping[str, Any]) -> NDArray[Any]:
+        """`events` of this rank, with the seconds of a machine of the mean `speeds`, fields of `TraceMeta`.
+
+        A replay knows one speed of the recording machines. If all speeds are about equal, the events stay.
+        """
+        own = speeds_of(self._shapes, self._moments)
+        seconds, mean_s = (_step_seconds(found, speeds["work"]) for found in (own, speeds))
+        return rescaled(events, self._fabric.numbers(seconds), self._fabric.rank, mean_s)
 
     def _others_cores(self) -> float | None:
         """Cores that other processes on rank 0's machine used since `start`; None if unknown."""
@@ -179,6 +192,26 @@ class NoTrace:
         """The reason, the first time."""
         reason, self._reason = self._reason, None
         return reason
+
+
+def rescaled(events: NDArray[Any], seconds: Sequence[float], rank: int, mean_s: float) -> NDArray[Any]:
+    """`events` of `rank` with its computing as on a machine of mean speed.
+
+    seconds, mean_s: of the same step on the machine of each rank, and on that of mean speed. If those of the ranks
+    differ by less than `_UNEQUAL`, the events stay.
+    """
+    if max(seconds) < _UNEQUAL * min(seconds):
+        return events
+    own = events.copy()
+    computing = (own["code"] == COMPUTE) | ((own["code"] == POST) & (own["kind"] == WORK))
+    own["seconds"][computing] *= mean_s / seconds[rank]
+    return own
+
+
+def _step_seconds(speeds: Mapping[str, Any], work: StepWork) -> float:
+    """Seconds of a step of `work` at `speeds`, fields of `TraceMeta`."""
+    memory = [speeds["memory_gb_per_s"], *filter(None, [speeds["gather_gb_per_s"]])]
+    return _speed(speeds["gflops"], memory).seconds(work)
 
 
 def measured(

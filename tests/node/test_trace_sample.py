@@ -57,7 +57,7 @@ def test_nodes_that_do_not_do_alike_leave_no_trace_and_say_why(tmp_path):
 
 def node_records_more_than_fits(fabric, path, most):
     """A trace of seven rounds, the first of them long, where one holds `most` events."""
-    trace_sample.MOST_EVENTS = most
+    trace_sample.MOST_EVENTS, fabric.several_hosts = most, True
     sample = TraceSample(path, STEP, fabric, 4)
     sample.start()
     for number in range(8):
