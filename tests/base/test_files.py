@@ -27,6 +27,7 @@ OWN_FOLDERS = {
     "launch/hosts/run_folder.py": "the folder of one command on a host",
     "launch/hosts/trees.py": "the cache of a host",
     "launch/hosts/remote_files.py": "a folder that `clear` has just deleted",
+    "studies/faults/injector.py": "damage to a checkpoint, on purpose",
     "cli/new_command.py": "a file that must not exist",
     "cli/streams.py": "the null device",
     "workloads/prepared.py": "the cache of the user",

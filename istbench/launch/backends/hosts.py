@@ -58,7 +58,12 @@ class Hosts(Backend):
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request`, for which there are hosts; see `Backend.fit`."""
-        request = super().fit(request)
+        self.require_restarts(request)
+        if request.elastic is not None and self.detach:
+            raise UserError(
+                f"--elastic {request.elastic}: this machine looks for the hosts that are left; leave out "
+                "--detach, or --elastic"
+            )
         return on_hosts(request, [host.slots for host in first_of(self.hosts, request.nodes)])
 
     def installed(self, say: Say) -> "Hosts":

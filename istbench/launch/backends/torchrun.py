@@ -47,7 +47,7 @@ class Torchrun(Backend):
 
     def fit(self, request: RunRequest) -> RunRequest:
         """`request` on the hosts of torchrun; see `Backend.fit`."""
-        if request.elastic is not None:
+        if request.elastic is not None and run_folder.folder() is None:
             raise UserError(
                 f"--elastic {request.elastic}: torchrun starts the nodes, and has --nnodes=MIN:MAX of its own; "
                 "leave --elastic out, or run it without torchrun"
@@ -60,7 +60,7 @@ class Torchrun(Backend):
         """Meet the other ranks; a rank other than 0 trains cells until the end, and exits. See `Backend.begin`."""
         from istbench.launch.processes.local import preload
 
-        self.world.first(min((request.nodes for request in cells), default=1))
+        self.world.first(min(map(self.world.group_of, cells), default=1))
         preload(cells)
         from istbench.launch.torchrun.meeting import leave
         from istbench.launch.torchrun.workers import follow, meet
@@ -79,13 +79,13 @@ class Torchrun(Backend):
         """
         from istbench.launch.cells.resolve import prepare_cells
 
-        fitting = [request for request in cells if request.nodes <= self.world.size]
+        fitting = [request for request in cells if self.world.group_of(request) <= self.world.size]
         resolved = prepare_cells(fitting, screen.preparing, here=self.world.local_size)
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         for request in cells:
             try:
-                self.world.first(request.nodes)
+                self.world.first(self.world.group_of(request))
             except UserError as error:
                 yield Outcome(cell=described(request), failure=error)
         screen = OncePerLine(screen)
@@ -96,6 +96,7 @@ class Torchrun(Backend):
         from istbench.launch.cells.execute import execute, is_finished
         from istbench.launch.torchrun.meeting import meeting_of
         from istbench.launch.torchrun.workers import announced, lead
+        from istbench.node.stopping import GrowRequest
 
         run, source = RunDirectory.of(out, cell.name), cell.header.data_source
         everyone = meeting_of(self.world)
@@ -109,9 +110,10 @@ class Torchrun(Backend):
                 cell, launcher, network = lead(meeting, cell)
                 screen.note(network)
                 run_folder.report_cell(cell.name)
-                with screen.training(cell.header, run) as scratch:
+                present = None if request.elastic is None else self.world.group_of(request)
+                with screen.training(cell.header, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
                     lost = run_folder.earlier_loss()
-                    fresh = execute(cell, run, scratch, launcher, again=again, lost=lost)
+                    fresh = execute(cell, run, scratch, launcher, again=again, lost=lost, present=present)
             finally:
                 meeting.end()
         except (UserError, RunFailed) as error:

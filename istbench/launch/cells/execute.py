@@ -13,7 +13,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.members import Members
 from istbench.launch.cells.resolve import Cell
 from istbench.launch.cells.restarts import Restarts, loss
-from istbench.launch.processes.failures import WorkerLost, same_command
+from istbench.launch.processes.failures import MoreNodes, WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
 from istbench.node.checkpoint_steps import MANIFEST, Totals, newest
 from istbench.node.destinations import forget_progress, place_of, read_progress
@@ -37,6 +37,7 @@ def execute(
     again: bool = False,
     restarts: int = 0,
     lost: Loss | None = None,
+    present: int | None = None,
 ) -> bool:
     """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
 
@@ -45,6 +46,7 @@ def execute(
         launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
         restarts: how often all nodes start again from the last checkpoint after a loss (`Restarts`).
         lost: the loss after which this command itself was started again.
+        present: nodes of an elastic run, if another command chooses them.
 
     Raises:
         UserError: for bad input that showed during training, or a run directory that cannot be written.
@@ -60,7 +62,8 @@ def execute(
         if again:
             _clear(run)
         if not run.is_done():
-            _execute(cell, run, scratch, launcher, Restarts(restarts), lost)
+            members = Members.of(cell.config) if present is None else Members(present, present, 0.0)
+            _execute(cell, run, scratch, launcher, Restarts(restarts), lost, members)
             return True
     return not is_finished(cell, run)  # by another command, before this one had the lock
 
@@ -80,19 +83,25 @@ def is_finished(cell: Cell, run: RunDirectory) -> bool:
 
 
 def _execute(
-    cell: Cell, run: RunDirectory, scratch: Path, launcher: Launcher, restarts: Restarts, lost: Loss | None
+    cell: Cell,
+    run: RunDirectory,
+    scratch: Path,
+    launcher: Launcher,
+    restarts: Restarts,
+    lost: Loss | None,
+    members: Members,
 ) -> None:
     job = Job(
         target=train_cell,
         args=(str(run.path), str(scratch), cell.header),
-        nodes=cell.config.nodes,
+        nodes=members.nodes,
         threads=cell.header.threads,
         logs=scratch / "logs",
         timeout_s=cell.config.timeout_s,
         stop=StopRequest(scratch),
     )
-    members = Members.of(cell.config)
-    _open(cell, run, lost)
+    resize = None if cell.config.elastic is None else _since_checkpoint(run, members.nodes, lost)
+    _open(cell, run, lost, resize)
     run.reserve()
     try:
         while (again := _launched(launcher, job, run, scratch, restarts, members)) is not None:
@@ -107,6 +116,9 @@ def _execute(
             _finish(run)
         else:
             run.end("interrupted", None)
+        raise
+    except MoreNodes:
+        run.end("interrupted", None)
         raise
     except (UserError, RunFailed) as error:
         if isinstance(error, WorkerLost):
@@ -139,9 +151,11 @@ def _launched(
         again = found, _changed(members, failure.nodes, failure.what, found.noticed)
     else:
         now = time.time()
-        change = None if _has_result(run) else _changed(members, 0, "lost nodes are back", now)
-        if change is None:
+        if _has_result(run):
             return None
+        change = _changed(members, 0, "lost nodes are back", now)
+        if change is None:
+            raise MoreNodes("the run stopped with a checkpoint, to begin again with more nodes")
         again = None, change
     forget_progress(scratch)
     StopRequest(scratch).forget_workers()
@@ -218,17 +232,17 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
             )
         _require_evaluations(run, before.own_metric, step.totals)
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
-    if lost is None and resize is None and step is not None and cell.config.elastic is not None:
-        resize = _resized_by_command(step.ranks, cell.config.nodes)
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
     run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost, resize=resize))
 
 
-def _resized_by_command(before: int, after: int) -> Resize | None:
-    """The change from the nodes that wrote the checkpoint to all nodes, with which a command resumes a run."""
-    if before == after:
+def _since_checkpoint(run: RunDirectory, nodes: int, lost: Loss | None) -> Resize | None:
+    """The change from the nodes that wrote the checkpoint to `nodes`, with which a command begins."""
+    step = newest(run.checkpoint)
+    if step is None or step.ranks == nodes:
         return None
-    return Resize(before=before, after=after, cause="a command resumed the run", noticed=time.time())
+    cause = lost.cause if lost is not None else f"a command resumed the run on {nodes} nodes"
+    return Resize(before=step.ranks, after=nodes, cause=cause, noticed=time.time())
 
 
 def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:

@@ -28,6 +28,7 @@ ACTIONS: dict[str, Action] = {
     "name_cells": remote_cells.name_cells,
     "start": remote_run.start,
     "train": remote_run.train,
+    "grow": remote_run.grow,
     "end": remote_run.end,
     "how_far": remote_files.how_far_there,
     "list_run": remote_files.list_run,

@@ -14,7 +14,7 @@ from typing import Any
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, LOSS, TRAIN, Messages
+from istbench.launch.hosts.run_folder import FOLDER, GROW, LOSS, TRAIN, Messages
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
@@ -35,6 +35,11 @@ def start(agent: Agent, question: Mapping[str, Any]) -> None:
 def train(_agent: Agent, _question: Mapping[str, Any]) -> None:
     """Let rank 0 train, after it has reported its cell."""
     (_running[0].folder / TRAIN).touch()
+
+
+def grow(_agent: Agent, _question: Mapping[str, Any]) -> None:
+    """Let the run stop at its next evaluation, so that it begins again with more hosts."""
+    (_running[0].folder / GROW).touch()
 
 
 def end(_agent: Agent, _question: Mapping[str, Any]) -> None:

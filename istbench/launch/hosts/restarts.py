@@ -18,12 +18,14 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
     """As `run_on_hosts`, again after a loss, as often as `run` has restarts.
 
     A spare takes the place of each host that cannot be reached, also before the run starts first. If the first host
-    is gone, the spare gets the checkpoint that was copied here.
+    is gone, the spare gets the checkpoint that was copied here. Without a spare, an elastic run that has begun goes
+    on with the other hosts; it grows when the lost ones can be reached again. Those come last: the first host has
+    the newest checkpoint.
 
     Raises:
         As `run_on_hosts`.
     """
-    left, step = Restarts(run.restarts), 0
+    left, step, began = Restarts(run.restarts), 0, run.lost is not None
     while True:
         try:
             return run_on_hosts(run, say, started)
@@ -35,17 +37,34 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                         say(f"{gone.name} cannot be reached: {spare.name} takes its place")
                 run = dataclasses.replace(run, hosts=found[0], spares=found[1])
                 continue
+            rest = run.without(unfit.gone) if began else None
+            if rest is not None:
+                names = ", ".join(sorted(unfit.gone))
+                say(f"{names} cannot be reached: the run goes on with {nodes_of(rest.hosts)}")
+                run = rest
+                continue
             may_be_back = bool(unfit.gone) or isinstance(unfit, Unlinked)
-            if run.lost is None or not may_be_back or not left.allow(step):
+            if not began or not may_be_back or not left.allow(step):
                 raise
             say(f"{unfit.problems[0]}; trying again")
             time.sleep(_WAITS_S)
         except RunLost as failure:
-            step = failure.step
+            step, began = failure.step, True
+            if failure.back:
+                names = ", ".join(host.name for host in failure.back)
+                run = run.with_back(failure.back)
+                say(f"{names} can be reached again: the run goes on with {nodes_of(run.hosts)}")
+                continue
             if not left.allow(step):
                 raise left.ended(failure) from None
             say(f"{without_way_out(failure.what)}; the run starts again from its last checkpoint")
             run = dataclasses.replace(run, lost=failure.loss, again=run.again and not failure.began)
+
+
+def nodes_of(hosts: Sequence[Host]) -> str:
+    """The number of nodes on `hosts`, in words."""
+    nodes = sum(host.slots for host in hosts)
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def with_spares(

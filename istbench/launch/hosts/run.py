@@ -1,14 +1,16 @@
 """One cell on hosts: start torchrun on each, watch and end them together, copy the results here."""
 
+import dataclasses
 import hashlib
 import json
 import queue
 import re
 import secrets
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ from istbench.results.store import RunDirectory
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
 _POLL_S = 0.2
 _INTERRUPTED = 130
+_LOOKS_S = 10.0  # for hosts that are away
 _COPIED_EVERY_S = 60.0  # if the run itself chooses when it saves
 _STEP = re.compile(r": step ([0-9]{1,12})/")
 
@@ -50,6 +53,7 @@ class HostsRun:
         hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
         restarts: how often the run starts again after a loss. spares: hosts in place of those that are gone.
         lost: the loss after which it starts again this time.
+        away: hosts without which an elastic run goes on; it grows once they can be reached.
     """
 
     request: RunRequest
@@ -61,6 +65,7 @@ class HostsRun:
     restarts: int = 0
     spares: Sequence[Host] = ()
     lost: Loss | None = None
+    away: Sequence[Host] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -73,13 +78,27 @@ class HostsRun:
         """Those of `paths` that do not exist here, so that each host needs its own."""
         return tuple(path for path in self.paths if not Path(path).exists())
 
+    def without(self, gone: Collection[str]) -> "HostsRun | None":
+        """The run on the hosts that are not `gone`; None if it is not elastic, or these have too few nodes."""
+        hosts = [host for host in self.hosts if host.name not in gone]
+        lost = [host for host in self.hosts if host.name in gone]
+        elastic = self.request.elastic
+        if elastic is None or not lost or sum(host.slots for host in hosts) < elastic.least:
+            return None
+        return dataclasses.replace(self, hosts=hosts, away=(*self.away, *lost))
+
+    def with_back(self, back: Sequence[Host]) -> "HostsRun":
+        """The run on its hosts and those that are `back`, after no loss."""
+        away = [host for host in self.away if host not in back]
+        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, lost=None, again=False)
+
     @property
     def key(self) -> str:
         """Identifies the cell among those that run detached on a host: a hash of the typed request."""
         return hashlib.sha256(json.dumps(self.request.arguments()).encode()).hexdigest()[:16]
 
     def words(self, there: Mapping[str, str], save: Path | None) -> tuple[str, ...]:
-        """The words after `istbench` that a host runs, without `--out`; torchrun tells it the number of nodes.
+        """The words after `istbench` that a host runs, without `--out`; torchrun tells it the nodes that there are.
 
         Args:
             there: for paths of this machine, those of the host, if they differ. save: the directory for weights.
@@ -87,7 +106,7 @@ class HostsRun:
         data = self.request.data
         request = msgspec.structs.replace(
             self.request,
-            nodes=1,
+            nodes=1 if self.request.elastic is None else self.request.nodes,
             data=data if data is None else Path(there.get(str(data), str(data))),
             plugins=tuple(there.get(path, path) for path in self.request.plugins),
             save=save,
@@ -107,11 +126,13 @@ class RunLost(WorkerLost):
 
     Attributes:
         step: the last local step that is known. loss: for the record of the run. began: whether it trained.
+        back: hosts that can be reached again, if the run stopped to begin again with them.
     """
 
     step = 0
     loss: Loss | None = None
     began = False
+    back: Sequence[Host] = ()
 
 
 class _Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +253,43 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
             return session.run(f"{group.addresses[first]}:{group.port}", there)
         except RunLost as failure:
             session.measure(failure)
+            failure.back = session.back if session.only_stopped else ()
             raise
+
+
+@contextmanager
+def returns(run: HostsRun, grow: Callable[[Sequence[Host]], None]) -> Iterator[None]:
+    """Inside, a thread looks for the hosts of `run` that are away, and calls `grow` once with those it finds."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOKS_S):
+            back = [host for host in run.away if answers(host, run)]
+            if back and not over.is_set():
+                with suppress(Lost, Refused):
+                    grow(back)
+                return
+
+    looks = threading.Thread(target=look, daemon=True)
+    if run.away:
+        looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def answers(host: Host, run: HostsRun) -> bool:
+    """Whether `host` can be reached."""
+    connection = Connection(host, run.pythons, queue.SimpleQueue(), run.config)
+    try:
+        connection.greet()
+    except (Lost, Refused):
+        return False
+    finally:
+        connection.hang_up()
+        connection.close()
+    return True
 
 
 def trained_until(reports: Sequence[tuple[float, int]], at: float) -> tuple[int, float]:
@@ -278,6 +335,12 @@ class Session:
         self._bad_since: float | None = None
         self._began = False  # to train
         self._during = "while the hosts started and prepared data"
+        self.back: list[Host] = []
+
+    @property
+    def only_stopped(self) -> bool:
+        """Whether no host was lost."""
+        return not self._ends.lost
 
     def run(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
         """Start torchrun, watch it, and copy the results here; `there` has paths of this machine by host."""
@@ -354,6 +417,7 @@ class Session:
                 if not self._shared:
                     fetch = partial(self._fetch, theirs, here)
                     copies.enter_context(periodic_copies(fetch, self._say, every_s))
+                copies.enter_context(returns(self._run, self._grow))
                 self._watch(lambda: False)
             except KeyboardInterrupt as interrupt:
                 interrupted = interrupt
@@ -381,6 +445,11 @@ class Session:
             self._say(f"copied the earlier part of {here.path.name} to {self._first.name}")
         self._first.do("train")
         self._began = True
+
+    def _grow(self, back: Sequence[Host]) -> None:
+        """Let the run stop at its next evaluation, since hosts are `back`."""
+        self._first.do("grow")
+        self.back = list(back)
 
     def _interrupt(self) -> None:
         self._end_all()

@@ -5,8 +5,10 @@ The environment names it for workers of torchrun. A detached job has one for eac
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from istbench.base.files import writing_whole
 from istbench.results.events import Loss
 
 FOLDER, LOSS = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS"
-SAID, CELL, TRAIN, FAILED = "said", "cell", "train", "failed"
-_POLL_S = 0.05
+SAID, CELL, TRAIN, GROW, FAILED = "said", "cell", "train", "grow", "failed"
+_POLL_S, _LOOKS_S = 0.05, 0.5
 
 
 def folder() -> Path | None:
@@ -51,6 +53,25 @@ def report_failure(message: str, status: int, *, lost: bool = False) -> bool:
         return False
     write_failure(where, message, status, lost=lost)
     return True
+
+
+@contextmanager
+def growth(let_grow: Callable[[float], None]) -> Iterator[None]:
+    """Inside, a thread calls `let_grow` with the time once the host that requested the run has more nodes."""
+    where, over = folder(), threading.Event()
+
+    def look() -> None:
+        while where is not None and not over.wait(_LOOKS_S):
+            if (where / GROW).exists():
+                let_grow(time.time())
+
+    looks = threading.Thread(target=look, daemon=True)
+    looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looks.join()
 
 
 def earlier_loss() -> Loss | None:

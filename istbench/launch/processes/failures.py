@@ -37,6 +37,10 @@ class PeersLost(WorkerLost):
         super().__init__(what, lines, nodes)
 
 
+class MoreNodes(WorkerLost):
+    """Nothing was lost: the run stopped with a checkpoint, to begin again with more nodes."""
+
+
 class StuckAtStep(WorkerLost):
     """The last losses were at the same step: another try would end alike."""
 

@@ -342,7 +342,7 @@ class Meeting(_Messages):
             announced = self._get(f"announced/{self._cells}", Announced)
             if announced is not None:
                 meeting = self._of_next(announced)
-                if self.world.rank < announced.request.nodes:
+                if self.world.rank < self.world.group_of(announced.request):
                     return announced, meeting
             elif self._final() is not None:
                 return None
@@ -351,7 +351,7 @@ class Meeting(_Messages):
 
     def _of_next(self, announced: Announced) -> "CellMeeting":
         number, self._cells = self._cells, self._cells + 1
-        return CellMeeting(self, number, announced.request.nodes)
+        return CellMeeting(self, number, self.world.group_of(announced.request))
 
     # Afterwards.
 

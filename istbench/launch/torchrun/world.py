@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from istbench.base.errors import UserError, shown
+from istbench.base.options.run import RunRequest
 
 _MARK = "TORCHELASTIC_RUN_ID"
 
@@ -50,6 +51,10 @@ class World:
             )
         before = self.rank - self.local_rank  # ranks of a host follow one another
         return dataclasses.replace(self, size=nodes, local_size=max(0, min(self.local_size, nodes - before)))
+
+    def group_of(self, request: RunRequest) -> int:
+        """The number of processes that train `request`. With `--elastic`, those that there are are enough."""
+        return request.nodes if request.elastic is None else min(request.nodes, self.size)
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World | None:

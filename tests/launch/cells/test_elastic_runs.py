@@ -145,7 +145,7 @@ def test_a_command_goes_on_with_all_nodes(cell, run, scratch):
         execute(cell, run, scratch, Scripted((5, KILLED), (9, KILLED)), restarts=1)
     assert execute(cell, run, scratch, launcher := Scripted((12, None)), restarts=1)
     assert [job.nodes for job in launcher.jobs] == [3]
-    assert sizes(run)[-1] == (9, 2, 3, "a command resumed the run")
+    assert sizes(run)[-1] == (9, 2, 3, "a command resumed the run on 3 nodes")
 
 
 def test_the_record_tells_the_seconds_of_each_change(cell, run, scratch):

@@ -62,8 +62,8 @@ def tried(monkeypatch):
             return "the run"
 
         monkeypatch.setattr(restarts, "run_on_hosts", run_on_hosts)
-        request = RunRequest(workload="toy", method="ist")
-        asked = HostsRun(request=request, out=Path("out"), hosts=(A, B), again=again, **changed)
+        given = {"request": RunRequest(workload="toy", method="ist"), "hosts": (A, B), **changed}
+        asked = HostsRun(out=Path("out"), again=again, **given)
         try:
             ended = run_with_restarts(asked, said.append)
         except (RunFailed, Unfit) as error:
@@ -123,6 +123,35 @@ def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried
     assert (len(tries), ended) == (3, unreached)
     tries, _, ended = tried(lost(5), Unfit(["b: has no torch"]), None, restarts=9)
     assert len(tries) == 2
+
+
+def test_an_elastic_run_goes_on_with_the_hosts_that_are_left_and_with_those_that_are_back(tried):
+    request = RunRequest(workload="toy", method="ist", nodes=4, elastic="2:4")
+    hosts, gone, stopped = (A, B, C, D), Unfit(["b: ssh does not reach it"], ["b"]), lost(20)
+    stopped.back = (B,)
+    tries, said, ended = tried(lost(5), gone, stopped, None, restarts=1, request=request, hosts=hosts)
+    assert ended == "the run"
+    assert [one.hosts for one in tries] == [hosts, hosts, [A, C, D], (A, C, D, B)]
+    assert [list(one.away) for one in tries] == [[], [], [B], []]
+    assert [one.lost for one in tries] == [None, LOSS, LOSS, None]
+    assert said[-2:] == [
+        "b cannot be reached: the run goes on with 3 nodes", "b can be reached again: the run goes on with 4 nodes",
+    ]  # fmt: skip
+    assert "--nodes=4" in tries[2].words({}, None)
+    assert "--elastic=2:4" in tries[2].words({}, None)
+
+
+def test_an_elastic_run_takes_a_spare_first_and_keeps_its_least_number_of_nodes(tried):
+    request = RunRequest(workload="toy", method="ist", nodes=3, elastic="2:3")
+    asked = {"request": request, "hosts": (A, B, C), "restarts": 9}
+    gone = Unfit(["b: ssh does not reach it"], ["b"])
+    tries, _, _ = tried(lost(5), gone, None, spares=(D,), **asked)
+    assert [one.hosts for one in tries][-1] == (A, D, C)
+    few = Unfit(["a: no", "b: no"], ["a", "b"])
+    tries, said, ended = tried(lost(5), few, None, **asked)
+    assert (tries[-1].hosts, said[-1], ended) == ((A, B, C), "a: no; trying again", "the run")
+    tries, _, ended = tried(gone, None, **asked)
+    assert (len(tries), ended) == (1, gone)  # a wrong name, before anything ran
 
 
 class Answering:
