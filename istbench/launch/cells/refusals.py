@@ -1,5 +1,6 @@
 """Refusals: checks that a cell can work, before any process starts and before its data is prepared."""
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -129,7 +131,7 @@ def _shares(unchecked: UncheckedCell) -> None:
 
 def _elastic(unchecked: UncheckedCell) -> None:
     """Every number of nodes of `--elastic` can take over the checkpoint of another, and train the model."""
-    elastic, method, workload = unchecked.request.elastic, unchecked.method, unchecked.workload
+    elastic, method = unchecked.request.elastic, unchecked.method
     if elastic is None:
         return
     if not isinstance(method, Reshards):
@@ -138,8 +140,11 @@ def _elastic(unchecked: UncheckedCell) -> None:
             "--elastic out, or use ddp, zero, fsdp, p3, local_sgd, diloco or ist"
         )
     for nodes in elastic.sizes()[:-1]:
+        request = msgspec.structs.replace(unchecked.request, nodes=nodes, elastic=None)
+        fewer = dataclasses.replace(unchecked, request=request, here=min(nodes, unchecked.here))
         try:
-            method.check(method.options, unchecked.model, workload, nodes)
+            for check in (_by_method, _memory):
+                check(fewer)
         except UserError as error:
             one = "1 node" if nodes == 1 else f"{nodes} nodes"
             raise UserError(f"--elastic {elastic}, with {one}: {error}") from None
