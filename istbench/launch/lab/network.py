@@ -181,11 +181,13 @@ class ShapedNetwork:
             use_short_time_slices()
 
     def _limited(self, rank: int) -> float | None:
-        """The cores that node `rank` gets of its share, where it is less than all of them."""
-        speed = self.speeds[rank] if self.speeds else 1.0
+        """The cores that a control group gives to node `rank`; None without one.
+
+        With `speeds` every node has one, because the kernel serves these groups before other processes.
+        """
         if self.lab.dilation > 1:
-            return speed / self.lab.dilation
-        return None if speed == 1 else speed * (cores() // self.nodes)
+            return (self.speeds[rank] if self.speeds else 1.0) / self.lab.dilation
+        return self.speeds[rank] * (cores() // self.nodes) if self.speeds else None
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:

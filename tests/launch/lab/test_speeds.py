@@ -12,9 +12,9 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(network, "cores", lambda: 4)
 
 
-def test_a_slow_node_gets_a_share_of_its_cores_and_the_others_all():
+def test_a_slow_node_gets_a_share_of_its_cores_and_the_others_all_of_theirs():
     place = ShapedNetwork(nodes=2, bandwidth=1e9, speeds=(1.0, 0.5))
-    assert [place._limited(rank) for rank in range(2)] == [None, 1.0]  # of two cores
+    assert [place._limited(rank) for rank in range(2)] == [2.0, 1.0]  # of two cores each
     assert place.lab.dilation == 1
     assert place.lab.summary == "links shaped to 1 Gbit/s, speeds 1, 0.5"
 
