@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from istbench.api.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
+from istbench.base.decode import convert
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
+from istbench.base.options.shares import Shares
 from istbench.base.units import parse_bandwidth, parse_period, parse_time
 from istbench.cli.options import (
     CLUSTER_HELP,
@@ -24,7 +26,18 @@ from istbench.cli.options import (
 from istbench.cluster.profile import select_clusters
 
 _OF_FAULTS = ("restart", "checkpoint_every")
-_OF_RUNS = ("mtbf", *_OF_FAULTS, "workload", "metric", "levels", "baseline", "pictures", "plugins", "all_tables")
+_OF_RUNS = (
+    "shares",
+    "mtbf",
+    *_OF_FAULTS,
+    "workload",
+    "metric",
+    "levels",
+    "baseline",
+    "pictures",
+    "plugins",
+    "all_tables",
+)
 
 
 @click.command("replay")
@@ -61,6 +74,12 @@ _OF_RUNS = ("mtbf", *_OF_FAULTS, "workload", "metric", "levels", "baseline", "pi
     help="Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
 )
 @click.option(
+    "--shares",
+    type=Typed(lambda text, flag: convert(text.strip(), Shares, lambda _: flag)),
+    metavar="SPEED,...|speed",
+    help="Also with the samples of unequal nodes by these speeds, or by the speeds of the cluster.",
+)
+@click.option(
     "--mtbf",
     type=Typed(parse_period, "time"),
     help="Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
@@ -90,6 +109,7 @@ def command(
     bandwidths: Sequence[float],
     latencies: Sequence[float],
     nodes: Sequence[int],
+    shares: Shares | None,
     mtbf: float | None,
     restart: float,
     checkpoint_every: float,
@@ -110,6 +130,8 @@ def command(
     --nodes deals each recorded run to other numbers of nodes, by its method's plan (see docs/plan.md). A run by a
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
     is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
+
+    --shares adds rows for runs of equal nodes whose method divides samples. It shows what `run --shares` may save.
 
     --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """
@@ -136,6 +158,7 @@ def command(
             metric=metric,
             levels=levels,
             nodes=nodes,
+            shares=shares,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
             faults=None if mtbf is None else Faults(mtbf_s=mtbf, restart_s=restart, checkpoint_s=checkpoint_every),

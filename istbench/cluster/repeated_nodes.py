@@ -8,14 +8,14 @@ kind. On equal hosts of several nodes, this holds for periods of whole hosts.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from istbench.cluster.collectives import COLLECTIVES
-from istbench.cluster.trace import EVENT, POST, RECEIVE, SEND, Trace
+from istbench.cluster.trace import COMPUTE, EVENT, POST, RECEIVE, SEND, Trace
 
 _COMPARED = [name for name in EVENT.names or () if name not in ("peer", "at")]
 
@@ -45,6 +45,16 @@ def unfold(trace: Trace, count: int | None = None) -> Trace:
     return dataclasses.replace(
         trace, nodes=tuple(_turned(trace.nodes[rank % given], rank - rank % given, world) for rank in range(count))
     )
+
+
+def by_work(trace: Trace, work: Sequence[float]) -> Trace:
+    """All nodes of `trace`, with the computing of each multiplied by its `work`, by rank."""
+    nodes = []
+    for events, factor in zip(unfold(trace).nodes, work, strict=True):
+        own = events.copy()
+        own["seconds"][own["code"] == COMPUTE] *= factor
+        nodes.append(own)
+    return dataclasses.replace(trace, nodes=tuple(nodes))
 
 
 def _turned(events: NDArray[Any], further: int, world: int) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
+from istbench.base.options.shares import Shares
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
 from istbench.report.groups import Group, Sweep, by_study, group_runs, sweeps_of
@@ -23,7 +24,7 @@ from istbench.report.tables.node_seconds import node_seconds_table
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
 from istbench.results.load import load_run, load_runs
-from istbench.results.on_cluster import Redeal, runs_on_clusters
+from istbench.results.on_cluster import Redeal, add_shares, runs_on_clusters
 from istbench.results.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -132,11 +133,13 @@ def replay_runs(
     nodes: Sequence[int] = (),
     redeal: "Redeal | None" = None,
     tell: Callable[[int, int], None] | None = None,
+    shares: Shares | None = None,
 ) -> ReplayedGroups:
     """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth.
     baseline, workload, metric, levels, cells: as in `build_report`. nodes, redeal, tell: as in `runs_on_clusters`.
+    shares: adds rows with these shares of unequal nodes (`add_shares`).
 
     Raises:
         UserError: if no run can be replayed, or none has that workload, metric or baseline.
@@ -147,6 +150,8 @@ def replay_runs(
     profiles = [profile for family in clusters.values() for profile in family]
     check_baseline(baseline, runs, results, profiles[0])
     on_clusters, unreplayed = runs_on_clusters(runs, profiles, nodes, redeal, tell)
+    if shares is not None:
+        unreplayed += add_shares(on_clusters, runs, profiles, shares)
     if not any(run.done for moved in on_clusters for run in moved):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")

@@ -26,6 +26,7 @@ class Run:
             (`results.run_parts`).
         restarts: after losses, by itself. resizes: changes of the number of nodes.
         shares: relative speeds by which unequal nodes shared the work, by rank: given or measured; empty if equal.
+        supposed_shares: whether it trained on equal nodes, and only a replay has its shares.
         stalls: times in its train seconds in which something outside training held it up.
         levels: levels of the metric that the user selected for the report.
         cluster: shares of its time on a cluster, if the curve is on the clock of one (`run_on_cluster`).
@@ -39,6 +40,7 @@ class Run:
     restarts: tuple[Restart, ...] = ()
     shares: tuple[float, ...] = ()
     resizes: tuple[Resized, ...] = ()
+    supposed_shares: bool = False
     stalls: tuple[Stall, ...] = ()
     levels: tuple[float, ...] = ()
     cluster: ClusterTime | None = None

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from istbench.base.errors import UserError
+from istbench.base.options.shares import Shares, in_proportion
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check, checks_in, replay_check
@@ -109,6 +112,52 @@ def runs_on_clusters(
             f"{', '.join(untraced[:_NAMED_AT_MOST])}{more}"
         )
     return on_clusters, problems
+
+
+def add_shares(
+    on_clusters: Sequence[list[Run]], runs: Sequence[Run], profiles: Sequence[ClusterProfile], shares: Shares
+) -> list[str]:
+    """Add to each list of `on_clusters` the `runs` of equal nodes as if they had `shares` of the samples.
+
+    Shares without numbers are the speeds of the cluster. Returns a line for each run that cannot have them.
+    """
+    from istbench.cluster.trace_file import load_trace
+
+    problems: list[str] = []
+    for run in runs:
+        if run.done and run.header.nodes > 1 and not run.shares and run.directory.trace.exists():
+            try:
+                trace = load_trace(run.directory.trace)
+                for found, profile in zip(on_clusters, profiles, strict=True):
+                    found.append(run_on_cluster(*_with_shares(run, trace, profile, shares), profile))
+            except UserError as error:
+                problems.append(f"{run.header.cell}: {error}")
+    return problems
+
+
+def _with_shares(run: Run, trace: "Trace", profile: ClusterProfile, shares: Shares) -> "tuple[Run, Trace]":
+    """`run` and `trace` with the computing of each node by its samples.
+
+    Raises:
+        UserError: for shares of another number of nodes, or a method that divides no samples.
+    """
+    from istbench.cluster.repeated_nodes import by_work
+
+    header = run.header
+    if header.takes_shares != "samples":
+        raise UserError(f"{header.method} has no samples to divide; train it with --shares if it takes them")
+    shares.check(header.nodes, f"--shares {shares}")
+    speeds = shares.speeds or profile.speeds_of(header.nodes)
+    samples = in_proportion(header.batch_size * header.nodes, speeds, least=1)
+    config = msgspec.structs.replace(header.config, shares=shares)
+    label = f"{header.method_label} shares={shares}"
+    shared = dataclasses.replace(
+        run,
+        header=msgspec.structs.replace(header, method_label=label, config=config),
+        shares=speeds,
+        supposed_shares=True,
+    )
+    return shared, by_work(trace, [own / header.batch_size for own in samples])
 
 
 def _add(

@@ -1,0 +1,46 @@
+"""`replay --shares`: rows that suppose shares by speed, beside the recorded ones of equal nodes."""
+
+import dataclasses
+
+import pytest
+from fake_runs import averaging_trace, header, ramp, write_run
+from read_tables import footer
+
+from istbench.base.options.shares import Shares
+from istbench.cluster.profile import load_profile
+from istbench.report.report import replay_runs
+from istbench.report.tables.comparison import comparison
+
+HALF = dataclasses.replace(load_profile("m5.2xlarge"), name="half", speeds=(1.0, 0.5), gflops=100.0)
+
+
+@pytest.fixture
+def replayed(results):
+    """Replays of `ddp` and `ist` on two nodes with these shares: the group, and lines on what is left out."""
+
+    def found(shares):
+        for method, divides in (("ddp", "samples"), ("ist", "units")):
+            write_run(results, header(method, takes_shares=divides), ramp(20.0), trace=averaging_trace(2, size=8))
+        on_half = replay_runs(results, {"half": [HALF]}, shares=shares)
+        return on_half.groups[0], on_half.problems
+
+    return found
+
+
+@pytest.mark.parametrize("typed", ["speed", "1,0.5"])
+def test_a_row_with_shares_stands_beside_the_recorded_one_and_is_sooner(replayed, typed):
+    group, problems = replayed(Shares.decode(typed))
+    rows = {row.label: row for row in group.contenders}
+    assert rows.keys() == {"ddp", f"ddp shares={typed}", "ist"}
+    equal, shared = rows["ddp"].trained(), rows[f"ddp shares={typed}"].trained()
+    assert shared == pytest.approx(equal * (171 / 128) / 2, rel=0.01)  # of 256 samples, the fast node has 171
+    (line,) = problems
+    assert "ist has no samples to divide; train it with --shares if it takes them" in line
+    assert "Rows with shares were never run" in footer(comparison(group))
+
+
+def test_shares_of_other_nodes_leave_the_recorded_rows(replayed):
+    group, problems = replayed(Shares((1, 2, 3)))
+    assert {row.label for row in group.contenders} == {"ddp", "ist"}
+    assert any("--shares 1,2,3 has 3 numbers for 2 nodes; give one for each" in line for line in problems)
+    assert "Rows with shares" not in footer(comparison(group))
