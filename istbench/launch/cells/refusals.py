@@ -23,7 +23,7 @@ from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.compute_options import HALF
 from istbench.node.registry import load_sink
-from istbench.node.shares import check_shares, samples_of
+from istbench.node.shares import check_shares, samples_of, take_shares
 from istbench.node.weights_file import check_directory
 from istbench.plan.memory import node_memory
 from istbench.plan.step import step_cost, unknown_cost
@@ -211,6 +211,7 @@ def _memory(unchecked: UncheckedCell) -> None:
         return
     model, nodes, batch_size = unchecked.model, request.nodes, max(unchecked.samples)
     activations = not (request.amp or request.compile)
+    take_shares(request.shares, method, unchecked.batch_size, nodes)  # the largest part of unequal ones counts
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
