@@ -152,4 +152,7 @@ def _check_types(kinds: set[str], backend: Here) -> None:
     if "host" in kinds and not _several(backend):
         raise UserError("host needs a lab with --host-nodes of 2 or more; use kill for a host of one node")
     if "full" in kinds:
-        raise UserError("full is not possible here")
+        raise UserError(
+            "full: a full disk ends a run of any method, and --restarts tries no such run again (docs/results.md); "
+            "leave it out"
+        )

@@ -106,12 +106,6 @@ class Point:
             found.append(PlannedFault(type=self.types[order[turn]], at_s=at_s, place=random.random()))
         return found
 
-    def ending(self, run_s: float) -> float:
-        """Faults after which all nodes start again, in `run_s` seconds on average."""
-        if not self.types:
-            return sum(own.kind in ENDING and at_s < run_s for own, at_s in self.listed)
-        return self.in_run(run_s) * sum(own.kind in ENDING for own in self.types) / len(self.types)
-
 
 def parse_schedule(text: str, types: Sequence[FaultType], seed: int, where: str) -> list[Point]:
     """The schedules in `text`: one for each part of `poisson:1,2,4` or `poisson:20s`, a list, or a file with one.

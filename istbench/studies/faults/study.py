@@ -1,6 +1,7 @@
 """Run the cells of a suite without faults and under schedules of faults, and split their wall seconds."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from istbench.results.load import Run, load_run
 from istbench.results.store import RunDirectory
 from istbench.studies.faults.injector import FaultyScreen, Pace
 from istbench.studies.faults.record import FaultRecord, Hit, read_record
-from istbench.studies.faults.schedule import Point, check_length
+from istbench.studies.faults.schedule import ENDING, Point, check_length
 from istbench.studies.faults.wall import Wall, wall_of
 
 RESTARTS = 100
@@ -31,7 +32,8 @@ class FaultyRun:
     Attributes:
         cell: its name. seed: of the cell. hits: the faults that hit it.
         wall: None if it did not reach its target. fault_free: that of the run without faults.
-        restarts_s: seconds from the notice of each loss, and before it, until all nodes trained on.
+        restart_s: mean seconds from the last sign of life before a loss until all nodes trained on; None without.
+        simulated: the same factor as `times` by `cluster.faults`; None if it missed its target.
         failure: the error that ended it; empty without one.
     """
 
@@ -40,29 +42,35 @@ class FaultyRun:
     hits: tuple[Hit, ...]
     wall: Wall | None
     fault_free: Wall
-    restarts_s: tuple[float, ...] = ()
+    restart_s: float | None = None
+    simulated: float | None = None
     failure: str = ""
 
     @property
     def times(self) -> float:
         """Its seconds to the target over those without faults; infinity for a miss."""
-        return float("inf") if self.wall is None else self.wall.to_target_s / self.fault_free.to_target_s
+        return math.inf if self.wall is None else self.wall.to_target_s / self.fault_free.to_target_s
+
+    @property
+    def ending(self) -> int:
+        """The faults after which all nodes started again."""
+        return sum(hit.kind in ENDING for hit in self.hits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRow:
-    """The runs of a method on some nodes with one schedule, a run for each seed.
-
-    Attributes:
-        point: the schedule; None without faults.
-        simulated: the same factor as `FaultyRun.times` by `cluster.faults`; None if it is unknown.
-    """
+    """The runs of a method on some nodes with one schedule, a run for each seed; `point` is None without faults."""
 
     label: str
     nodes: int
     point: Point | None
     runs: tuple[FaultyRun, ...]
-    simulated: float | None = None
+
+    @property
+    def simulated(self) -> float | None:
+        """The mean of the simulated factors of its runs; None without one."""
+        found = [own.simulated for own in self.runs if own.simulated is not None]
+        return statistics.mean(found) if self.point is not None and found else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,29 +131,13 @@ class FaultStudy:
                 f"[{number}/{total}] {faulty.cell}, {point.text}: {len(faulty.hits)} faults hit it, {ended}"
             )
         order = {_row(own, None)[:2]: None for own in free}
-        rows = [self._row(key, found, free) for label in order for key in found if key[:2] == label]
-        return FaultResults(rows=tuple(rows), first=free[0].run, problems=tuple(self._problems))
-
-    def _row(
-        self,
-        key: tuple[str, int, Point | None],
-        found: dict[tuple[str, int, Point | None], list[FaultyRun]],
-        free: Sequence[FaultFree],
-    ) -> FaultRow:
-        label, nodes, point = key
-        every = [
-            (other[:2], seconds) for other, runs in found.items() for run in runs for seconds in run.restarts_s
+        rows = [
+            FaultRow(label=key[0], nodes=key[1], point=key[2], runs=tuple(found[key]))
+            for label in order
+            for key in found
+            if key[:2] == label
         ]
-        restarts = [seconds for row, seconds in every if row == key[:2]] or [seconds for _, seconds in every]
-        simulated = None
-        if point is not None and restarts:
-            restart_s = statistics.mean(restarts)
-            simulated = statistics.mean(
-                simulated_times(one, point.ending(one.train_s) / one.train_s, restart_s)
-                for one in free
-                if _row(one, None) == (label, nodes, None)
-            )
-        return FaultRow(label=label, nodes=nodes, point=point, runs=tuple(found[key]), simulated=simulated)
+        return FaultResults(rows=tuple(rows), first=free[0].run, problems=tuple(self._problems))
 
     def _fault_free(self, request: RunRequest) -> FaultFree | None:
         """The run of `request` without faults; None if it failed or missed its target, with a problem."""
@@ -178,10 +170,11 @@ class FaultStudy:
         if run is None or failure:
             self._problems.append(f"{request.method}, {point.text}: {failure}")
             return found
-        dilation = _dilation(run)
-        restarts_s = tuple((one.noticing_s + one.starting_s + one.loading_s) / dilation for one in run.restarts)
         wall = _wall(run, began=record.began, fault_free_s=own.train_s)
-        return dataclasses.replace(found, wall=wall, restarts_s=restarts_s)
+        restarts = len(run.restarts)
+        restart_s = (wall.noticing_s + wall.restarting_s) / restarts if restarts else None
+        found = dataclasses.replace(found, wall=wall, restart_s=restart_s)
+        return dataclasses.replace(found, simulated=simulated_times(own, found))
 
     def _run(self, request: RunRequest, screen: Screen) -> tuple[Run | None, str]:
         """The run of `request`, and the error that ended it.
@@ -199,20 +192,19 @@ class FaultStudy:
         return load_run(outcome.finished()), ""
 
 
-def simulated_times(own: FaultFree, per_second: float, restart_s: float) -> float:
+def simulated_times(own: FaultFree, faulty: FaultyRun) -> float:
     """The seconds of `own` with faults over those without, on average, as `istbench replay --mtbf` simulates them.
 
-    Args:
-        per_second: faults that end all nodes. restart_s: from such a fault until all nodes train on.
+    The rate of faults and the seconds of a restart are those of `faulty`, of the faults that end all nodes.
     """
-    if not per_second:
+    if not faulty.ending or faulty.restart_s is None or faulty.wall is None:
         return 1.0
     every = own.run.header.config.checkpoint_every_s
     checkpoint_s = 0.0 if every == "auto" else every / _dilation(own.run)
-    faults = Faults(mtbf_s=1 / per_second, restart_s=restart_s, checkpoint_s=checkpoint_s)
+    mtbf_s = (own.train_s + faulty.wall.lost_s) / faulty.ending
+    faults = Faults(mtbf_s=mtbf_s, restart_s=faulty.restart_s, checkpoint_s=checkpoint_s)
     times = with_faults(own.run.curve.seconds, own.train_s, 1, faults, seed=own.request.seed)
-    more_s = float((times.lost_s + times.restarting_s).mean())
-    return 1 + more_s / own.wall.to_target_s
+    return 1 + float((times.lost_s + times.restarting_s).mean()) / own.wall.to_target_s
 
 
 def _row(own: FaultFree, point: Point | None) -> tuple[str, int, Point | None]:

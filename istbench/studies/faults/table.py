@@ -103,7 +103,8 @@ def _run_record(own: FaultyRun) -> dict[str, Any]:
         "seed": own.seed,
         "times": finite(own.times),
         "wall": wall,
-        "restarts_s": list(own.restarts_s),
+        "restart_s": own.restart_s,
+        "simulated_times": own.simulated,
         "hits": msgspec.to_builtins(own.hits),
         "failure": own.failure or None,
     }
@@ -169,8 +170,8 @@ def _footer(found: FaultResults) -> list[str]:
         "Times as long: median over seeds, of wall seconds to the target without evaluations. The parts are means "
         "of the runs that reached it, and add up to the seconds. Waiting: train seconds beyond those without "
         "faults.",
-        "Simulated: as by `istbench replay --mtbf`, with the measured seconds of a restart, for the faults after "
-        "which all nodes start again. Others only delay nodes, and are not simulated.",
+        "Simulated: as by `istbench replay --mtbf`, for as many faults that end all nodes as hit the run, and the "
+        "measured seconds of a restart. Other faults delay nodes, and are not simulated.",
         guide_line("measured-faults"),
     ]
     if not lab and points:

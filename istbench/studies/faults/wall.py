@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from istbench.results.curves import Curve
-from istbench.results.events import Event, Loss, Ready, Resume
+from istbench.results.events import Evaluation, Event, Loss, Ready, Resume
 from istbench.results.metrics import Metric
 
 
@@ -17,8 +18,8 @@ class Wall:
         computing_s: of the steps that count, as without faults. waiting_s: train seconds beyond those: for a node
             that stands still, or a slow link.
         lost_s: of steps that were done again. noticing_s: from the last sign of life to the notice of a loss.
-        restarting_s: from there until all nodes have read the checkpoint.
-        checkpointing_s: between training and evaluations. evaluating_s: of evaluations that count.
+        restarting_s: from there until all nodes train again.
+        checkpointing_s: other seconds between training and evaluations. evaluating_s: of evaluations that count.
     """
 
     computing_s: float
@@ -49,7 +50,7 @@ def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s:
     """
     kept = Curve.from_events(events, metric).evaluations
     first, last = kept[0], kept[-1]
-    lost = noticing = restarting = 0.0
+    lost = noticing = restarting = between = 0.0
     started, wall, ready = began, first.wall_s, True  # the start of an attempt, and its wall clock then
     for loss, step, ready_s in _losses(events):
         alive = loss.noticed - loss.noticing_s - started
@@ -62,8 +63,14 @@ def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s:
         noticing += loss.noticing_s
         restarting += ready_s or 0.0
         started, wall, ready = loss.noticed + (ready_s or 0.0), resumed, ready_s is not None
+    resumes = {step for _, step, ready_s in _losses(events) if ready_s is not None}
+    for before, after in pairwise(kept):
+        gap = after.wall_s - before.wall_s - _evaluating(after) - (after.train_s - before.train_s) * dilation
+        if before.step in resumes:
+            restarting += gap
+        else:
+            between += gap
     trained = last.train_s * dilation
-    evaluating = sum(own.assemble_s + own.evaluate_s for own in kept[1:])
     computing = min(trained, fault_free_s * dilation)
     return Wall(
         computing_s=computing / dilation,
@@ -71,9 +78,13 @@ def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s:
         lost_s=lost / dilation,
         noticing_s=noticing / dilation,
         restarting_s=restarting / dilation,
-        checkpointing_s=(last.wall_s - first.wall_s - trained - evaluating) / dilation,
-        evaluating_s=evaluating / dilation,
+        checkpointing_s=between / dilation,
+        evaluating_s=sum(map(_evaluating, kept[1:])) / dilation,
     )
+
+
+def _evaluating(evaluation: Evaluation) -> float:
+    return evaluation.assemble_s + evaluation.evaluate_s
 
 
 def _losses(events: Sequence[Event]) -> list[tuple[Loss, int, float | None]]:

@@ -285,3 +285,27 @@ def test_what_cannot_be_had_is_said(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="needs root"):
         network.check()
     assert Path("/proc/self/ns/net").exists()
+
+
+def test_a_link_is_cut_or_slowed_and_whole_again():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9)
+
+    def shown(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def rates():
+        ends = [("istbench-lab-1", place._sending), ("istbench-lab-hub", "port1")]
+        return [shown("tc", "-n", name, "qdisc", "show", "dev", device).split("rate ")[1] for name, device in ends]
+
+    with place.built():
+        port = ("ip", "-n", "istbench-lab-hub", "link", "show", "port0")
+        place.cut(0)
+        assert "state DOWN" in shown(*port)
+        place.cut(0, cut=False)
+        assert "state DOWN" not in shown(*port)
+        place.limit(1, 0.1)
+        assert all(rate.startswith(f"{100 / place.lab.dilation:g}Mbit") for rate in rates())
+        place.limit(1, 1.0)
+        assert all(rate.startswith("1Gbit") for rate in rates()) or place.lab.dilation > 1
+    with pytest.raises(UserError):
+        place.cut(0)

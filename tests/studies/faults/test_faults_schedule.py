@@ -3,13 +3,7 @@
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.studies.faults.schedule import (
-    ENDING,
-    check_length,
-    parse_schedule,
-    parse_types,
-    types_here,
-)
+from istbench.studies.faults.schedule import check_length, parse_schedule, parse_types, types_here
 
 TYPES = parse_types(["kill", "stop:3s", "damage"], "--types")
 
@@ -62,13 +56,6 @@ def test_faults_every_so_many_seconds_come_at_the_same_seconds_in_all_runs():
 def test_a_victim_is_a_rank_of_the_run_and_all_ranks_are_hit():
     (point,) = parsed("poisson:4")
     assert {own.victim(3) for seed in range(20) for own in point.faults(60.0, seed)} == {0, 1, 2}
-
-
-def test_the_simulation_gets_the_faults_that_end_all_nodes():
-    (point,), (listed,) = parsed("poisson:3"), parsed("kill@1s,stop@2s,damage@3s,kill@50s")
-    assert point.ending(60.0) == pytest.approx(2.0)
-    assert listed.ending(10.0) == 2
-    assert "stop" not in ENDING
 
 
 def test_faults_of_links_and_hosts_need_a_place_that_has_them():

@@ -43,7 +43,9 @@ def test_a_loss_adds_lost_steps_noticing_and_restarting():
     # Alive until 7 s, noticed at 8 s, ready at 11.5 s. The checkpoint of step 10 is from 4.8 s of the clock.
     events = [*FAULT_FREE[:3], loss(10, 8.0, 1.0), ready(10, 3.0), evaluation(20, 9.0, 10.8)]
     wall = wall_of(events, ACCURACY, BEGAN, 8.0, 1.0)
-    assert (wall.noticing_s, wall.restarting_s) == pytest.approx((1.0, 3.5))
+    # The nodes train .4 s after they have read the checkpoint: of 5.9 s, 5 train and .5 evaluate.
+    assert (wall.noticing_s, wall.restarting_s) == pytest.approx((1.0, 3.5 + 0.4))
+    assert wall.checkpointing_s == pytest.approx(0.3)
     assert wall.lost_s == pytest.approx(7.0 - 4.8)
     assert wall.waiting_s == pytest.approx(1.0), "the train seconds beyond those without faults"
     assert wall.seconds == pytest.approx(11.5 + (10.8 - 4.9)), "the time from the first evaluation to the last"
@@ -65,7 +67,7 @@ def test_a_loss_before_the_nodes_are_ready_counts_as_restarting():
         *FAULT_FREE[:3], loss(10, 8.0, 1.0), loss(10, 12.0, 0.5), ready(10, 3.0), evaluation(20, 8.0, 9.8),
     ]  # fmt: skip
     wall = wall_of(events, ACCURACY, BEGAN, 8.0, 1.0)
-    assert wall.restarting_s == pytest.approx(3.5 + 3.5)
+    assert wall.restarting_s == pytest.approx(3.5 + 3.5 + 0.4)
     assert wall.noticing_s == pytest.approx(1.5)
     assert wall.lost_s == pytest.approx(2.2)
     assert wall.seconds == pytest.approx(15.5 + (9.8 - 4.9))
