@@ -164,7 +164,7 @@ class Group:
 
     data: kind of the data. source: data of one of the runs, with a name if any run has one; all have equal content.
     contenders: in the order of the table, by nodes. unfinished: runs that are not done; those that diverged count
-    beside other seeds of their row. profile: the cluster of a replay. faults: their schedule of faults, in words.
+    beside other seeds of their row. profile: the cluster of a replay.
     """
 
     workload: str
@@ -180,7 +180,6 @@ class Group:
     contenders: tuple[Contender, ...]
     unfinished: tuple[Run, ...]
     profile: ClusterProfile | None = None
-    faults: str | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -324,7 +323,7 @@ class Group:
         """The machine in words."""
         if self.profile is not None:
             return self.profile.name
-        about = [self.host.cores_words, self.device, self.host.lab or "", self.faults and f"faults {self.faults}"]
+        about = [self.host.cores_words, self.device, self.host.lab or ""]
         return f"{self.host.name} ({', '.join(filter(None, about))})"
 
     @property
@@ -353,7 +352,7 @@ class Group:
         defining = [
             self.workload_label, self.metric.name, self.data, self.source.fingerprint, self.batch_size, self.budget,
             self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
-            *self.metric.apart, *filter(None, [self.faults]),
+            *self.metric.apart,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
         readable = _file_name(self.workload_label) or "workload"
@@ -470,7 +469,6 @@ def _key(run: Run, profile: ClusterProfile | None, model: str) -> str:
         header.workload, model, header.data, header.data_source.fingerprint, header.batch_size,
         header.budget, run.curve.metric.name, header.timing_rule, header.config.device,
         None if profile else msgspec.to_builtins(header.host), run.curve.metric.apart,
-        header.config.faults,
     ]  # fmt: skip
     return _text(values)
 
@@ -535,7 +533,6 @@ def _group(
         contenders=tuple(contenders),
         unfinished=tuple(run for run in runs if not run.done),
         profile=profile,
-        faults=header.config.faults,
     )
 
 

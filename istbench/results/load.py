@@ -138,6 +138,8 @@ def _require_end(header: Header, curve: Curve, directory: RunDirectory) -> None:
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:
     """All runs in results directory `results`, in order of their names, and a line for each unreadable one.
 
+    Runs with the faults of `istbench faults` are left out; their seconds compare with no others.
+
     cells: names of the only cells to read. Names of cells that never started are ignored.
 
     Raises:
@@ -168,7 +170,11 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         first = kept.setdefault(run.header.cell, run)
         if first is not run:
             problems.append(f"{run.directory.path}: a copy of {first.directory.path}, which is shown")
-    return [run for run in runs if kept[run.header.cell] is run], problems
+    faulty = sum(run.header.config.faults is not None for run in runs)
+    if faulty:
+        count = "1 run" if faulty == 1 else f"{faulty} runs"
+        problems.append(f"{count} with faults, which `istbench faults` shows")
+    return [run for run in runs if kept[run.header.cell] is run and run.header.config.faults is None], problems
 
 
 def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:

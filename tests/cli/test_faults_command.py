@@ -6,6 +6,7 @@ import pytest
 from said import one_line
 
 from istbench.results.load import load_runs
+from istbench.results.store import RunDirectory
 
 SUITE = """
 workload = "toy"
@@ -41,10 +42,11 @@ def test_a_run_with_faults_ends_in_the_same_weights_and_its_seconds_add_up(tmp_p
     assert sum(value for part, value in wall.items() if part != "seconds") == pytest.approx(wall["seconds"])
     assert wall["restarting_s"] > 0
     assert wall["lost_s"] > 0
-    runs, problems = load_runs(tmp_path / "out")
-    assert problems == []
-    assert len({run.header.result.weights_sha256 for run in runs}) == 1
-    assert len({run.header.cell for run in runs}) == 2, "the schedule is a part of the cell"
+    (whole,), problems = load_runs(tmp_path / "out")
+    assert problems == ["1 run with faults, which `istbench faults` shows"]
+    disturbed = RunDirectory.of(tmp_path / "out", run["cell"]).header()
+    assert disturbed.result.weights_sha256 == whole.header.result.weights_sha256
+    assert disturbed.cell != whole.header.cell, "the schedule is a part of the cell"
     assert istbench(*words)[1] == out, "a second command trains nothing"
 
 

@@ -31,20 +31,6 @@ def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
     assert len({group.stem for group in groups}) == 2
 
 
-def test_runs_with_faults_are_in_a_table_of_their_own(results):
-    disturbed = header("ist", cell="disturbed")
-    disturbed["config"]["faults"] = "poisson:2 of kill, seed 0"
-    write_run(results, header("ist"), ramp(9.0), trace=averaging_trace())
-    write_run(results, disturbed, ramp(9.0), trace=averaging_trace())
-    runs, _ = load_runs(results)
-    plain, faulty = sorted(group_runs(runs), key=lambda group: group.faults or "")
-    assert [len(group.contenders) for group in (plain, faulty)] == [1, 1]
-    assert "faults poisson:2 of kill" in faulty.machine
-    assert "faults" not in plain.machine
-    replayed = build_report_on_clusters(results, {"bare": [BARE]}).groups
-    assert len({group.stem for group in replayed}) == len(replayed) == 2
-
-
 def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
     for seed, threads in ((0, 1), (0, 2), (1, 2)):
         head = header("ist", seed=seed, cell=f"cell-{seed}-{threads}")

@@ -241,7 +241,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     # Tables describe the lab in words.
     lab: Annotated[Lab | None, About(computing=True, tells_rows_apart=False)] = None
     # The schedule of `istbench faults`, in words.
-    faults: Annotated[Text | None, About(unnamed=True, computing=True, tells_rows_apart=False)] = None
+    faults: Annotated[Text | None, About(unnamed=True, tells_rows_apart=False)] = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):

@@ -99,7 +99,7 @@ def test_a_request_refuses_what_contradicts():
 def test_lists_of_options_follow_from_the_flags_of_their_rows():
     assert set(OF_MACHINE) == {"data", "device", "threads", "timeout_s", "checkpoint_every_s", "anyway"}
     assert LABELLED == ("amp", "channels_last", "compile", "shares", "elastic")
-    assert set(COMPUTING) == {"amp", "channels_last", "compile", "shares", "elastic", "threads", "lab", "faults"}
+    assert set(COMPUTING) == {"amp", "channels_last", "compile", "shares", "elastic", "threads", "lab"}
     assert set(TELLING_APART) == {
         "steps", "eval_every", "amp", "channels_last", "compile", "shares", "elastic", "threads", "code",
     }  # fmt: skip
