@@ -1,4 +1,4 @@
-"""Loss by second of four nodes that lose one and get it back: with `--elastic 2:4`, and waiting for the node.
+"""Test loss by second of four nodes that lose one and get it back: with `--elastic 2:4`, and waiting for the node.
 
 python scripts/bench/elastic.py --methods ddp --steps 40 --slow 0.01 --lose 0.1 --back 0.1    # to try it
 
@@ -31,14 +31,14 @@ from istbench.results.store import RunDirectory
 
 NODES, VICTIM = 4, 3
 METHODS = {
-    "ist": ("--set", "momentum=0.9", "--set", "local_steps=10"),
+    "ist": ("--set", "momentum=0.9", "--set", "local_steps=10", "--set", "lr=0.03"),
     "local_sgd": ("--set", "momentum=0.9", "--set", "local_steps=10"),
     "diloco": ("--set", "local_steps=10"),
     "ddp": ("--set", "momentum=0.9"),
 }
 WAYS = ("undisturbed", "elastic", "waiting")
 COLOURS = {"undisturbed": "#999999", "elastic": "#0072B2", "waiting": "#D55E00"}
-TOY = ("features=32", "classes=64", "samples=16384", "hidden=64")
+TOY = ("features=32", "classes=64", "samples=16384", "hidden=256")
 _LEVEL = 1.2  # of the last loss of the undisturbed run
 _MARKS = 6
 # A worker of this machine is back after other seconds than by default.
@@ -66,7 +66,7 @@ class Watched:
     """One run beside a watch, which starts with its first evaluation.
 
     Attributes:
-        points: seconds and training loss of each evaluation, as it came. samples, node_s: at the end.
+        points: seconds and test loss of each evaluation, as it came. samples, node_s: at the end.
         sizes: the changes of its nodes.
     """
 
@@ -95,7 +95,9 @@ def watched(words: list[str], way: str, asked: argparse.Namespace) -> Watched:
         while True:
             now = time.monotonic()
             ended = slow.process.poll()
-            losses = [event.train_loss for event in RunDirectory(run).events() if isinstance(event, Evaluation)]
+            losses = [
+                event.metrics["loss"] for event in RunDirectory(run).events() if isinstance(event, Evaluation)
+            ]
             found.points += [(now - began, loss) for loss in losses[seen:] if loss is not None]
             seen = len(losses)
             if way != "undisturbed" and not killed and now - began >= asked.lose and VICTIM in workers(slow):
@@ -146,7 +148,7 @@ def draw(rows: dict[str, dict[str, Watched]], path: Path) -> None:
         panel.set_xlabel("seconds since the first evaluation")
         panel.grid(alpha=0.2)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("training loss")
+    panels[0].set_ylabel("test loss")
     panels[0].legend(frameon=False)
     figure.savefig(path, dpi=150)
 
