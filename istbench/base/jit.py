@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from istbench.base.errors import UserError, printable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_compiled: list[Any] = []
 _parts: set[Callable[..., Any]] = set()
 
 
@@ -41,7 +42,18 @@ def jit(function: _Function, *, allocates: bool = True, **options: Any) -> _Func
             compiled: _Function = numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:
             compiled = numba.njit(error_model="numpy", **options)(function)
+    _compiled.append(compiled)
     return compiled
+
+
+def load_compiled() -> None:
+    """Load all that the cache has of functions under `jit`, so that forks of this process need not load it."""
+    for function in _compiled:
+        with suppress(Exception):  # numba documents no way to list them
+            cache, codegen = function._cache, function.targetctx.codegen()
+            for key in cache._cache_file._load_index():
+                if key == cache._index_key(key[0], codegen):  # not of another processor
+                    function.compile(key[0])
 
 
 def jit_part(function: _Function) -> _Function:

@@ -63,6 +63,7 @@ _SERVES_S = 30.0
 
 # Modules that the fork server imports before it forks a worker, in this order. Those of the cells follow.
 PRELOADED = ["istbench.launch.processes.fork_server"]
+_KERNELS = "istbench.launch.processes.compiled_kernels"
 _COMPILER, _ON_DEMAND = "torch._dynamo", "istbench.launch.processes.compiler_on_demand"
 _started = threading.Event()
 
@@ -108,10 +109,11 @@ def _use_short_sockets() -> None:
 
 
 def _modules_of(requests: Sequence[RunRequest]) -> list[str]:
-    """The modules of istbench's own methods and workloads in `requests`, then torch's compiler or its stand-in."""
+    """The modules of istbench's own methods and workloads in `requests`, then what depends on them."""
     methods = own_modules("methods", {request.method for request in requests})
     workloads = own_modules("workloads", {request.workload for request in requests})
-    return [*methods, *workloads, _COMPILER if any(request.compile for request in requests) else _ON_DEMAND]
+    compiler = _COMPILER if any(request.compile for request in requests) else _ON_DEMAND
+    return [*methods, *workloads, _KERNELS, compiler]
 
 
 @dataclass(frozen=True, kw_only=True)
