@@ -104,6 +104,7 @@ class Torchrun(Backend):
             raise KeyboardInterrupt
         try:
             if not again and is_finished(cell, run):
+                run_folder.report_cell(cell.name)  # the host that requested it may lack its results
                 return Outcome(cell=cell.name, run=run, fresh=False, source=source)
             meeting = everyone.announce(announced(request, self._own))
             try:
