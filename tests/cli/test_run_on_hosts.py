@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import msgspec
@@ -127,10 +128,14 @@ def test_cells_run_on_the_first_slots_of_a_file_of_hosts_and_come_home_by_the_sa
     assert "measured on host0" in home.stdout
     assert list((hosts.out / "left" / "report").glob("own-*.png"))
     hosts.assert_nothing_left()
+    (lost,) = (hosts.out / "left" / "runs").glob("*-n2-*")
+    shutil.rmtree(lost)  # as if the link had failed before it came home
     again = asked(hosts, *cells, named=str(named))
+    assert again.returncode == 0, again.stderr
     assert again.stdout == home.stdout
-    assert again.stderr.count(": done before") == 2
+    assert again.stderr.count(": done before") == 1
     assert "following" not in again.stderr
+    assert (lost / "run.json").exists()
 
 
 def test_doctor_names_a_slow_link(hosts):
