@@ -416,7 +416,7 @@ SECTIONS = {
     ),
     "Data and computing": (
         "data", "device", "threads", "shares", "amp", "channels_last", "compile", "timeout_s", "checkpoint_every_s",
-        "restarts", "anyway",
+        "restarts", "elastic", "anyway",
     ),
     "Other machines": (
         "hosts", "hosts_python", "ssh_config", "install", "spare", "detach", "stop", "slurm",
