@@ -49,6 +49,13 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
 
 
+class Return(msgspec.Struct, frozen=True, kw_only=True):
+    """Lost nodes are back: the line that names them, and when, in seconds since 1970."""
+
+    cause: Message
+    noticed: Duration
+
+
 class Resize(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the number of nodes (`--elastic`), from `before` to `after`.
 

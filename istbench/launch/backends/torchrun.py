@@ -113,8 +113,8 @@ class Torchrun(Backend):
                 run_folder.report_cell(cell.name)
                 present = None if request.elastic is None else self.world.group_of(request)
                 with screen.training(cell.header, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
-                    lost = run_folder.earlier_loss()
-                    fresh = execute(cell, run, scratch, launcher, again=again, lost=lost, present=present)
+                    reason = run_folder.reason()
+                    fresh = execute(cell, run, scratch, launcher, again=again, reason=reason, present=present)
             finally:
                 meeting.end()
         except (UserError, RunFailed) as error:

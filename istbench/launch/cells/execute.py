@@ -21,7 +21,7 @@ from istbench.node.stopping import GrowRequest, StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
-from istbench.results.events import Loss, Resize, Resume, RunPart, Start, digest_with
+from istbench.results.events import Loss, Resize, Resume, Return, RunPart, Start, digest_with
 from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now
 
@@ -36,7 +36,7 @@ def execute(
     *,
     again: bool = False,
     restarts: int = 0,
-    lost: Loss | None = None,
+    reason: Loss | Return | None = None,
     present: int | None = None,
 ) -> bool:
     """Train `cell` in `run`, from its checkpoint if it has one; returns False if it was done already.
@@ -45,7 +45,7 @@ def execute(
         scratch: an empty directory for the output and progress of the workers. A run that fails keeps the output.
         launcher: starts the nodes. again: delete the files in `run` and start from the beginning.
         restarts: how often all nodes start again from the last checkpoint after a loss (`Restarts`).
-        lost: the loss after which this command itself was started again.
+        reason: the loss after which this command itself was started again, or the nodes that are back.
         present: nodes of an elastic run, if another command chooses them.
 
     Raises:
@@ -63,7 +63,7 @@ def execute(
             _clear(run)
         if not run.is_done():
             members = Members.of(cell.config) if present is None else Members(present, present, 0.0)
-            _execute(cell, run, scratch, launcher, Restarts(restarts), lost, members)
+            _execute(cell, run, scratch, launcher, Restarts(restarts), reason, members)
             return True
     return not is_finished(cell, run)  # by another command, before this one had the lock
 
@@ -88,7 +88,7 @@ def _execute(
     scratch: Path,
     launcher: Launcher,
     restarts: Restarts,
-    lost: Loss | None,
+    reason: Loss | Return | None,
     members: Members,
 ) -> None:
     job = Job(
@@ -100,8 +100,8 @@ def _execute(
         timeout_s=cell.config.timeout_s,
         stop=StopRequest(scratch),
     )
-    resize = None if cell.config.elastic is None else _since_checkpoint(run, members.nodes, lost)
-    _open(cell, run, lost, resize)
+    resize = None if cell.config.elastic is None else _since_checkpoint(run, members.nodes, reason)
+    _open(cell, run, reason if isinstance(reason, Loss) else None, resize)
     run.reserve()
     try:
         while (again := _launched(launcher, job, run, scratch, restarts, members)) is not None:
@@ -236,13 +236,13 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
     run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost, resize=resize))
 
 
-def _since_checkpoint(run: RunDirectory, nodes: int, lost: Loss | None) -> Resize | None:
+def _since_checkpoint(run: RunDirectory, nodes: int, reason: Loss | Return | None) -> Resize | None:
     """The change from the nodes that wrote the checkpoint to `nodes`, with which a command begins."""
     step = newest(run.checkpoint)
     if step is None or step.ranks == nodes:
         return None
-    cause = lost.cause if lost is not None else f"a command resumed the run on {nodes} nodes"
-    return Resize(before=step.ranks, after=nodes, cause=cause, noticed=time.time())
+    found = reason or Return(cause=f"a command resumed the run on {nodes} nodes", noticed=time.time())
+    return Resize(before=step.ranks, after=nodes, cause=found.cause, noticed=found.noticed)
 
 
 def _require_evaluations(run: RunDirectory, metric: Metric, saved: Totals) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, GROW, LOSS, TRAIN, Messages
+from istbench.launch.hosts.run_folder import FOLDER, GROW, LOSS, RETURN, TRAIN, Messages
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
@@ -48,11 +48,11 @@ def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
         run.end()
 
 
-def _of_loss(loss: Mapping[str, Any] | None) -> dict[str, str]:
-    """The variable with the loss after which the run starts again, so many seconds ago."""
-    if loss is None:
+def _of_reason(name: str, reason: Mapping[str, Any] | None) -> dict[str, str]:
+    """The variable `name` with the reason for which the run starts again, so many seconds ago."""
+    if reason is None:
         return {}
-    return {LOSS: json.dumps({**loss, "noticed": time.time() - loss["noticed"]})}
+    return {name: json.dumps({**reason, "noticed": time.time() - reason["noticed"]})}
 
 
 class _Run:
@@ -83,7 +83,8 @@ class _Run:
                 FOLDER: str(self.folder),
                 HOST: question["name"],
                 SECRET: question["secret"],
-                **_of_loss(question["loss"]),
+                **_of_reason(LOSS, question["loss"]),
+                **_of_reason(RETURN, question["back"]),
             },
             start_new_session=True,
         )

@@ -51,14 +51,14 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
         except RunLost as failure:
             step, began = failure.step, True
             if failure.back:
-                names = ", ".join(host.name for host in failure.back)
                 run = run.with_back(failure.back)
-                say(f"{names} can be reached again: the run goes on with {nodes_of(run.hosts)}")
+                say(f"{run.back.cause if run.back else ''}: the run goes on with {nodes_of(run.hosts)}")
                 continue
             if not left.allow(step):
                 raise left.ended(failure) from None
             say(f"{without_way_out(failure.what)}; the run starts again from its last checkpoint")
-            run = dataclasses.replace(run, lost=failure.loss, again=run.again and not failure.began)
+            again = run.again and not failure.began
+            run = dataclasses.replace(run, lost=failure.loss, back=None, again=again)
 
 
 def nodes_of(hosts: Sequence[Host]) -> str:

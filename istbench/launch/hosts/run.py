@@ -30,7 +30,7 @@ from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, 
 from istbench.launch.processes.failures import WorkerLost, without_way_out
 from istbench.node.checkpoint_steps import newest
 from istbench.results.curves import Curve
-from istbench.results.events import Loss
+from istbench.results.events import Loss, Return
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -53,7 +53,8 @@ class HostsRun:
         hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
         restarts: how often the run starts again after a loss. spares: hosts in place of those that are gone.
         lost: the loss after which it starts again this time.
-        away: hosts without which an elastic run goes on; it grows once they can be reached.
+        away: hosts without which an elastic run goes on; it grows once they can be reached. back: those with which
+            it starts again this time.
     """
 
     request: RunRequest
@@ -66,6 +67,7 @@ class HostsRun:
     spares: Sequence[Host] = ()
     lost: Loss | None = None
     away: Sequence[Host] = ()
+    back: Return | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -90,7 +92,9 @@ class HostsRun:
     def with_back(self, back: Sequence[Host]) -> "HostsRun":
         """The run on its hosts and those that are `back`, after no loss."""
         away = [host for host in self.away if host not in back]
-        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, lost=None, again=False)
+        names = ", ".join(host.name for host in back)
+        found = Return(cause=f"{names} can be reached again", noticed=time.time())
+        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, lost=None, back=found, again=False)
 
     @property
     def key(self) -> str:
@@ -361,9 +365,11 @@ class Session:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
 
-        loss = None
-        if (lost := self._run.lost) is not None:  # the clock of a host may differ, so its time becomes an age
-            loss = {**msgspec.to_builtins(lost), "noticed": max(0.0, time.time() - lost.noticed)}
+        def aged(reason: Loss | Return | None) -> dict[str, Any] | None:
+            if reason is None:
+                return None
+            # The clock of a host may differ, so the time becomes an age.
+            return {**msgspec.to_builtins(reason), "noticed": max(0.0, time.time() - reason.noticed)}
 
         def arguments(host: Connection) -> dict[str, Any]:
             return {
@@ -374,7 +380,8 @@ class Session:
                 "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
                 "name": host.name,
                 "secret": secret,
-                "loss": loss,
+                "loss": aged(self._run.lost),
+                "back": aged(self._run.back),
             }
 
         _, found = ask_each(self._hosts, "start", arguments)

@@ -14,9 +14,9 @@ from typing import Any
 
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
-from istbench.results.events import Loss
+from istbench.results.events import Loss, Return
 
-FOLDER, LOSS = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS"
+FOLDER, LOSS, RETURN = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS", "ISTBENCH_RETURN"
 SAID, CELL, TRAIN, GROW, FAILED = "said", "cell", "train", "grow", "failed"
 _POLL_S, _LOOKS_S = 0.05, 0.5
 
@@ -74,10 +74,14 @@ def growth(let_grow: Callable[[float], None]) -> Iterator[None]:
         looks.join()
 
 
-def earlier_loss() -> Loss | None:
-    """The loss after which another host starts the run again; None if there was none."""
-    text = os.environ.get(LOSS)
-    return decode_json(text.encode(), Loss, LOSS, "unset it") if text else None
+def reason() -> Loss | Return | None:
+    """The loss after which another host starts the run again, or the hosts that are back; None without a reason."""
+    kinds: dict[str, type[Loss] | type[Return]] = {LOSS: Loss, RETURN: Return}
+    for name, kind in kinds.items():
+        if text := os.environ.get(name):
+            found: Loss | Return = decode_json(text.encode(), kind, name, "unset it")
+            return found
+    return None
 
 
 def write_cell(where: Path, cell: str) -> None:

@@ -18,9 +18,9 @@ from istbench.launch.backends.here import Here
 from istbench.launch.backends.slurm import Slurm
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.members import Members
-from istbench.launch.processes.failures import PeersLost, WorkerLost
+from istbench.launch.processes.failures import MoreNodes, PeersLost, WorkerLost
 from istbench.node.stopping import GrowRequest
-from istbench.results.events import Ready, Resume
+from istbench.results.events import Loss, Ready, Resume, Return
 from istbench.results.run_parts import changes, resizes, restarts
 from istbench.results.store import RunDirectory
 
@@ -146,6 +146,32 @@ def test_a_command_goes_on_with_all_nodes(cell, run, scratch):
     assert execute(cell, run, scratch, launcher := Scripted((12, None)), restarts=1)
     assert [job.nodes for job in launcher.jobs] == [3]
     assert sizes(run)[-1] == (9, 2, 3, "a command resumed the run on 3 nodes")
+
+
+def test_a_run_whose_nodes_another_command_chooses_stops_for_more_of_them(cell, run, scratch):
+    lost = Loss(cause="b is gone", noticed=1.0, noticing_s=2.0, redone_steps=0, redone_s=0.0)
+    with pytest.raises(WorkerLost):
+        execute(cell, run, scratch, Scripted((5, KILLED)), present=3)
+    launcher = Growing(scratch, (9, "more"))
+    with pytest.raises(MoreNodes):
+        execute(cell, run, scratch, launcher, present=2, reason=lost)
+    assert run.header().status == "interrupted"
+    back = Return(cause="b can be reached again", noticed=2.0)
+    assert execute(cell, run, scratch, more := Scripted((12, None)), present=3, reason=back)
+    assert [job.nodes for job in (*launcher.jobs, *more.jobs)] == [2, 3]
+    assert sizes(run) == [(5, 3, 2, "b is gone"), (9, 2, 3, "b can be reached again")]
+
+
+class Growing(Scripted):
+    """Another command says that there are more nodes."""
+
+    def __init__(self, scratch, *ends):
+        super().__init__(*ends)
+        self.scratch = scratch
+
+    def start(self, job):
+        GrowRequest(self.scratch).set(0.0)
+        return super().start(job)
 
 
 def test_the_record_tells_the_seconds_of_each_change(cell, run, scratch):

@@ -134,6 +134,7 @@ def test_an_elastic_run_goes_on_with_the_hosts_that_are_left_and_with_those_that
     assert [one.hosts for one in tries] == [hosts, hosts, [A, C, D], (A, C, D, B)]
     assert [list(one.away) for one in tries] == [[], [], [B], []]
     assert [one.lost for one in tries] == [None, LOSS, LOSS, None]
+    assert [one.back and one.back.cause for one in tries] == [None, None, None, "b can be reached again"]
     assert said[-2:] == [
         "b cannot be reached: the run goes on with 3 nodes", "b can be reached again: the run goes on with 4 nodes",
     ]  # fmt: skip
