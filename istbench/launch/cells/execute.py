@@ -150,10 +150,9 @@ def _launched(
         found = loss(failure, last, (step, at), heard)
         again = found, _changed(members, failure.nodes, failure.what, found.noticed)
     else:
-        now = time.time()
-        if _has_result(run):
+        if _has_result(run) or run.header().config.elastic is None:
             return None
-        change = _changed(members, 0, "lost nodes are back", now)
+        change = _changed(members, 0, "lost nodes are back", time.time())
         if change is None:
             raise MoreNodes("the run stopped with a checkpoint, to begin again with more nodes")
         again = None, change
