@@ -47,8 +47,9 @@ class Row:
 def trained(arguments: argparse.Namespace, method: str, case: str, seed: int) -> dict[str, Any]:
     """One cell, trained in the lab or read."""
     speeds = arguments.speeds.split(",")
-    lab: list[Any] = ["lab", "--nodes", len(speeds), "--bandwidth", arguments.bandwidth]
-    lab += [] if case == "equal" else ["--speeds", arguments.speeds]
+    # Equal nodes have control groups too, as the others do.
+    there = ",".join(["1"] * len(speeds)) if case == "equal" else arguments.speeds
+    lab = ["lab", "--nodes", len(speeds), "--bandwidth", arguments.bandwidth, "--speeds", there]
     shares = {"shares": ["--shares", arguments.speeds], "measured": ["--shares", "speed"]}.get(case, [])
     budget = ["--epochs", arguments.epochs] if arguments.steps is None else ["--steps", arguments.steps]
     data = [] if arguments.data is None else ["--data", arguments.data]
