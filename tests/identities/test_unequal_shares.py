@@ -1,6 +1,9 @@
 """Unequal nodes: the mean over all samples of a step, however they are divided. `node_*` runs on every node."""
 
+import json
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +13,13 @@ from istbench.base.options.run import RunConfig
 from istbench.base.options.shares import Shares
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
+from istbench.node.destinations import Destination, Destinations
 from istbench.node.losses import Losses
 from istbench.node.measured_shares import _step_seconds, relative_speeds
 from istbench.node.setup import set_up
+from istbench.node.worker import train_rank
+from istbench.results.events import speeds_of
+from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import assembled, largest_difference, open_workload, plain_training
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
@@ -79,7 +86,34 @@ def node_all(fabric):
     seen["a round"] = round_against_its_definition(fabric, workload)
     seen["units"] = {method: units(fabric, workload, method) for method in ("ist", "streaming_ist")}
     seen["speeds"] = speeds_with_a_slow_node(fabric, workload)
+    seen["run"] = whole_run(fabric, workload)
     return seen
+
+
+class Kept(Destination):
+    """Keeps the events and the result of a run."""
+
+    def __init__(self):
+        self.events, self.result = [], None
+
+    def record(self, event):
+        self.events.append(event)
+
+    def finish(self, result):
+        self.result = result
+
+
+def whole_run(fabric, workload):
+    """Of a run that measures: the recorded speeds, and the digest beside that of a run with these numbers."""
+    digests, speeds = [], ()
+    for _ in range(2):
+        kept, config = Kept(), cell("local_sgd", SGD, Shares(speeds))
+        with tempfile.TemporaryDirectory() as folder:
+            destinations = Destinations([kept] if fabric.rank == 0 else [])
+            train_rank(RunDirectory(Path(folder)), config, workload, fabric, destinations)
+        speeds = json.loads(fabric.texts.broadcast(json.dumps(speeds or speeds_of(kept.events))))
+        digests.append(kept.result and [kept.result.weights_sha256, kept.result.samples])
+    return [speeds, *digests]
 
 
 def speeds_with_a_slow_node(fabric, workload):
@@ -146,6 +180,14 @@ def test_a_slow_node_is_measured_as_slow(seen):
     others = [seen["speeds"][rank] for rank in (0, 2, 3)]
     assert max(others) == 1
     assert seen["speeds"][1] < min(others) / 2
+
+
+def test_a_run_records_the_speeds_by_which_it_trains(seen):
+    speeds, measured, given = seen["run"]
+    assert len(speeds) == NODES
+    assert max(speeds) == 1
+    assert measured == given
+    assert measured[1] == STEPS * BATCH * NODES
 
 
 def test_units_are_dealt_by_speed_and_minibatches_stay_equal(seen):
