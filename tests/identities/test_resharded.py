@@ -48,15 +48,18 @@ CASES = {
 WHOLE = {"ddp in a round", "zero", "fsdp", "parameter_server", "p3", "ist"}
 # Without optimizer state, a group that has taken over is like a fresh one.
 PLAIN = {
-    "ddp": ("ddp", {"lr": 0.05}, STEPS),
-    "zero": ("zero", {"lr": 0.05}, STEPS),
-    "fsdp": ("fsdp", {"lr": 0.05}, STEPS),
-    "p3": ("p3", {"lr": 0.05, "slice_params": 30}, STEPS),
-    "local_sgd": ("local_sgd", {"lr": 0.05, "local_steps": ROUND}, STEPS),
-    "diloco": ("diloco", {"optimizer": "sgd", "lr": 0.05, "outer_momentum": 0.0, "local_steps": ROUND}, STEPS),
-    "ist": ("ist", {"lr": 0.05, "local_steps": ROUND}, STEPS),
-    "streaming_ist": ("streaming_ist", {"lr": 0.05, "local_steps": ROUND}, STEPS),
-}
+    "plain ddp": ("ddp", {"lr": 0.05}, STEPS),
+    "plain zero": ("zero", {"lr": 0.05}, STEPS),
+    "plain fsdp": ("fsdp", {"lr": 0.05}, STEPS),
+    "plain p3": ("p3", {"lr": 0.05, "slice_params": 30}, STEPS),
+    "plain local_sgd": ("local_sgd", {"lr": 0.05, "local_steps": ROUND}, STEPS),
+    "plain diloco": (
+        "diloco", {"optimizer": "sgd", "lr": 0.05, "outer_momentum": 0.0, "local_steps": ROUND}, STEPS,
+    ),
+    "plain ist": ("ist", {"lr": 0.05, "local_steps": ROUND}, STEPS),
+    "plain streaming_ist": ("streaming_ist", {"lr": 0.05, "local_steps": ROUND}, STEPS),
+}  # fmt: skip
+EVERY = {**CASES, **PLAIN}
 TOTALS = Totals(
     step=1, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(), evaluations=0,
     evaluations_sha256="",
@@ -69,13 +72,15 @@ def values(fabric, method):
     return None if model is None else torch.cat([own.detach().flatten() for own in model.parameters()]).tolist()
 
 
-def write(fabric, folder, states):
-    DistributedCheckpoint(Path(folder), fabric).write(TOTALS, states)
+def write(fabric, folder, methods, states):
+    DistributedCheckpoint(Path(folder), fabric).write(
+        TOTALS, states, lambda keys: methods[keys[0]].is_shared(keys[1:])
+    )
 
 
-def taken_over(fabric, folder, workload, cases):
+def taken_over(fabric, folder, workload):
     """The method of each case, with the state of a group of another size."""
-    methods = {name: set_up(fabric, workload, *case[:2]) for name, case in cases.items()}
+    methods = {name: set_up(fabric, workload, *case[:2]) for name, case in EVERY.items()}
 
     def reshard(step, rank):
         return {name: own.resharded(SavedStates(step, name), rank) for name, own in methods.items()}
@@ -86,31 +91,40 @@ def taken_over(fabric, folder, workload, cases):
     return methods
 
 
-def node_trains(fabric, folder, cases):
+def node_trains(fabric, folder):
     """Train each case on 4 nodes; the assembled models."""
-    found, states, workload = {}, {}, open_workload("toy", TOY)
-    for name, (method, options, steps) in cases.items():
-        own = set_up(fabric, workload, method, options)
+    found, methods, states, workload = {}, {}, {}, open_workload("toy", TOY)
+    for name, (method, options, steps) in EVERY.items():
+        own = methods[name] = set_up(fabric, workload, method, options)
         train(fabric, workload, own, 0, steps)
         states[name], found[name] = copy.deepcopy(own.state_dict()), values(fabric, own)
-        model = assembled(fabric, own)
+        model = assembled(fabric, own) if name in PLAIN else None
         if model is not None:
             save_file({key: value.clone() for key, value in model.state_dict().items()}, Path(folder, f"{name}.st"))
-    write(fabric, f"{folder}/4", states)
+    write(fabric, f"{folder}/4", methods, states)
     return found
 
 
 def node_takes_over(fabric, folder, before, after):
-    """The assembled models; and by case the tensors that a way by `before` nodes changed."""
-    methods = taken_over(fabric, f"{folder}/{before}", open_workload("toy", TOY), CASES)
-    states = {name: own.state_dict() for name, own in methods.items()}
-    write(fabric, f"{folder}/{after}", states)
-    first, changed = newest(Path(folder, "4")), {}
-    for name, own in methods.items() if after == "again" else ():
+    """The assembled models, and what became of each case afterwards."""
+    workload = open_workload("toy", TOY)
+    methods = taken_over(fabric, f"{folder}/{before}", workload)
+    states = {name: copy.deepcopy(own.state_dict()) for name, own in methods.items()}
+    write(fabric, f"{folder}/{after}", methods, states)
+    found = {name: values(fabric, own) for name, own in methods.items()}
+    if after == "again":
+        return [found, changed(fabric, folder, methods, states)]
+    return [found, stepped(fabric, folder, methods, workload)]
+
+
+def changed(fabric, folder, methods, states):
+    """By case, the tensors of this node that a way by another group changed."""
+    first, found = newest(Path(folder, "4")), {}
+    for name, own in methods.items():
         at_once = own.resharded(SavedStates(first, name), fabric.rank)
         own_before = read_rank(Path(folder, "4"), 1, fabric.rank)[name]
-        changed[name] = [differing(states[name], at_once), differing(states[name], own_before)]
-    return [{name: values(fabric, own) for name, own in methods.items()}, changed]
+        found[name] = [differing(states[name], at_once), differing(states[name], own_before)]
+    return found
 
 
 def differing(one, other):
@@ -119,28 +133,11 @@ def differing(one, other):
     return sorted((one.keys() | other.keys()) - equal)
 
 
-def test_other_numbers_of_nodes_take_over_and_change_no_bit():
-    with tempfile.TemporaryDirectory() as folder:
-        before = on_nodes(node_trains, 4, folder, CASES)[0]
-        smaller, _ = on_nodes(node_takes_over, 3, folder, 4, 3)[0]
-        larger = on_nodes(node_takes_over, 4, folder, 3, "again")
-    for name in CASES:
-        for found in (smaller[name], larger[0][0][name]):
-            assert found == (pytest.approx(before[name], abs=1e-6) if "in a round" in name else before[name]), name
-        for _, changed in larger:
-            at_once, since = changed[name]
-            assert not at_once, name
-            # A home shard has old values of what is in subnets.
-            own = [key for key in since if not re.search("running|gradients|home", key)]
-            assert not own or name not in WHOLE, name
-
-
-def node_steps(fabric, folder):
+def stepped(fabric, folder, methods, workload):
     """By case, the models of a group that has taken over, and of a fresh one, after a round."""
-    found, workload, other = {}, open_workload("toy", TOY), open_workload("toy", TOY)
-    for name, own in taken_over(fabric, f"{folder}/4", workload, PLAIN).items():
-        method, options, steps = PLAIN[name]
-        saved = load_file(Path(folder, f"{name}.st"))
+    found, other = {}, open_workload("toy", TOY)
+    for name, (method, options, steps) in PLAIN.items():
+        own, saved = methods[name], load_file(Path(folder, f"{name}.st"))
 
         def rows(key, indices, saved=saved):
             return saved[key] if indices is None else saved[key][indices]
@@ -156,12 +153,22 @@ def node_steps(fabric, folder):
     return found
 
 
-def test_a_step_after_it_is_that_of_a_fresh_group():
+def test_other_numbers_of_nodes_take_over_and_change_no_bit():
     with tempfile.TemporaryDirectory() as folder:
-        on_nodes(node_trains, 4, folder, PLAIN)
-        found = on_nodes(node_steps, 3, folder)[0]
-        for name, (own, fresh) in found.items():
-            assert own == fresh, name
+        before = on_nodes(node_trains, 4, folder)[0]
+        smaller, steps = on_nodes(node_takes_over, 3, folder, 4, 3)[0]
+        larger = on_nodes(node_takes_over, 4, folder, 3, "again")
+    for name in EVERY:
+        for found in (smaller[name], larger[0][0][name]):
+            assert found == (pytest.approx(before[name], abs=1e-6) if "in a round" in name else before[name]), name
+        for _, of_rank in larger:
+            at_once, since = of_rank[name]
+            assert not at_once, name
+            # A home shard has old values of what is in subnets.
+            own = [key for key in since if not re.search("running|gradients|home", key)]
+            assert not own or name not in WHOLE, name
+    for name, (own, fresh) in steps.items():
+        assert own == fresh, name
 
 
 def test_a_method_with_tables_of_its_own_does_not():
