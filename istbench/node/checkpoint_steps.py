@@ -71,12 +71,11 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
     groups: tuple[WorkerGroup, ...] = ()
 
-    def present_s(self) -> list[float]:
-        """The seconds of `train_s` in which each rank was in the group."""
+    def present_s(self, ranks: int) -> list[float]:
+        """The seconds of `train_s` in which each of so many `ranks` was in the group."""
         ends = [*(group.train_s for group in self.groups[1:]), self.train_s]
         parts = [(group.nodes, end - group.train_s) for group, end in zip(self.groups, ends, strict=True)]
-        most = max(nodes for nodes, _ in parts)
-        return [sum(seconds for nodes, seconds in parts if rank < nodes) for rank in range(most)]
+        return [sum(seconds for nodes, seconds in parts if rank < nodes) for rank in range(ranks)]
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -97,15 +97,16 @@ class RunLog:
         if reason and self._fabric.rank == 0:
             self._destinations.record(Note(message=f"no trace, and no replays: {reason}"))
 
-    def result(self, weights_sha256: str, peak_bytes: int | None) -> None:
+    def result(self, weights_sha256: str, peak_bytes: int | None, nodes: int) -> None:
         """Record the result of the run, after its last evaluation. Every rank must call it.
 
         Args:
-            peak_bytes: peak memory of training on this rank.
+            peak_bytes: peak memory of training on this rank. nodes: of the cell, also those that are absent.
         """
         peak = self._fabric.maximum(peak_bytes or 0)
         hosts = self._fabric.texts.gather(host_name())
         last, totals = self._last, self._progress.totals
+        computing_s = totals.computing_s + (0.0,) * (nodes - len(totals.computing_s))
         if last is None:
             raise RuntimeError("a run has a result after an evaluation")
         self._destinations.finish(
@@ -120,7 +121,7 @@ class RunLog:
                 bytes_received_per_node=last.bytes_received_per_node,
                 peak_memory_bytes_per_node=int(peak) or None,
                 weights_sha256=weights_sha256,
-                node_seconds=node_seconds(totals.present_s(), totals.computing_s, hosts),
+                node_seconds=node_seconds(totals.present_s(nodes), computing_s, hosts),
             )
         )
 

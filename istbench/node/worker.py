@@ -242,4 +242,4 @@ class RankTraining:
     def _finish(self) -> None:
         """Save the weights and record the result."""
         current.begin("finishing after step", self._progress.totals.step)
-        self._log.result(self._evaluator.save(), self._memory.peak)
+        self._log.result(self._evaluator.save(), self._memory.peak, self._config.nodes)

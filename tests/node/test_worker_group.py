@@ -39,4 +39,4 @@ def test_the_seconds_of_a_node_are_those_of_its_groups():
             WorkerGroup(nodes=4), WorkerGroup(nodes=2, train_s=30.0), WorkerGroup(nodes=3, train_s=60.0),
         ),
     )  # fmt: skip
-    assert totals.present_s() == pytest.approx([100.0, 100.0, 70.0, 30.0])
+    assert totals.present_s(5) == pytest.approx([100.0, 100.0, 70.0, 30.0, 0.0])

@@ -158,7 +158,7 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
                 with fork_server_within(within_s), _without_main():
                     process.start()
             except TimeoutError:
-                raise WorkerLost(f"{FORK_SERVER} started no worker {rank} within {within_s:g} s") from None
+                raise WorkerLost(f"{FORK_SERVER} started no worker {rank} within {within_s:g} s", nodes=0) from None
             except (OSError, EOFError) as error:
                 raise RunFailed(f"worker {rank} did not start: {error}{last_lines(_early())}") from None
             processes[rank] = process
