@@ -1,5 +1,6 @@
 """The speed of a machine, measured: its matrix products and its memory; and the size of this memory."""
 
+import mmap
 import statistics
 import time
 from collections.abc import Callable
@@ -23,15 +24,18 @@ def device_memory(device: torch.device) -> int:
 
 
 class MemoryArrays:
-    """Arrays beyond the caches, to measure the speed of memory. They take 96 MiB until they are deleted."""
+    """Arrays beyond the caches, to measure the speed of memory. They take 96 MiB until they are deleted.
+
+    On a CPU this is memory to be shared with processes, which `PeakMemory` does not count.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         own = torch.Generator(device).manual_seed(0)  # leaves the random numbers of training alone
-        self._all = torch.ones(3, _ARRAY, device=device)
+        self._all = _ones(3, _ARRAY, device)
         self._rows = self._all.view(-1, _ROW)
         self._numbers = torch.randint(len(self._rows), (_GATHERED,), device=device, generator=own)
-        self._found = torch.ones(_GATHERED, _ROW, device=device)
+        self._found = _ones(_GATHERED, _ROW, device)
 
     def stream_gb_per_s(self) -> float:
         """GB/s of adding two arrays into a third, read and written in order."""
@@ -42,6 +46,13 @@ class MemoryArrays:
         """GB/s of copying rows of 512 bytes in random order, read and written."""
         size = 1e-9 * 4 * 2 * _ROW * _GATHERED
         return _rate(lambda: torch.index_select(self._rows, 0, self._numbers, out=self._found), size, self._device)
+
+
+def _ones(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.ones(rows, columns, device=device)
+    values = torch.frombuffer(mmap.mmap(-1, 4 * rows * columns), dtype=torch.float32)
+    return values.view(rows, columns).fill_(1.0)
 
 
 def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> float:

@@ -46,6 +46,7 @@ class TraceSample:
         self._work, self._shapes = step.work, step.shapes
         self._in_lab = in_lab
         self._saved = self._was_running = False
+        self._arrays: MemoryArrays | None = None
         self._moments: list[list[float]] = []  # speeds of this rank: by shape, of memory, of gathering
 
     def start(self) -> None:
@@ -66,11 +67,11 @@ class TraceSample:
 
     def calibrate(self) -> None:
         """Measure the speed of the machine once, without communicating."""
-        self._measure(MemoryArrays(self._fabric.device))
-
-    def _measure(self, arrays: MemoryArrays) -> None:
-        gathering = bool(self._work.gathered)
-        self._moments.append(measured(self._shapes, self._fabric.device, arrays, gathering=gathering))
+        device, gathering = self._fabric.device, bool(self._work.gathered)
+        arrays = self._arrays or MemoryArrays(device)
+        if device.type == "cpu":  # filling them again takes longer than all measurements
+            self._arrays = arrays
+        self._moments.append(measured(self._shapes, device, arrays, gathering=gathering))
 
     def save(self, *, whole: bool, stalled_s: float = 0.0) -> str | None:
         """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
@@ -102,6 +103,7 @@ class TraceSample:
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
         self._calibrate(_MEASUREMENTS)
+        self._arrays = None
         speeds: dict[str, Any] = self._speeds_of_all()
         if self._fabric.several_hosts and not self._in_lab:
             events = self._as_on_equal_machines(events, speeds)
@@ -154,9 +156,8 @@ class TraceSample:
         machine.
         """
         self._fabric.barrier("calibrating")
-        arrays = MemoryArrays(self._fabric.device)
         for _ in range(times):
-            self._measure(arrays)
+            self.calibrate()
 
     def _speeds_of_all(self) -> dict[str, object]:
         """Fields of `TraceMeta` with the speeds and the work of a rank, as means over ranks."""
