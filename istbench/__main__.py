@@ -1,5 +1,6 @@
 """The `istbench` command; `python -m istbench` is the same."""
 
+import gc
 import sys
 
 # `python -m` would import files of the working directory, which may be a results folder. A checkout may stay.
@@ -13,6 +14,7 @@ from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED, handle_inter
 def main() -> None:
     """Run the command line; see `istbench.cli.main`. Ctrl-C ends it with one line, also while modules load."""
     handle_interrupts()
+    gc.set_threshold(50_000, 20, 50)  # by default, a fifth of an import of torch is a search for garbage
     try:
         from istbench.cli import main as run
 

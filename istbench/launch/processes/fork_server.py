@@ -3,6 +3,7 @@
 Without this file, every worker would import them again.
 """
 
+import gc
 import signal
 
 from istbench.launch.processes.launcher import ENDING
@@ -13,6 +14,8 @@ die_with_parent()
 for number in ENDING:  # `local.preload` blocks them
     signal.signal(number, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+gc.disable()  # until a worker begins: a fifth of the imports would be a search for garbage
 
 import os  # noqa: E402
 

@@ -29,6 +29,7 @@ def work(job: Job, rank: int, place: Place, environment: Mapping[str, str]) -> N
     """Run worker `rank` of `job` in `place`. The launcher calls it in a new process."""
     # Searching what the fork server imported for garbage would take a quarter of a second, and copy its memory.
     gc.freeze()
+    gc.enable()  # which the fork server disabled
     _leave_signals_to_launcher()
     _print_into(log_directory(job.logs, rank))
     with contextlib.suppress(OSError):  # on a full disk, the worker runs without a shared activity
