@@ -10,11 +10,13 @@ from importlib.metadata import entry_points
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import pytest
-import warm
-from hypothesis import settings
+gc.disable()  # until all tests are imported: a fifth of that time would be a search for garbage
 
-from istbench.launch.processes import local
+import pytest  # noqa: E402
+import warm  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from istbench.launch.processes import local  # noqa: E402
 
 # What most of the tests' own functions on nodes import beyond what a run's workers do.
 FOR_TESTS = ["pytest", "quick_measurements", "istbench.studies.conformance"]
@@ -72,6 +74,7 @@ def pytest_collection_finish():
     """Spare the garbage collector torch and thousands of tests, which stay until the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 _HARMLESS = ("git", "fc-list", "/sbin/ldconfig", "uname")

@@ -1,6 +1,7 @@
 """What workers do in the tests of launching: functions of an importable module, as jobs need."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -16,7 +17,9 @@ from istbench.node.stopping import END
 
 def write_environment(folder):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
-    (Path(folder) / os.environ["RANK"]).write_text(" ".join(os.environ[name] for name in names))
+    collecting = "collects" if gc.isenabled() else "collects no"
+    told = [*(os.environ[name] for name in names), collecting, "garbage"]
+    (Path(folder) / os.environ["RANK"]).write_text(" ".join(told))
 
 
 def write_modules(path):

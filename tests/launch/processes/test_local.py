@@ -61,8 +61,8 @@ def launched(target, folder):
 def test_workers_are_told_who_they_are(tmp_path):
     job = Job(target=jobs.write_environment, args=(str(tmp_path),), nodes=2, threads=3, logs=tmp_path / "logs")
     launch(LocalLauncher(), job)
-    assert (tmp_path / "0").read_text() == "0 0 2 2 127.0.0.1 3"
-    assert (tmp_path / "1").read_text() == "1 1 2 2 127.0.0.1 3"
+    assert (tmp_path / "0").read_text() == "0 0 2 2 127.0.0.1 3 collects garbage"
+    assert (tmp_path / "1").read_text() == "1 1 2 2 127.0.0.1 3 collects garbage"
 
 
 def test_a_worker_that_dies_is_named_with_what_it_said(tmp_path):
