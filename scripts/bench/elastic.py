@@ -143,7 +143,7 @@ def draw(rows: dict[str, dict[str, Watched]], path: Path) -> None:
     for panel, (method, ways) in zip(panels, rows.items(), strict=True):
         for way, one in ways.items():
             seconds, losses = zip(*one.points, strict=True)
-            panel.plot(seconds, losses, color=COLOURS[way], label=way)
+            panel.plot(seconds, losses, color=COLOURS[way], label=way, drawstyle="steps-post")
         panel.set_title(method)
         panel.set_xlabel("seconds since the first evaluation")
         panel.grid(alpha=0.2)
