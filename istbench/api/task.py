@@ -4,6 +4,7 @@ import ast
 import dis
 import inspect
 import linecache
+import math
 import sys
 import textwrap
 import types
@@ -17,7 +18,7 @@ from istbench.base.files import write_errors, writing_whole
 from istbench.base.options.task_file import task_name
 
 _MARK = "# Written by istbench.Task: changes here are lost."
-_PLAIN = int | float | str | bool | bytes | None
+_PLAIN = (int, float, str, bool, bytes, types.NoneType)
 _LONGEST_VALUE = 10_000  # characters of a global that a file can hold
 
 
@@ -71,19 +72,21 @@ class Task:
         """The text of the task file.
 
         Raises:
-            UserError: for a function that no file can hold.
+            UserError: for a function that no file can hold, and for another global of a name of `Task`.
         """
-        written = _Source()
+        written = _Source({name: value for name, value in vars(self).items() if name != "file"})
         for name in ("model", "data", "loss", "evaluate", "optimizer", "neuron_groups"):
             function = getattr(self, name)
-            if function is not None:
+            if function is not None or name in ("model", "data"):
+                if not callable(function):
+                    raise UserError(f"Task.{name} is {shown(repr(function))}, no function")
                 written.add(name, function, f"Task.{name}")
         own = {
             name: value
             for name in ("metric", "lower_is_better", "targets", "batch_size", "epochs")
             if (value := getattr(self, name)) is not None
         }
-        lines = [f"{name} = {value!r}" for name, value in own.items()]
+        lines = [f"{name} = {_text(value) or repr(value)}" for name, value in own.items()]
         values = [*written.values, *lines]
         imports = [f"import {name}" for name in ("pathlib", "torch") if any(f"{name}." in one for one in values)]
         parts = [_MARK], [*imports, *written.imports], values, written.definitions
@@ -91,10 +94,13 @@ class Task:
 
 
 class _Source:
-    """Functions and classes with all that they use, as the text of a module."""
+    """Functions and classes with all that they use, as the text of a module.
 
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
+    reserved: what the names of a task file stand for there.
+    """
+
+    def __init__(self, reserved: Mapping[str, Any]) -> None:
+        self._reserved, self._known = reserved, dict[str, Any]()
         self.imports: list[str] = []
         self.values: list[str] = []
         self.definitions: list[str] = []
@@ -111,13 +117,15 @@ class _Source:
             return
         self._known[name] = value
         text = _text(value)
+        if name in self._reserved and value is not self._reserved[name] and text != _text(self._reserved[name]):
+            raise UserError(f"{where} uses another {name} than Task({name}=...), its name in the file; rename one")
         if isinstance(value, types.ModuleType):
             self.imports.append(f"import {value.__name__} as {name}")
         elif text is not None and len(text) <= _LONGEST_VALUE:
             self.values.append(f"{name} = {text}")
         elif _importable(value):
             self.imports.append(f"from {value.__module__} import {value.__name__} as {name}")
-        elif isinstance(value, types.FunctionType | type):
+        elif isinstance(inspect.unwrap(value), types.FunctionType | type):
             self._define(name, value, where)
         else:
             kind = f"of type {type(value).__name__}" if text is None else f"of {len(text):,} characters"
@@ -140,6 +148,8 @@ class _Source:
             parsed = ast.parse(text).body[0]
         except (OSError, TypeError, SyntaxError):
             raise UserError(f"{where}: Python knows no source of {name}; write a task file") from None
+        if inspect.unwrap(value) is not value and not getattr(parsed, "decorator_list", None):
+            raise UserError(f"{where}: {name} wraps a function, not by a decorator above its def; write one there")
         known = _globals(value)
         for used in sorted(_names(value, parsed)):
             if used in known and known[used] is not value:
@@ -161,10 +171,11 @@ def _source_of(value: Any) -> str:
 
 
 def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """`value`, or the functions of the class `value`."""
+    """`value`, or the functions of the class `value`, without the decorators around them."""
     members = vars(value).values() if isinstance(value, type) else [value]
     for member in members:
-        function = getattr(member, "__func__", getattr(member, "fget", member))
+        inner = next((getattr(member, of) for of in ("__func__", "fget", "func") if hasattr(member, of)), member)
+        function = inspect.unwrap(inner)
         if isinstance(function, types.FunctionType):
             yield function
 
@@ -216,7 +227,10 @@ def _text(value: Any) -> str | None:
         return f"pathlib.Path({str(value)!r})"
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
         return repr(value) if type(value).__name__ == "dtype" else f"torch.{value!r}"
-    if isinstance(value, tuple | list | set | dict):
+    if type(value) in (tuple, list, set, dict):
         inner = [*value, *value.values()] if isinstance(value, dict) else value
-        return repr(value) if all(isinstance(one, tuple | _PLAIN) and _text(one) for one in inner) else None
-    return repr(value) if isinstance(value, _PLAIN) else None
+        plain = all(type(one) in (tuple, *_PLAIN) and _text(one) == repr(one) for one in inner)
+        return repr(value) if plain else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value) if type(value) in _PLAIN else None

@@ -120,12 +120,55 @@ def test_a_file_of_the_user_is_never_overwritten(here):
             "Task.model needs thing, a value of type object",
         ),
         ("import functools\nmodel = functools.partial(int, 3)", "Task.model needs model, a value of type partial"),
+        ("model = 3", "Task.model is '3', no function"),
+        (
+            "import enum\nclass C(enum.IntEnum):\n    A = 1\nc = C.A\ndef model():\n    return c",
+            "Task.model needs c, a value of type C of this session",
+        ),
+        (
+            "import torch\ndef plain(): ...\nmodel = torch.no_grad()(plain)",
+            "Task.model: plain wraps a function, not by a decorator",
+        ),
+        # A task file of these would train for five epochs.
+        ("epochs = 5\ndef model():\n    return epochs", "Task.model uses another epochs than Task"),
+        ("def evaluate(): ...\ndef model():\n    return evaluate()", "Task.model uses another evaluate than Task"),
     ],
 )
 def test_what_no_file_can_hold_is_named(text, why):
     cell = in_session(text, thing=object(), big="x" * 20_000)
     with pytest.raises(UserError, match=why):
         istbench.Task(model=cell["model"], data=cell["model"]).source()
+
+
+DECORATED = """
+import functools
+import torch
+from dataclasses import dataclass
+
+width, far = 3, float("inf")
+
+@dataclass
+class Sizes:
+    width: int = width
+
+    def least(self):
+        return min(self.width, far)
+
+@functools.cache
+def sizes():
+    return Sizes()
+
+@torch.no_grad()
+def model():
+    return sizes().least()
+"""
+
+
+def test_decorators_and_dataclasses_are_written_with_all_that_they_use():
+    cell = in_session(DECORATED)
+    space = {"__name__": "task"}
+    exec(istbench.Task(model=cell["model"], data=cell["sizes"]).source(), space)
+    assert space["model"]() == 3
 
 
 def test_things_of_modules_are_imported():
