@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from istbench.api.cells import named
+from istbench.api.cells import checked, named, texts
 from istbench.api.progress import Display
 from istbench.api.replaying import replaying
+from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
+from istbench.base.options.numbers import Minutes, MostSeeds
 from istbench.base.options.run import RunRequest
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import THIS, select_clusters
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from istbench.studies.advise.question import Probed
 
 _MINUTE_S = 60.0
+_OPTIONS = (
+    "target", "batch_size", "data", "device", "amp", "channels_last", "compile", "threads", "timeout_s", "anyway",
+)  # fmt: skip
 # The last seconds belong to the replays of the answer: a part of the time, within these bounds.
 _ANSWER_SHARE, _ANSWER_LEAST_S, _ANSWER_MOST_S = 0.04, 3.0, 20.0
 
@@ -69,7 +74,7 @@ def advise(
     latency: float | str | None = None,
     cluster: str | None = None,
     minutes: float = 10.0,
-    methods: Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     seeds: int = 5,
     out: str | Path = "results",
     restarts: int = 1,
@@ -89,7 +94,7 @@ def advise(
         methods: To choose from, beside `ddp`.
         seeds: At most so many of a method.
         out: The results directory.
-        options: As of `run`; `target=0.77` asks for that level.
+        options: Those of a run that `istbench advise` has; `target=0.77` asks for that level.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no probe trains.
@@ -101,13 +106,14 @@ def advise(
         bandwidth=None if bandwidth is None else number_or(parse_bandwidth, bandwidth, "bandwidth"),
         latency=None if latency is None else number_or(parse_time, latency, "latency"),
         cluster=cluster,
-        methods=methods,
-        seeds=seeds,
+        methods=texts(methods),
+        seeds=convert(seeds, MostSeeds, lambda _: "seeds"),
         method_options=method_options or {},
         workload_options=dict(workload_options or {}),
-        plugins=tuple(map(str, plugins)),
-        **options,
+        plugins=texts(plugins),
+        **checked(options, _OPTIONS),
     )
+    minutes = convert(minutes, Minutes, lambda _: "minutes")
     with Display(quiet=quiet) as display:
         _, advice = advised(question, Path(out), display, minutes=minutes, started=started, restarts=restarts)
     return Advised(advice=advice)

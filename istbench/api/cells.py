@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, unknown_name
+from istbench.base.options.numbers import Count, Restarts
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Suite, check_cells, read_suite
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 METHODS = ("ist", "local_sgd", "ddp")
 """Methods of a comparison, unless the user names others."""
+
+_OPTIONS = tuple(option.name for option in RUN_OPTIONS)
+_USUAL = ("speech", METHODS, 2, 1)  # workload, methods, nodes and seeds of `compare`
 
 
 def run(
@@ -60,10 +65,10 @@ def run(
         nodes=nodes,
         method_options=dict(method_options or {}),
         workload_options=dict(workload_options or {}),
-        plugins=tuple(map(str, plugins)),
-        **_checked(options),
+        plugins=texts(plugins),
+        **checked(options, _OPTIONS),
     )
-    backend, results = Here(restarts=restarts), Path(out)
+    backend, results = _here(restarts), Path(out)
     begin([request], backend, results)
     from istbench.api.progress import Display
     from istbench.results.load import load_run
@@ -76,10 +81,10 @@ def run(
 def compare(
     suite: str | Path | None = None,
     *,
-    workload: "str | Path | Task" = "speech",
-    methods: Sequence[str] = METHODS,
-    nodes: int | Sequence[int] = 2,
-    seeds: int = 1,
+    workload: "str | Path | Task" = _USUAL[0],
+    methods: str | Sequence[str] = _USUAL[1],
+    nodes: int | Sequence[int] = _USUAL[2],
+    seeds: int = _USUAL[3],
     controls: bool = False,
     out: str | Path = "results",
     again: bool = False,
@@ -108,25 +113,25 @@ def compare(
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.
     """
-    files = tuple(map(str, plugins))
+    files = texts(plugins)
     if suite is None:
         asked = suite_of(
             workload=named(workload),
-            methods=methods,
+            methods=texts(methods),
             nodes=(nodes,) if isinstance(nodes, int) else nodes,
-            seeds=seeds,
+            seeds=convert(seeds, Count, lambda _: "seeds"),
             method_options=method_options or {},
             workload_options=workload_options or {},
             plugins=files,
-            run=_checked(options),
+            run=checked(options, [name for name in _OPTIONS if name not in ("nodes", "seed")]),
         )
         suites = [asked]
-    elif options or method_options or workload_options:
+    elif options or method_options or workload_options or (workload, methods, nodes, seeds) != _USUAL:
         raise UserError("the suite names the cells: leave out the options, or the suite")
     else:
         suites = read_suite(Path(suite))
     requested = [one.requests(files) for one in suites]
-    backend, results = Here(restarts=restarts), Path(out)
+    backend, results = _here(restarts), Path(out)
     requests = [request for own in requested for request in own]
     begin(requests, backend, results)
     with_all = [own for one, own in zip(suites, requested, strict=True) if controls or one.controls]
@@ -159,8 +164,11 @@ def suite_of(
     """The suite of `methods` x `nodes` x `seeds`, whose methods take those of `method_options` that they have.
 
     Raises:
-        UserError: for an option that no method has, and for too many cells.
+        UserError: for an option that no method has, for no cells, and for too many.
     """
+    for name, named in (("methods", methods), ("nodes", nodes)):
+        if not named:
+            raise UserError(f"no {name}: name at least one")
     check_cells(len(nodes) * seeds * len(methods), "the command")
     return Suite(
         workload=workload,
@@ -239,9 +247,22 @@ def named(workload: "str | Path | Task") -> str:
     return str(workload) if isinstance(workload, str | Path) else str(workload.write())
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = [option.name for option in RUN_OPTIONS]
+def texts(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """One name or path, or several, as texts."""
+    return (str(given),) if isinstance(given, str | Path) else tuple(map(str, given))
+
+
+def checked(options: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """`options` of a run.
+
+    Raises:
+        UserError: for a name that is not `known`.
+    """
     for name in options:
         if name not in known:
             raise unknown_name("option of a run", name, known)
     return dict(options)
+
+
+def _here(restarts: int) -> Here:
+    return Here(restarts=convert(restarts, Restarts, lambda _: "restarts"))

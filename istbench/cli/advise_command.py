@@ -11,13 +11,14 @@ import click
 import msgspec
 
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import MOST_NODES
+from istbench.base.options.numbers import MOST_NODES, Minutes, MostSeeds
 from istbench.cli import EXIT_FAILED, EXIT_TARGET_MISSED, say
 from istbench.cli.options import (
     BANDWIDTH,
     METHODS,
     PAGE,
     TIME,
+    kind_of,
     out_option,
     place_options,
     plugin_option,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from istbench.launch.backends.backend import Backend
     from istbench.studies.advise.answer import Advice
     from istbench.studies.advise.question import Probed, Question
-
-_SHORTEST, _LONGEST = 0.05, 10_000.0
 
 
 @click.command("advise")
@@ -54,7 +53,7 @@ _SHORTEST, _LONGEST = 0.05, 10_000.0
 @run_options("target")
 @click.option(
     "--minutes",
-    type=click.FloatRange(_SHORTEST, _LONGEST),
+    type=kind_of(Minutes),
     default=10.0,
     show_default=True,
     help="Minutes until the answer, all included.",
@@ -66,7 +65,7 @@ _SHORTEST, _LONGEST = 0.05, 10_000.0
     metavar="NAME,...",
     help="Methods to choose from, beside ddp. Default: all.",
 )
-@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Most seeds of a method.")
+@click.option("--seeds", type=kind_of(MostSeeds), default=5, show_default=True, help="Most seeds of a method.")
 @set_option
 @workload_set_option()
 @run_options("batch_size", "data", "device", "amp", "channels_last", "compile", "threads", "timeout_s", "anyway")

@@ -95,8 +95,42 @@ def test_an_unknown_option_or_number_is_refused():
         istbench.run("toy", "ddp", epoch=2)
     with pytest.raises(UserError, match="latency -1"):
         istbench.estimate("125M", 0.2, 2, bandwidth="1gbit", latency=-1)
-    with pytest.raises(UserError, match="the suite names the cells"):
-        istbench.compare("configs/quick.toml", epochs=2)
+    for given in ({"epochs": 2}, {"nodes": 4}, {"methods": ["ddp"]}):
+        with pytest.raises(UserError, match="the suite names the cells"):
+            istbench.compare("configs/quick.toml", **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda out: istbench.compare(methods=[], out=out), "no methods: name at least one"),
+        (lambda out: istbench.compare(nodes=[], out=out), "no nodes: name at least one"),
+        (lambda out: istbench.compare(seeds=0, out=out), "seeds must be a whole number of at least 1"),
+        (lambda out: istbench.compare(seed=3, out=out), "unknown option of a run 'seed'"),
+        (lambda out: istbench.compare(methods="dpp", out=out), "unknown method 'dpp'"),
+        (
+            lambda out: istbench.run("toy", "ddp", restarts=-1, out=out),
+            "restarts must be a whole number of at least 0",
+        ),
+        (lambda out: istbench.run("toy", "ddp", plugins="none.py", out=out), "no plug-in file none.py"),
+        (
+            lambda out: istbench.advise("toy", 2, bandwidth=1e9, minutes=-1, out=out),
+            "minutes must be a number of at",
+        ),
+        (
+            lambda out: istbench.advise("toy", 2, bandwidth=1e9, seeds=0, out=out),
+            "seeds must be a whole number of at",
+        ),
+        (
+            lambda out: istbench.advise("toy", 2, bandwidth=1e9, epochs=3, out=out),
+            "unknown option of a run 'epochs'",
+        ),
+    ],
+)
+def test_nothing_trains_for_a_wrong_argument(call, why, tmp_path):
+    with pytest.raises(UserError, match=why):
+        call(tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_an_estimate_takes_numbers_and_texts():

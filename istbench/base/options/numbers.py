@@ -26,6 +26,10 @@ Clips = Annotated[int, Meta(ge=2, le=2**20)]
 Percent = Annotated[int, Meta(ge=1, le=50)]
 """A part of the whole, at most half of it."""
 Restarts = Annotated[int, Meta(ge=0, le=100)]
+MostSeeds = Annotated[int, Meta(ge=1, le=100)]
+"""Seeds of a method in advice, at most."""
+Minutes = Annotated[float, Meta(ge=0.05, le=10_000)]
+"""Of an advice, all included."""
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
