@@ -148,6 +148,8 @@ def command(
         if running or not backend.shows_results or not sources:
             if as_json and backend.shows_results:
                 click.echo(json.dumps({"cells": cells}, allow_nan=False))
+            if conditions and running:
+                say("--fail-if checks nothing while cells run; the same command does, once they are done")
             return EXIT_FAILED if failures else 0
         from istbench.api.show import page_beside, show_report
         from istbench.report.page import PAGE_BANDWIDTHS

@@ -119,26 +119,26 @@ def check(
     condition: Condition, groups: Iterable[Group], baseline: Iterable[Group] = ()
 ) -> tuple[list[Checked], list[str]]:
     """`condition` on each row of `groups`, and a line on each row that has no counterpart in `baseline`."""
-    before = _rows(condition, baseline)
+    before, rows = _rows(condition, baseline), _rows(condition, groups)
     found, lacking = list[Checked](), list[str]()
-    for key, (group, row) in _rows(condition, groups).items():
-        values = _values(condition, row)
+    for group, row in rows:
+        name, values = _name(group, row, rows), _values(condition, row)
         if condition.of_baseline:
-            if key not in before:
-                lacking.append(f"{row.placed}: the baseline has no such row")
+            alike = [own for own in before if _key(*own) == _key(group, row)]
+            there = min(alike, key=lambda own: _machine(own[0]) != _machine(group), default=None)
+            if there is None:
+                lacking.append(f"{name}: the baseline has no such row of the same data, batch size and budget")
                 continue
-            values = _ratios(values, _values(condition, before[key][1]))
+            values = _ratios(values, _values(condition, there[1]))
             if not values:
-                lacking.append(f"{row.placed}: no seed has a value both here and in the baseline")
+                lacking.append(f"{name}: no seed has a value both here and in the baseline")
                 continue
-            if condition.clock == "train_s" and condition.measure == "time_to":
-                there = before[key][0].host
-                if (there.name, there.cores) != (group.host.name, group.host.cores):
-                    lacking.append(
-                        f"{row.placed}: the baseline is of another machine, {there.name}; cluster_time_to compares "
-                        "replayed seconds"
-                    )
-        found.append(_checked(condition, row.placed, estimate(list(values.values()))))
+            if condition.measure == "time_to" and _machine(there[0]) != _machine(group):
+                lacking.append(
+                    f"{name}: the baseline is of another machine, {there[0].host.name}; cluster_time_to compares "
+                    "replayed seconds"
+                )
+        found.append(_checked(condition, name, estimate(list(values.values()))))
     return found, lacking
 
 
@@ -153,16 +153,30 @@ def _checked(condition: Condition, row: str, value: Estimate) -> Checked:
     return Checked(condition=condition, row=row, verdict=verdict, value=value)
 
 
-_Key = tuple[str, str, int]
+_Row = tuple[Group, Contender]
 
 
-def _rows(condition: Condition, groups: Iterable[Group]) -> dict[_Key, tuple[Group, Contender]]:
-    found = dict[_Key, tuple[Group, Contender]]()
-    for group in groups:
-        if group.clock == condition.clock:
-            for row in group.contenders:
-                found.setdefault((group.workload_label, row.label, row.nodes), (group, row))
-    return found
+def _rows(condition: Condition, groups: Iterable[Group]) -> list[_Row]:
+    return [(group, row) for group in groups if group.clock == condition.clock for row in group.contenders]
+
+
+def _key(group: Group, row: Contender) -> tuple[object, ...]:
+    """Rows of equal keys are compared."""
+    return group.study, group.profile and group.profile.name, row.label, row.nodes
+
+
+def _machine(group: Group) -> tuple[object, ...]:
+    return group.host.name, group.host.cores
+
+
+def _name(group: Group, row: Contender, rows: Sequence[_Row]) -> str:
+    """The name of `row`, with the title of its table where other tables have a row of that name."""
+    alike = [own for own, other in rows if other.placed == row.placed]
+    return row.placed if len(alike) == 1 else f"{row.placed} ({_table(group)})"
+
+
+def _table(group: Group) -> str:
+    return f"{group.workload_label}, batch size {group.batch_size}, {group.budget}, {group.machine}"
 
 
 def _values(condition: Condition, row: Contender) -> Mapping[int, float]:

@@ -60,9 +60,23 @@ def test_a_row_without_a_counterpart_is_said(tmp_path, recorded):
     write_plausible(tmp_path / "few", "ddp", seed=0)
     found, lacking = verdicts(f"time_to({LEVEL}) > 1.2 * baseline", recorded, groups(tmp_path / "few"))
     assert list(found) == ["ddp on 2 nodes"]
-    assert lacking == ["local_sgd on 2 nodes: the baseline has no such row"]
+    assert lacking == ["local_sgd on 2 nodes: the baseline has no such row of the same data, batch size and budget"]
     with pytest.raises(UserError, match="says nothing of these results"):
         verdicts(f"cluster_time_to({LEVEL}) > 1.2 * baseline", recorded, groups(tmp_path / "few"))
+
+
+def test_only_runs_of_the_same_batch_size_and_budget_are_compared(tmp_path, recorded):
+    write_plausible(tmp_path / "before", "ddp", batch_size=64)
+    with pytest.raises(UserError, match="no such row of the same data, batch size and budget"):
+        verdicts("final < 2 * baseline", recorded, groups(tmp_path / "before"))
+
+
+def test_every_table_is_checked(tmp_path):
+    for seed, best in enumerate((0.9, 0.5)):
+        write_plausible(tmp_path / "results", "ddp", seed=seed, batch_size=64 + seed, best=best)
+    found, _ = verdicts("final < 0.7", groups(tmp_path / "results"))
+    assert sorted(found.values()) == ["held", "no"]
+    assert all("batch size" in row for row in found)
 
 
 @pytest.mark.parametrize(
