@@ -153,6 +153,6 @@ def _check_types(kinds: set[str], backend: Here) -> None:
         raise UserError("host needs a lab with --host-nodes of 2 or more; use kill for a host of one node")
     if "full" in kinds:
         raise UserError(
-            "full: a full disk ends a run of any method, and --restarts tries no such run again (docs/results.md); "
+            "full: a full disk ends a run of any method, and --restarts tries no such run again (docs/faults.md); "
             "leave it out"
         )

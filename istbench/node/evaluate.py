@@ -7,7 +7,7 @@ not the training. Test batches never give the statistics: the accuracy would the
 set.
 
 Noise in the statistics costs accuracy, most of all in the last layer, where it favours some classes. Fewer samples
-are as good if every class has its proportion of them (docs/results.md, "Evaluation").
+are as good if every class has its proportion of them (docs/measuring.md, "Evaluation").
 """
 
 from collections.abc import Iterable, Iterator

@@ -57,7 +57,7 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
                 f"{_HIGH} % of all schedules of faults and seeds; the other columns are means of "
                 "seeds that reach the target."
             ),
-            guide_line("faults"),
+            guide_line("faults.md#faults"),
         ),
         keys=len(NAMING),
         context=group_context(group, baseline),

@@ -433,4 +433,4 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     yield from doubted_lines(group)
     yield from target_lines(group)
     yield from network_line(profile)
-    yield guide_line("maps")
+    yield guide_line("replays.md#maps")

@@ -51,9 +51,9 @@ def data_line(source: DataSource) -> str:
     return Lead(f"{line} These figures say nothing about the real dataset." if source.kind == "synthetic" else line)
 
 
-def guide_line(section: str) -> str:
-    """A line of a footer that links the rules of its table, under the heading `section` of docs/results.md."""
-    return f"How to read this table: docs/results.md#{section}"
+def guide_line(place: str) -> str:
+    """A line of a footer that links the rules of its table: a page and a heading, as in `tables.md#crossings`."""
+    return f"How to read this table: docs/{place}"
 
 
 _LONG_S = 1e-3  # of latency

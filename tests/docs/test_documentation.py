@@ -57,7 +57,7 @@ def test_the_index_of_the_documentation_has_every_page():
 
 
 def test_the_documentation_names_the_current_timing_rule():
-    assert f"The current rule is {TIMING_RULE}." in (ROOT / "docs" / "results.md").read_text()
+    assert f"The current rule is {TIMING_RULE}." in (ROOT / "docs" / "measuring.md").read_text()
 
 
 def commands(page):

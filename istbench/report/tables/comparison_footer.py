@@ -45,7 +45,7 @@ def comparison_footer(groups: Sequence[Group], baseline: str) -> tuple[str, ...]
                 Lead(f"Budget: {first.budget} for every row, {first.batch_words}."),
                 *_clock_lines(groups),
                 *(line for lines in own for line in lines),
-                guide_line("the-main-table"),
+                guide_line("tables.md#the-main-table"),
             ]
         )
     )

@@ -90,7 +90,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
             Lead(f"Clock: seconds replayed at {', '.join(replayed)}."),
             *target_lines(group),
             *checks_line(group.times),
-            guide_line("crossings"),
+            guide_line("tables.md#crossings"),
         ),
         keys=0,
         context=context,

@@ -33,7 +33,7 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
             Lead("Clock: train seconds, from the node with the fewest seconds to the node with the most."),
             *([_SHARED] if shared and group.device == "cpu" and not group.host.lab else []),
             *group_stall_lines(group),
-            guide_line("computing-and-waiting-by-node"),
+            guide_line("tables.md#computing-and-waiting-by-node"),
         ),
         keys=len(NAMING),
         context=group_context(group, baseline),

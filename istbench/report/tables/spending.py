@@ -31,7 +31,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
             *checks_line(group.times),
             *sustained_line(group.profile),
             *_careful(group),
-            guide_line("where-the-time-goes"),
+            guide_line("tables.md#where-the-time-goes"),
         ),
         keys=len(NAMING),
         context=group_context(group, baseline),

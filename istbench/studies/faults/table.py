@@ -172,7 +172,7 @@ def _footer(found: FaultResults) -> list[str]:
         "faults.",
         "Simulated: as by `istbench replay --mtbf`, for as many faults that end all nodes as hit the run, and the "
         "measured seconds of a restart. Other faults delay nodes, and are not simulated.",
-        guide_line("measured-faults"),
+        guide_line("faults.md#measured-faults"),
     ]
     if not lab and points:
         links = ", ".join(OF_LINKS)

@@ -38,7 +38,7 @@ def scaling_table(errors: Sequence[ReplayError], title: str) -> Table:
 def summary_table(measurements: Sequence[Measurement], title: str) -> Table:
     """A row for each method: the errors of all measurements."""
     own = [measurement.error for measurement in measurements if not measurement.environment]
-    footer = (f"All {len(own)} measurements: {summary_of(own)}.", SCOPE, guide_line("the-lab"))
+    footer = (f"All {len(own)} measurements: {summary_of(own)}.", SCOPE, guide_line("replays.md#the-lab"))
     return table_of(_SUMMARY, list(checks_of(measurements).values()), title=title, footer=footer, keys=1)
 
 
@@ -158,4 +158,4 @@ def _common_lines(errors: Sequence[ReplayError]) -> list[str]:
             f"More nodes than cores: computing and links ran {dilation:g} times slower. The seconds are "
             "divided by this factor."
         )
-    return [*lines, guide_line("the-lab")]
+    return [*lines, guide_line("replays.md#the-lab")]

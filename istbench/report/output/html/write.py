@@ -39,7 +39,7 @@ _IMPORT, _EXPORT = r"^import (\{.+?\}) from .vega-util.;$", r"^export \{ (\w+) a
 
 _LONGEST_TEXT = 20_000
 
-# How to read each table: on a page, a path such as docs/results.md leads nowhere.
+# How to read each table: on a page, a path such as docs/tables.md leads nowhere.
 _GUIDES = {
     "faults": (
         "Faults are simulated: each ends all nodes, which lose what they computed since the last checkpoint, and "
@@ -68,7 +68,7 @@ _GUIDES = {
         "a lab. Others missed: no other method reached the target."
     ),
 }
-_BEFORE = "How to read this table: docs/results.md#"
+_BEFORE = "How to read this table: docs/"
 
 _MARKS = (f"{ROUGH}:", f"{NEVER_RUN}:")
 
@@ -204,7 +204,7 @@ def _sort_key(entry: Entry) -> str:
 
 def _read_here(line: str) -> str:
     """`line` of a footer, with the words themselves where it leads to a file of the documentation."""
-    return _GUIDES.get(line.removeprefix(_BEFORE), line) if line.startswith(_BEFORE) else line
+    return _GUIDES.get(line.partition("#")[2], line) if line.startswith(_BEFORE) else line
 
 
 def _script_json(value: Any) -> str:
