@@ -194,7 +194,7 @@ def _baseline_groups(
     """The groups of the baseline in `results`, before anything trains.
 
     Raises:
-        UserError: if `conditions` need one that is not there, or do not need the one that is.
+        UserError: if `conditions` need one that is not there or has no finished run, or do not need the one that is.
     """
     needed = any(condition.of_baseline for condition in conditions)
     if results is None:
@@ -205,7 +205,10 @@ def _baseline_groups(
         raise UserError("--baseline-results is for the baseline of --fail-if; add one, or leave it out")
     from istbench.report.report import build_report
 
-    return build_report(results, cluster=cluster).groups
+    report = build_report(results, cluster=cluster)
+    if not any(group.contenders for group in report.groups):
+        raise UserError("; ".join([f"--baseline-results {results} has no finished run", *report.problems[:1]]))
+    return report.groups
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

@@ -17,6 +17,14 @@ def results(tmp_path):
     return tmp_path / "results"
 
 
+def test_a_baseline_without_a_finished_run_is_refused_before_training(istbench, tmp_path):
+    write_run(tmp_path / "before", header("ddp", status="interrupted"), [])
+    words = ["compare", "smoke", "--out", tmp_path / "now", "--fail-if", "final < baseline"]
+    status, _, err = istbench(*words, "--baseline-results", tmp_path / "before")
+    assert (status, "has no finished run" in one_line(err)) == (2, True)
+    assert not (tmp_path / "now").exists()
+
+
 @pytest.mark.parametrize("command", [(), ("new",), ("lab",), ("engine",)])
 def test_alone_a_command_with_more_to_say_prints_its_help(istbench, command):
     status, out, err = istbench(*command)

@@ -6,6 +6,7 @@ istbench, torch, the data and the devices. Code of others has no such state, so 
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,7 +113,8 @@ def _state(request: RunRequest) -> str | None:
 def _code() -> tuple[object, ...]:
     package = Path(istbench.__file__).parent
     sources = sorted((str(path), *_looks(path)) for path in package.rglob("*.py"))
-    return version("torch"), version("numpy"), tuple(sources)
+    # Python's own help is a text to train on.
+    return sys.version, version("torch"), version("numpy"), tuple(sources)
 
 
 def _entries(folder: Path) -> Sequence[object] | None:

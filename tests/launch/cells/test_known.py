@@ -53,10 +53,13 @@ def test_another_request_is_another_cell(tmp_path, cell, changed):
     assert finished([REQUEST, other], tmp_path) is None
 
 
-@pytest.mark.parametrize("change", ["code", "data", "device", "memory"])
+@pytest.mark.parametrize("change", ["code", "python", "data", "device", "memory"])
 def test_what_could_name_another_cell_has_it_resolved(tmp_path, cell, monkeypatch, change):
     if change == "code":
         monkeypatch.setattr(known, "_code", lambda: ("a later istbench",))
+    elif change == "python":
+        monkeypatch.setattr(known, "_code", known._code.__wrapped__)
+        monkeypatch.setattr(known.sys, "version", "another")
     elif change == "data":
         (tmp_path / "cache" / "toy" / "original").mkdir(parents=True)
     elif change == "device":
