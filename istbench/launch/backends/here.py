@@ -61,7 +61,7 @@ class Here(Backend):
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Resolve all cells, then train one after another; see `Backend.run`."""
-        from istbench.launch.cells.known import finished, remember
+        from istbench.launch.cells.known import finished, remember, states
 
         done = None if again else finished(cells, out)
         if done is not None:
@@ -79,10 +79,11 @@ class Here(Backend):
 
         # A wrong name in the last cell is found before the first one trains.
         resolved = prepare_cells(cells, screen.preparing)
+        resolved_by = list(states(cells))  # data may change while cells train
         for note in sorted({cell.header.data_source.note for cell in resolved}):
             screen.note(note)
         launcher = LocalLauncher(place=self.lab or ThisMachine())
-        for request, cell in zip(cells, resolved, strict=True):
+        for request, cell, state in zip(cells, resolved, resolved_by, strict=True):
             run, source = RunDirectory.of(out, cell.name), cell.header.data_source
             try:
                 with screen.training(cell.header, run) as scratch:
@@ -90,5 +91,5 @@ class Here(Backend):
             except (UserError, RunFailed) as error:
                 yield Outcome(cell=cell.name, request=request, run=run, failure=error, source=source)
             else:
-                remember(request, cell.header)
+                remember(request, cell.header, state)
                 yield Outcome(cell=cell.name, request=request, run=run, fresh=fresh, source=source)

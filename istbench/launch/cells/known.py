@@ -7,7 +7,7 @@ istbench, torch, the data and the devices. Code of others has no such state, so 
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -55,9 +55,9 @@ class FinishedCell:
 def finished(requests: Sequence[RunRequest], out: Path) -> list[FinishedCell] | None:
     """The cells of `requests`, if all are known and their runs in `out` are done; else None."""
     cells = list[FinishedCell]()
-    for request in requests:
+    for request, state in zip(requests, states(requests), strict=True):
         known = _read(request)
-        if known is None:
+        if known is None or known.state != state:
             return None
         run = RunDirectory.of(out, known.cell)
         try:
@@ -69,9 +69,11 @@ def finished(requests: Sequence[RunRequest], out: Path) -> list[FinishedCell] | 
     return cells
 
 
-def remember(request: RunRequest, header: Header) -> None:
-    """Keep that the cell of `header` is the one of `request`. Without a writable cache, nothing is kept."""
-    state = _state(request)
+def remember(request: RunRequest, header: Header, state: str | None) -> None:
+    """Keep that the cell of `header` is the one of `request`. Without a writable cache, nothing is kept.
+
+    state: of `states`, from when the request was resolved; None keeps nothing.
+    """
     if state is not None:
         known = _Known(state=state, cell=header.cell, source=header.data_source, control_nodes=header.control_nodes)
         with suppress(OSError), writing_whole(_path(request)) as file:
@@ -81,10 +83,9 @@ def remember(request: RunRequest, header: Header) -> None:
 def _read(request: RunRequest) -> _Known | None:
     try:
         path = _path(request)
-        known = decode_json(read_bytes(path, "a known cell"), _Known, str(path), "delete it")
+        return decode_json(read_bytes(path, "a known cell"), _Known, str(path), "delete it")
     except (OSError, UserError):
         return None
-    return known if known.state == _state(request) else None
 
 
 def _path(request: RunRequest) -> Path:
@@ -93,20 +94,24 @@ def _path(request: RunRequest) -> Path:
     return cache_directory() / "known-cells" / f"{hashlib.sha256(text).hexdigest()[:24]}.json"
 
 
-def _state(request: RunRequest) -> str | None:
-    """A digest of everything beside `request` that its cell depends on; None if that is not known.
+def states(requests: Iterable[RunRequest]) -> Iterator[str | None]:
+    """For each of `requests`, a digest of everything beside it that its cell depends on; None if that is not known.
 
     A run whose weights are saved, or that records trials, is looked at again.
     """
-    own = len(own_modules("methods", {request.method}) + own_modules("workloads", {request.workload}))
-    if own < 2 or request.plugins or request.save is not None or request.tuned is not None:
-        return None
-    # Without data of the user, prepared or downloaded data lies beside other data of the workload in the cache.
-    data = _files_of(request.data) if request.data is not None else _entries(cache_directory() / request.workload)
-    if data is None:
-        return None
-    devices = [*map(os.path.exists, _DEVICES), *map(os.environ.get, _DEVICE_VARIABLES)]
-    return hashlib.sha256(repr((_code(), data, devices)).encode()).hexdigest()
+    looked = dict[Path, Sequence[object] | None]()
+    for request in requests:
+        own = own_modules("methods", {request.method}) + own_modules("workloads", {request.workload})
+        if len(own) < 2 or request.plugins or request.save is not None or request.tuned is not None:
+            yield None
+            continue
+        # Without data of the user, prepared or downloaded data lies beside other data of the workload in the cache.
+        place = request.data or cache_directory() / request.workload
+        if place not in looked:
+            looked[place] = _entries(place) if request.data is None else _files_of(place)
+        devices = [*map(os.path.exists, _DEVICES), *map(os.environ.get, _DEVICE_VARIABLES)]
+        state = repr((_code(), looked[place], devices))
+        yield None if looked[place] is None else hashlib.sha256(state.encode()).hexdigest()
 
 
 @cache  # of what this process imports

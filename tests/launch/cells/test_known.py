@@ -6,7 +6,7 @@ from fake_runs import RESULT
 
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells import known
-from istbench.launch.cells.known import finished, remember
+from istbench.launch.cells.known import finished, remember, states
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.store import RunDirectory, time_now
 
@@ -18,9 +18,14 @@ def cell(tmp_path, monkeypatch):
     """The cell of `REQUEST`, which this machine remembers, with a finished run."""
     monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path / "cache"))
     resolved = prepare_cell(REQUEST, lambda *_: None)
-    remember(REQUEST, resolved.header)
+    keep(REQUEST, resolved)
     write_run(tmp_path, resolved, "done")
     return resolved
+
+
+def keep(request, cell):
+    (state,) = states([request])
+    remember(request, cell.header, state)
 
 
 def write_run(out, cell, status):
@@ -76,7 +81,7 @@ def test_a_change_of_the_given_data_has_it_resolved(tmp_path, cell, folder):
     data.parent.mkdir(parents=True)
     data.write_text("a b")
     request = msgspec.structs.replace(REQUEST, data=tmp_path / "data" if folder else data)
-    remember(request, cell.header)
+    keep(request, cell)
     assert finished([request], tmp_path) is not None
     data.write_text("a b c")
     assert finished([request], tmp_path) is None
@@ -85,19 +90,19 @@ def test_a_change_of_the_given_data_has_it_resolved(tmp_path, cell, folder):
 @pytest.mark.parametrize("own", [{"plugins": ("mine.py",)}, {"workload": "mine.py"}, {"method": "a plug-in's"}])
 def test_code_of_others_is_always_resolved(tmp_path, cell, own):
     request = msgspec.structs.replace(REQUEST, **own)
-    remember(request, cell.header)
+    keep(request, cell)
     assert finished([request], tmp_path) is None
 
 
 def test_saved_weights_and_recorded_trials_are_always_resolved(tmp_path, cell):
     for own in ({"save": tmp_path / "weights"}, {"tuned": 5}):
         request = msgspec.structs.replace(REQUEST, **own)
-        remember(request, cell.header)
+        keep(request, cell)
         assert finished([request], tmp_path) is None
 
 
 def test_a_cache_that_cannot_be_written_remembers_nothing(tmp_path, cell, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path / "file"))
-    remember(REQUEST, cell.header)
+    keep(REQUEST, cell)
     assert finished([REQUEST], tmp_path) is None
