@@ -194,7 +194,7 @@ def _baseline_groups(
     """The groups of the baseline in `results`, before anything trains.
 
     Raises:
-        UserError: if `conditions` need one that is not there or has no finished run, or do not need the one that is.
+        UserError: if `conditions` need one that is not there or has no finished run, or do not need the one there.
     """
     needed = any(condition.of_baseline for condition in conditions)
     if results is None:

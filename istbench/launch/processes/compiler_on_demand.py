@@ -4,10 +4,11 @@ torch's optimizers and its DistributedDataParallel import `torch._dynamo`, and c
 where nothing is compiled. The fork server imports this file after the methods.
 """
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 _NAME = "torch._dynamo"
@@ -23,9 +24,7 @@ class _OnDemand(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # tools ask all modules for those
             raise AttributeError(name)
-        if not is_imported():
-            del sys.modules[_NAME]
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(_imported(self.__name__), name)
 
 
 def is_imported() -> bool:
@@ -33,10 +32,23 @@ def is_imported() -> bool:
     return _NAME in sys.modules and not isinstance(sys.modules[_NAME], _OnDemand)
 
 
-def _disable(function: Callable[..., Any], *given: Any, **named: Any) -> Callable[..., Any]:
-    """`function`, which the compiler leaves alone as soon as it is imported."""
-    left_alone = None
+def _imported(name: str = _NAME) -> ModuleType:
+    """The module `name` of the compiler itself."""
+    if not is_imported():
+        del sys.modules[_NAME]
+    return importlib.import_module(name)
 
+
+def _disable(function: Any = None, *given: Any, **named: Any) -> Any:
+    """`function`, which the compiler leaves alone as soon as it is imported.
+
+    Modules, classes, and a decorator with arguments, which has no function yet, are left to the compiler itself.
+    """
+    if not isinstance(function, FunctionType):
+        return _imported().disable(function, *given, **named)
+    left_alone: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
     def call(*values: Any, **options: Any) -> Any:
         nonlocal left_alone
         if left_alone is None and is_imported():

@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
+from istbench.launch.processes import compiler_on_demand
 from istbench.launch.processes.compiler_on_demand import stand_in
 
 SCRIPT = """
@@ -25,6 +28,12 @@ step()
 store = distributed.HashStore()
 distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 nn.parallel.DistributedDataParallel(model)(torch.ones(3)).sum().backward()
+
+@torch.compiler.disable
+def plain(values):
+    return values + 1
+
+assert (plain(1), plain.__name__) == (2, "plain")
 assert not on_demand.is_imported()
 before = model.weight.detach().clone()
 compiled = torch.compile(lambda values: 2 * values, backend="eager")
@@ -38,9 +47,17 @@ import torch._dynamo.config
 
 
 @pytest.mark.processes
-def test_optimizers_and_data_parallel_leave_the_compiler_alone_until_something_compiles():
+def test_optimizers_data_parallel_and_functions_leave_the_compiler_alone_until_something_needs_it():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("thing", [None, int, nn.Linear(1, 1)], ids=["arguments alone", "a class", "a module"])
+def test_what_is_no_function_yet_is_left_to_the_compiler_itself(monkeypatch, thing):
+    itself = SimpleNamespace(disable=lambda *given, **named: (given, named))
+    monkeypatch.setattr(compiler_on_demand, "_imported", lambda: itself)
+    assert stand_in().disable(thing, recursive=False) == ((thing,), {"recursive": False})
+    assert stand_in().disable(recursive=False) == ((None,), {"recursive": False})
 
 
 def test_tools_that_ask_all_modules_for_a_name_import_nothing():
