@@ -25,6 +25,7 @@ METHODS = ("ist", "local_sgd", "ddp")
 """Methods of a comparison, unless the user names others."""
 
 _OPTIONS = tuple(option.name for option in RUN_OPTIONS)
+_OF_SUITES = tuple(option.name for option in RUN_OPTIONS if option.in_suites)
 _USUAL = ("speech", METHODS, 2, 1)  # workload, methods, nodes and seeds of `compare`
 
 
@@ -108,7 +109,7 @@ def compare(
         controls: Also train what `--controls` adds.
         method_options: Each method takes those that it has.
         out: The results directory.
-        options: As of `run`.
+        options: As of `run`, but for those of a single cell: `seed`, `elastic` and `save`.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.
@@ -123,7 +124,7 @@ def compare(
             method_options=method_options or {},
             workload_options=workload_options or {},
             plugins=files,
-            run=checked(options, [name for name in _OPTIONS if name not in ("nodes", "seed")]),
+            run=checked(options, _OF_SUITES),
         )
         suites = [asked]
     elif options or method_options or workload_options or (workload, methods, nodes, seeds) != _USUAL:

@@ -107,6 +107,7 @@ def test_an_unknown_option_or_number_is_refused():
         (lambda out: istbench.compare(nodes=[], out=out), "no nodes: name at least one"),
         (lambda out: istbench.compare(seeds=0, out=out), "seeds must be a whole number of at least 1"),
         (lambda out: istbench.compare(seed=3, out=out), "unknown option of a run 'seed'"),
+        (lambda out: istbench.compare(save="weights", out=out), "unknown option of a run 'save'"),
         (lambda out: istbench.compare(methods="dpp", out=out), "unknown method 'dpp'"),
         (
             lambda out: istbench.run("toy", "ddp", restarts=-1, out=out),
