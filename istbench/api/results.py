@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from istbench.api.replaying import redealing, replaying
 from istbench.api.show import write_page_of
+from istbench.base.decode import convert
+from istbench.base.errors import UserError, printable, shown
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
+from istbench.base.options.numbers import Nodes
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.report.groups import Group
@@ -114,7 +117,9 @@ class Results:
         """
         names = [cluster] if isinstance(cluster, str) else list(cluster)
         clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
-        counts = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        if not clusters:
+            raise UserError("no cluster: name at least one")
+        counts = _counts(nodes)
         return self._with(_Replay(clusters=clusters, nodes=counts, plugins=tuple(map(str, plugins))))
 
     def map(
@@ -134,7 +139,7 @@ class Results:
         from istbench.cluster.profile import load_profile
         from istbench.report.map import build_maps
 
-        counts = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        counts = _counts(nodes)
         chosen = {name: value for name, value in self._chosen.items() if name != "baseline"}
         with replaying() as tell:
             maps, _ = build_maps(
@@ -162,8 +167,11 @@ class Results:
         """
         from istbench.report.fail_if import check_all, parse_condition
 
+        asked = parse_condition(condition, "condition")
+        if asked.of_baseline and baseline is None:
+            raise UserError(f"condition {shown(condition)} has a baseline: give its results beside it")
         before = () if baseline is None else baseline._report().groups
-        found, _ = check_all([parse_condition(condition, "condition")], self._report().groups, before)
+        found, _ = check_all([asked], self._report().groups, before)
         return [one.sentence for one in found if one.verdict == "held"]
 
     def page(self, file: str | Path) -> Path:
@@ -188,13 +196,13 @@ class Results:
         return len(load_runs(self.path, self._cells)[0])
 
     def __repr__(self) -> str:
-        shown = io.StringIO()
-        print_report(self._report(), shown, notes=io.StringIO(), explain=False)
-        return "\n".join([shown.getvalue().rstrip(), *self.failures])
+        text, report = io.StringIO(), self._report()
+        print_report(report, text, notes=io.StringIO(), explain=False)
+        return "\n".join([text.getvalue().rstrip(), *_left_out(report), *self.failures])
 
     def _repr_html_(self) -> str:
         report = self._report()
-        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *self.failures)]
+        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *_left_out(report), *self.failures)]
         return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
 
     def _with(self, replay: _Replay) -> "Results":
@@ -275,6 +283,15 @@ def table_html(table: Table) -> str:
     footer = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in table.footer)
     caption = f"<caption>{html.escape(table.title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{footer}"
+
+
+def _left_out(report: Report) -> list[str]:
+    return [f"left out: {printable(problem)}" for problem in report.problems]
+
+
+def _counts(nodes: int | Sequence[int]) -> tuple[Nodes, ...]:
+    given = [nodes] if isinstance(nodes, int | str) else list(nodes)
+    return tuple(convert(given, list[Nodes], lambda _: "nodes"))
 
 
 def _bandwidths(given: Bandwidths) -> list[float]:

@@ -80,6 +80,25 @@ def test_names_are_escaped_in_a_notebook(results):
     assert "&lt;script&gt;" in shown
 
 
+def test_an_unreadable_run_is_named(recorded, results):
+    (results / "runs" / "broken").mkdir()
+    (results / "runs" / "broken" / "run.json").write_text("{")
+    found = istbench.load(results)
+    for text in (repr(found), found._repr_html_()):
+        assert "left out: " in text
+        assert "broken" in text
+
+
+def test_a_wrong_argument_of_results_is_refused(recorded):
+    with pytest.raises(UserError, match="has a baseline: give its results"):
+        recorded.fails("final > baseline")
+    for call in (recorded.replay, recorded.map):
+        with pytest.raises(UserError, match="nodes must be a whole number"):
+            call("m5.2xlarge", nodes=0)
+    with pytest.raises(UserError, match="no cluster"):
+        recorded.replay([])
+
+
 def test_a_page_is_written(recorded, tmp_path):
     file = recorded.page(tmp_path / "page.html")
     assert file.read_text().count("<html") == 1
