@@ -105,7 +105,7 @@ def estimate(
     backward: float = 0.67,
     layers: str | Path | None = None,
     cluster: str | None = None,
-    methods: Sequence[str] = (),
+    methods: str | Sequence[str] = (),
 ) -> Estimated:
     """Estimate the seconds of a step by each method from numbers alone, as `istbench estimate` does. Nothing runs.
 
@@ -152,7 +152,7 @@ def estimate(
         cluster=profile,
     )
     with replaying():
-        found = estimate_rows(numbers, chosen_methods(methods))
+        found = estimate_rows(numbers, chosen_methods([methods] if isinstance(methods, str) else methods))
     return Estimated(found=found, checked=tuple(checked_lines(numbers, found.cluster, found.rows)))
 
 

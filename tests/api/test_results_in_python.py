@@ -154,7 +154,7 @@ def test_nothing_trains_for_a_wrong_argument(call, why, tmp_path):
 
 
 def test_an_estimate_takes_numbers_and_texts():
-    by_text = istbench.estimate("125M", "220ms", 2, bandwidth="1gbit", methods=["ddp"])
+    by_text = istbench.estimate("125M", "220ms", 2, bandwidth="1gbit", methods="ddp")
     by_number = istbench.estimate(125e6, 0.22, 2, bandwidth=1e9, methods=["ddp"])
     assert by_text.as_json() == by_number.as_json()
     assert list(by_number.rows.method) == ["ddp"]
