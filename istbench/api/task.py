@@ -160,13 +160,16 @@ class _Source:
 def _source_of(value: Any) -> str:
     """The text of a function or a class, also of a class in a notebook, which has no file."""
     if isinstance(value, type):
-        for function in _functions(value):
-            if function.__qualname__.startswith(f"{value.__qualname__}."):
-                text = "".join(linecache.getlines(function.__code__.co_filename))
-                for node in ast.parse(text).body:
-                    if isinstance(node, ast.ClassDef) and node.name == value.__name__:
-                        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-                        return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+        own = [one for one in _functions(value) if one.__qualname__.startswith(f"{value.__qualname__}.")]
+        files = [one.__code__.co_filename for one in own]
+        # A class without functions, such as a dataclass, is looked for in all cells, the last one first.
+        cells = [name for name in reversed(list(linecache.cache)) if not Path(name).exists()]
+        for file in files or cells if value.__module__ == "__main__" else files:
+            text = "".join(linecache.getlines(file))
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                    return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
     return textwrap.dedent(inspect.getsource(value))
 
 

@@ -165,7 +165,11 @@ def command(
                 sources=sources,
                 tell=tell,
             )
-        checked, lacking = check_all(conditions, report.groups, before)
+        unmatched: UserError | None = None
+        try:
+            checked, lacking = check_all(conditions, report.groups, before)
+        except UserError as error:  # the table is still shown
+            checked, lacking, unmatched = [], [], error
         show_report(
             report,
             out,
@@ -176,6 +180,8 @@ def command(
             quiet=quiet,
             fields={"cells": cells, **({"fail_if": [one.record() for one in checked]} if conditions else {})},
         )
+        if unmatched is not None:
+            raise unmatched
         for line in lacking:
             say(f"--fail-if: {line}")
         held = [one for one in checked if one.verdict == "held"]

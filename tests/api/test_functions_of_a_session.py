@@ -177,3 +177,8 @@ def test_things_of_modules_are_imported():
     assert "from functools import lru_cache as model" in source
     assert "from math import sqrt as data" in source
     assert "from torch.nn.functional import mse_loss as loss" in source
+
+
+def test_a_class_without_functions_is_found_in_its_cell(here):
+    cell = in_session("class Sizes:\n    width = 3\n\ndef model():\n    return Sizes.width\n")
+    assert "class Sizes:\n    width = 3" in istbench.Task(model=cell["model"], data=cell["model"]).source()
