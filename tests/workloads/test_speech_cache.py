@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
+from istbench.launch.processes import local
 from istbench.workloads.base import DataSource
 from istbench.workloads.prepared import open_summary
 from istbench.workloads.speech import Speech, SpeechOptions
@@ -54,6 +55,7 @@ FORKED = multiprocessing.get_context("forkserver")
 def start_preparing(cache, clips_per_word):
     """A process that prepares a synthetic corpus, and what tells of its progress, then the fingerprint."""
     told, tells = FORKED.Pipe(duplex=False)
+    local.preload()  # or later tests would have a fork server without istbench
     process = FORKED.Process(target=tell_of_preparing, args=(cache, clips_per_word, tells))
     process.start()
     tells.close()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
+from istbench.launch.processes import local
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build, espeak, synthetic
 from istbench.workloads.speech_data.synthetic import Corpus
@@ -154,6 +155,7 @@ def test_renderers_start_without_heavy_imports():
 @pytest.mark.processes
 def test_workers_start_without_heavy_imports():
     script = imports_none(Speech.__module__, "torchaudio", "soundfile", "espeakng_loader")
+    local.preload()
     worker = multiprocessing.get_context("forkserver").Process(target=exec, args=(script,))
     worker.start()
     worker.join()

@@ -84,7 +84,7 @@ def _read(request: RunRequest) -> _Known | None:
     try:
         path = _path(request)
         return decode_json(read_bytes(path, "a known cell"), _Known, str(path), "delete it")
-    except (OSError, UserError):
+    except (OSError, UserError, UnicodeEncodeError):  # no cell has a text that is not UTF-8
         return None
 
 

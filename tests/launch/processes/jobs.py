@@ -97,6 +97,8 @@ def launch_two(target, folder):
 
 if __name__ == "__main__":
     try:
-        launch_two(globals()[sys.argv[1]], sys.argv[2])
+        import jobs  # workers import it too, and not this program
+
+        launch_two(getattr(jobs, sys.argv[1]), sys.argv[2])
     except KeyboardInterrupt as interrupt:
         print(f"interrupted by {interrupt}")

@@ -1,6 +1,6 @@
 """Build the documentation as a site in build/site, and fail on a broken link or anchor.
 
-    python scripts/site/build.py
+    python docs/site.py
 
 It needs the extra `docs`. Pages keep their places, so their links to each other hold. Links to other files, such as
 suites, lead to copies.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "site-pages"
 _FOLDERS = ("docs", "results", "configs", "scripts")
 _FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff", "action.yml")
