@@ -13,6 +13,7 @@ of TMPDIR. The table at the end has the slope of each. It needs Linux.
 import argparse
 import contextlib
 import csv
+import functools
 import itertools
 import os
 import random
@@ -31,6 +32,7 @@ import numpy as np
 from cells import run_cell
 from killed_runs import METHODS, curve_of, undisturbed, words_of
 
+from istbench.base.threads import thread_beside
 from istbench.launch.processes.orphans import descendants
 
 RESTARTS = 50
@@ -54,13 +56,8 @@ class Faults:
         """Inside, faults hit the run."""
         over = threading.Event()
         self.counts.clear()
-        thread = threading.Thread(target=self._disturb, args=(over,), name="faults", daemon=True)
-        thread.start()
-        try:
+        with thread_beside(functools.partial(self._disturb, over), over, "faults"):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def _disturb(self, over: threading.Event) -> None:
         heard = 0

@@ -18,6 +18,7 @@ from istbench.base.decode import convert, path_text, read_bytes
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import require_no_link, sync, writing_whole
 from istbench.base.options.numbers import Natural
+from istbench.base.threads import thread_beside
 from istbench.launch.hosts.connection import Connection, Lost, Refused
 from istbench.launch.hosts.group import Say
 from istbench.launch.hosts.remote_files import (
@@ -378,10 +379,5 @@ def periodic_copies(
                     say(f"cannot copy the run here while it trains: {error}")
                 told = True
 
-    thread = threading.Thread(target=copy, daemon=True)
-    thread.start()
-    try:
+    with thread_beside(copy, over):
         yield
-    finally:
-        over.set()
-        thread.join()

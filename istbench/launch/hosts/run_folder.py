@@ -14,6 +14,7 @@ from typing import Any
 
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
+from istbench.base.threads import thread_beside
 from istbench.results.events import Loss, Return
 
 FOLDER, LOSS, RETURN = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS", "ISTBENCH_RETURN"
@@ -65,13 +66,8 @@ def growth(let_grow: Callable[[float], None]) -> Iterator[None]:
             if (where / GROW).exists():
                 let_grow(time.time())
 
-    looks = threading.Thread(target=look, daemon=True)
-    looks.start()
-    try:
+    with thread_beside(look, over):
         yield
-    finally:
-        over.set()
-        looks.join()
 
 
 def reason() -> Loss | Return | None:

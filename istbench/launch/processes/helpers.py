@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from istbench.base.threads import thread_beside
 from istbench.launch.processes.failures import FORK_SERVER
 from istbench.launch.processes.stuck import state_of
 
@@ -50,17 +51,13 @@ def fork_server_within(seconds: float) -> Iterator[None]:
         killed.set()
         kill_fork_server()
 
-    watcher = threading.Thread(target=watch, name="fork server", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except (OSError, EOFError):
-        if killed.is_set():
-            raise TimeoutError from None
-        raise
-    finally:
-        over.set()
-        watcher.join()
+    with thread_beside(watch, over, "fork server"):
+        try:
+            yield
+        except (OSError, EOFError):
+            if killed.is_set():
+                raise TimeoutError from None
+            raise
 
 
 def kill_fork_server() -> None:

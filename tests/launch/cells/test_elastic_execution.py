@@ -116,12 +116,6 @@ def run(tmp_path, monkeypatch):
     return RunDirectory.of(tmp_path, CELL.name)
 
 
-@pytest.fixture
-def scratch(tmp_path):
-    (tmp_path / "scratch").mkdir()
-    return tmp_path / "scratch"
-
-
 def sizes(run):
     return [(one.step, one.before, one.after, one.cause) for one in resizes(run.events())]
 

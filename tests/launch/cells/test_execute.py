@@ -57,12 +57,6 @@ def run(tmp_path):
     return RunDirectory.of(tmp_path, CELL.name)
 
 
-@pytest.fixture
-def scratch(tmp_path):
-    (tmp_path / "scratch").mkdir()
-    return tmp_path / "scratch"
-
-
 def names_of(events):
     return [type(event).__name__.lower() for event in events]
 

@@ -110,12 +110,6 @@ def run(tmp_path):
     return RunDirectory.of(tmp_path, CELL.name)
 
 
-@pytest.fixture
-def scratch(tmp_path):
-    (tmp_path / "scratch").mkdir()
-    return tmp_path / "scratch"
-
-
 def test_a_lost_run_goes_on_from_its_checkpoint_with_an_event_each_time(run, scratch):
     launcher = Scripted((5, KILLED), (9, PeersLost("worker 0 failed: it lost worker 1")), (12, None))
     assert execute(CELL, run, scratch, launcher, restarts=2)
