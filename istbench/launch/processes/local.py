@@ -155,7 +155,7 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
                 target=work, args=(job, rank, place, environment)
             )
             try:
-                with fork_server_within(within_s), _without_main():
+                with fork_server_within(within_s), _without_main(job):
                     process.start()
             except TimeoutError:
                 raise WorkerLost(f"{FORK_SERVER} started no worker {rank} within {within_s:g} s", nodes=0) from None
@@ -166,9 +166,15 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that start inside do not run the user's script, which may lack `if __name__ == "__main__"`."""
+def _without_main(job: Job) -> Iterator[None]:
+    """Processes that start inside do not run the user's script, which may lack `if __name__ == "__main__"`.
+
+    They run it if the target of `job`, or a function among its arguments, stands there.
+    """
     main = sys.modules["__main__"]
+    if any(getattr(own, "__module__", None) == main.__name__ for own in (job.target, *job.args)):
+        yield
+        return
     before = dict(vars(main))
     main.__spec__ = None
     vars(main).pop("__file__", None)

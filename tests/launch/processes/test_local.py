@@ -200,3 +200,14 @@ import istbench.launch.processes.local
 assert before == (os.listdir("/dev/fd"), multiprocessing.forkserver._forkserver._preload_modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_workers_find_a_function_of_a_script(tmp_path):
+    script = tmp_path / "measured.py"
+    script.write_text(
+        "from istbench.launch.processes.on_nodes import on_nodes\n"
+        "def rank(fabric):\n    return fabric.rank\n"
+        'if __name__ == "__main__":\n    print(on_nodes(rank, 2))\n'
+    )
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert shown.stdout == "[0, 1]\n", shown.stderr
