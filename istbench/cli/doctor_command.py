@@ -17,6 +17,7 @@ from istbench.base.errors import UserError
 from istbench.base.files import is_directory, is_there
 from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
+from istbench.cli.doctor_torch import TORCH, torch_clash
 from istbench.cli.options import PATH, places
 from istbench.launch.backends import hosts
 
@@ -82,18 +83,22 @@ def _packages() -> Iterator[Finding]:
     """Installed versions against the ranges that istbench was installed with."""
     from packaging.requirements import Requirement
 
-    for text in requires("istbench") or []:
-        needed = Requirement(text)
-        if needed.marker and not needed.marker.evaluate({"extra": ""}):
+    listed = [Requirement(text) for text in requires("istbench") or []]
+    needed = {one.name: one for one in listed if one.marker is None or one.marker.evaluate({"extra": ""})}
+    clash = torch_clash({name: needed[name] for name in TORCH})
+    if clash:
+        yield Finding("broken", TORCH[0], clash)
+    for name, one in needed.items():
+        if clash and name in TORCH:
             continue
         try:
-            found = version(needed.name)
+            found = version(name)
         except PackageNotFoundError:
-            yield Finding("broken", needed.name, f"not installed: pip install '{needed}'")
+            yield Finding("broken", name, f"not installed: pip install '{one}'")
             continue
-        fits = needed.specifier.contains(found, prereleases=True)
-        way_out = "" if fits else f", but istbench needs {needed.specifier}: pip install '{needed}'"
-        yield Finding("ok" if fits else "broken", needed.name, f"{found}{way_out}")
+        fits = one.specifier.contains(found, prereleases=True)
+        way_out = "" if fits else f", but istbench needs {one.specifier}: pip install '{one}'"
+        yield Finding("ok" if fits else "broken", name, f"{found}{way_out}")
 
 
 def _processor() -> Iterator[Finding]:
