@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from istbench.api.arguments import from_python, in_python
 from istbench.api.cells import checked, named, texts
 from istbench.api.progress import Display
 from istbench.api.replaying import replaying
@@ -66,6 +67,7 @@ class Advised:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
+@from_python
 def advise(
     workload: "str | Path | Task",
     nodes: int,
@@ -114,7 +116,7 @@ def advise(
         **checked(options, _OPTIONS),
     )
     minutes = convert(minutes, Minutes, lambda _: "minutes")
-    with Display(quiet=quiet) as display:
+    with Display(quiet=quiet, words=in_python) as display:
         _, advice = advised(question, Path(out), display, minutes=minutes, started=started, restarts=restarts)
     return Advised(advice=advice)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from istbench.api.arguments import from_python, in_python
 from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, unknown_name
 from istbench.base.options.numbers import Count, Restarts
@@ -13,6 +14,7 @@ from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Suite, check_cells, read_suite
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.launch.backends.here import Here
+from istbench.launch.cells.known import finished
 from istbench.node.registry import check_name, own_options
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _OF_SUITES = tuple(option.name for option in RUN_OPTIONS if option.in_suites)
 _USUAL = ("speech", METHODS, 2, 1)  # workload, methods, nodes and seeds of `compare`
 
 
+@from_python
 def run(
     workload: "str | Path | Task",
     method: str,
@@ -74,11 +77,12 @@ def run(
     from istbench.api.progress import Display
     from istbench.results.load import load_run
 
-    with Display(quiet=quiet) as display:
+    with Display(quiet=quiet, words=in_python) as display:
         (outcome,) = backend.run([request], results, again, display)
     return load_run(outcome.finished()).on_data(outcome.source)
 
 
+@from_python
 def compare(
     suite: str | Path | None = None,
     *,
@@ -136,15 +140,15 @@ def compare(
     requests = [request for own in requested for request in own]
     begin(requests, backend, results)
     with_all = [own for one, own in zip(suites, requested, strict=True) if controls or one.controls]
-    more, lines = controls_of(requests, backend, with_all)
+    more, lines = controls_of(requests, backend, results, with_all)
     from istbench.api.progress import Display
     from istbench.api.results import Results
 
-    with Display(quiet=quiet) as display:
+    with Display(quiet=quiet, words=in_python) as display:
         for line in lines:
             display.note(line)
         outcomes = run_all([*requests, *more], backend, results, display, again=again)
-    failures = tuple(failure_lines(outcomes))
+    failures = tuple(map(in_python, failure_lines(outcomes)))
     if all(outcome.failure is not None for outcome in outcomes):
         raise RunFailed("\n".join(failures))
     sources = {outcome.cell: outcome.source for outcome in outcomes if outcome.run is not None}
@@ -217,12 +221,17 @@ def _one_pass(
 
 
 def controls_of(
-    requests: Sequence[RunRequest], backend: Backend, with_all: Sequence[Sequence[RunRequest]] = ()
+    requests: Sequence[RunRequest], backend: Backend, out: Path, with_all: Sequence[Sequence[RunRequest]] = ()
 ) -> tuple[list[RunRequest], list[str]]:
     """The controls of `requests` that are not among them, as `backend` runs them; and a line on each, and on lacks.
 
+    Cells that are finished in `out`, of methods without a control, need no import of their methods.
+
     with_all: the suites that have all controls, each with its requests.
     """
+    known = None if with_all else finished([backend.fit(request) for request in requests], out)
+    if known is not None and all(cell.control_nodes is None for cell in known):
+        return [], []
     from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
 
     found, lines, lacking = on_few_nodes(list(requests)), dict[str, None](), dict[str, None]()
@@ -230,11 +239,11 @@ def controls_of(
         more, reasons = at_equal_cost(own)
         found += one_machine(own) + more
         lacking |= dict.fromkeys(reasons)
-    known, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
+    there, fitting = [msgspec.structs.replace(own, tuned=None) for own in requests], list[RunRequest]()
     for control in found:
-        if control.request in known:
+        if control.request in there:
             continue
-        known.append(control.request)
+        there.append(control.request)
         try:
             fitting.append(backend.fit(control.request))
             lines[f"also runs {control.purpose}"] = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from istbench.api.arguments import from_python
 from istbench.api.estimate_report import estimate_page, estimate_sentence, estimate_table
 from istbench.api.replaying import replaying
 from istbench.api.results import table_html
@@ -63,6 +64,7 @@ class Estimated:
 
         return pd.DataFrame(self.as_json()["rows"])
 
+    @from_python
     def page(self, file: str | Path) -> Path:
         """Write the seconds against bandwidth as one page to `file`; returns it."""
         from istbench.report.output.html.write import write_page
@@ -72,6 +74,7 @@ class Estimated:
         write_page(page, Path(file))
         return Path(file)
 
+    @from_python
     def save(self, file: str | Path) -> Path:
         """Write a record for plan, map and replay to `file`; returns it."""
         from istbench.cluster.script_record import save_script
@@ -92,6 +95,7 @@ class Estimated:
         return f"<p>{escaping.escape(self.answer())}</p>{table_html(self.table)}"
 
 
+@from_python
 def estimate(
     parameters: float | str,
     step: float | str,

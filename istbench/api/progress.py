@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,13 @@ _NARROW = 80
 
 
 class Display:
-    """Progress of preparing data and of training, on stderr. A `quiet` one shows only urgent notes of a run."""
+    """Progress of preparing data and of training, on stderr. A `quiet` one shows only urgent notes of a run.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    words: changes the words of notes, such as `in_python`.
+    """
+
+    def __init__(self, *, quiet: bool = False, words: Callable[[str], str] = str) -> None:
+        self._quiet, self._words = quiet, words
         self._console = Console(stderr=True, highlight=False, force_jupyter=False)
         self._live = self._console.is_terminal
         wide = [BarColumn(bar_width=24), TimeElapsedColumn()] if self._console.width > _NARROW else []
@@ -70,7 +73,7 @@ class Display:
 
     def _print(self, text: str) -> None:
         # A terminal wraps words; a file keeps each line whole.
-        self._console.print(printable_lines(text), markup=False, soft_wrap=not self._live)
+        self._console.print(printable_lines(self._words(text)), markup=False, soft_wrap=not self._live)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A `Progress` callback for `Workload.prepare`."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from istbench.api.arguments import from_python
 from istbench.api.replaying import redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, printable, shown
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
-from istbench.base.options.numbers import Nodes
+from istbench.base.options.numbers import Level, Nodes
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.report.groups import Group
@@ -54,6 +55,7 @@ class Results:
         path: the results directory. failures: a line for each reason why cells of `compare` failed.
     """
 
+    @from_python
     def __init__(
         self,
         path: str | Path = "results",
@@ -84,6 +86,7 @@ class Results:
         with replaying():
             return evaluations_frame(self.path, profile, self._cells)
 
+    @from_python
     def time_to(self, target: float) -> "pd.DataFrame":
         """A row for each method on each number of nodes: its seconds to the level `target`, the fastest first.
 
@@ -92,11 +95,13 @@ class Results:
         """
         import pandas as pd
 
-        rows = [row for group in self._report((target,)).groups for row in _times(group, target)]
+        level = _level(target)
+        rows = [row for group in self._report((level,)).groups for row in _times(group, level)]
         frame = pd.DataFrame(rows, columns=_TIME_COLUMNS)
         by = ["workload", "clock", "cluster", "seconds"]
         return frame.sort_values(by, kind="stable", ignore_index=True)
 
+    @from_python
     def replay(
         self,
         cluster: str | Sequence[str] = DEFAULT_CLUSTER,
@@ -122,6 +127,7 @@ class Results:
         counts = _counts(nodes)
         return self._with(_Replay(clusters=clusters, nodes=counts, plugins=tuple(map(str, plugins))))
 
+    @from_python
     def map(
         self,
         cluster: str = DEFAULT_CLUSTER,
@@ -147,7 +153,7 @@ class Results:
                 select_clusters([cluster], _bandwidths(bandwidth), _times_of(latency)),
                 by=by,
                 cluster=load_profile(cluster).name,
-                target=target,
+                target=None if target is None else _level(target),
                 nodes=counts,
                 redeal=redealing(map(str, plugins)) if counts else None,
                 cells=self._cells,
@@ -160,6 +166,7 @@ class Results:
         """Who is the first to the hardest target that somebody reached, among whom, and how sure that is."""
         return "\n".join(self._report().answers)
 
+    @from_python
     def fails(self, condition: str, baseline: "Results | None" = None) -> list[str]:
         """A line for each row that meets `condition` beyond doubt, as `istbench compare --fail-if` does.
 
@@ -174,6 +181,7 @@ class Results:
         found, _ = check_all([asked], self._report().groups, before)
         return [one.sentence for one in found if one.verdict == "held"]
 
+    @from_python
     def page(self, file: str | Path) -> Path:
         """Write one self-contained page with answers, tables, charts and settings to `file`; returns it."""
         if self._replay is not None:
@@ -229,15 +237,26 @@ class Results:
             )
 
 
-def load(path: str | Path = "results", **chosen: Any) -> Results:
+@from_python
+def load(
+    path: str | Path = "results",
+    *,
+    workload: str | None = None,
+    metric: str | None = None,
+    baseline: str = BASELINE,
+) -> Results:
     """The runs in results directory `path`.
 
-    chosen: `workload`, `metric` and `baseline` as of `istbench report`.
+    Args:
+        path: The results directory.
+        workload: Only its runs.
+        metric: The metric to compare, in place of that of the workload.
+        baseline: The row that speed-ups compare with, as `istbench report --baseline` has it.
 
     Raises:
         UserError: if there are no runs.
     """
-    return Results(path, **chosen)
+    return Results(path, workload=workload, metric=metric, baseline=baseline)
 
 
 _TIME_COLUMNS = (
@@ -289,8 +308,12 @@ def _left_out(report: Report) -> list[str]:
     return [f"left out: {printable(problem)}" for problem in report.problems]
 
 
+def _level(target: float) -> float:
+    return convert(float(target), Level, lambda _: "target")
+
+
 def _counts(nodes: int | Sequence[int]) -> tuple[Nodes, ...]:
-    given = [nodes] if isinstance(nodes, int | str) else list(nodes)
+    given = [nodes] if isinstance(nodes, int) else list(nodes)
     return tuple(convert(given, list[Nodes], lambda _: "nodes"))
 
 

@@ -37,7 +37,6 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome, failure_lines
-from istbench.launch.cells.known import finished
 from istbench.node.registry import option_names
 from istbench.report.fail_if import Condition, check_all, parse_condition
 from istbench.report.groups import Group
@@ -129,10 +128,8 @@ def command(
     requests = [backend.fit(request) for request in requested]
     begin(requests, backend, out)
     with_all = [own for one, own in suites if controls or one.controls]
-    known, lines = finished(requests, out), list[str]()
-    if with_all or known is None or any(cell.control_nodes is not None for cell in known):
-        more, lines = controls_of(requested, backend, with_all)
-        requests += more
+    more, lines = controls_of(requested, backend, out, with_all)
+    requests += more
     for line in lines if backend.shows_results and not quiet else ():
         say(line)
     _check_baseline(baseline, requests)

@@ -8,11 +8,13 @@ import pytest
 from fake_runs import header, ramp, write_run
 from read_tables import footer, table_of
 
+from istbench.api import cells
 from istbench.api.cells import controls_of
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import read_suite
 from istbench.launch.backends.here import Here
+from istbench.launch.cells.known import FinishedCell
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.load import load_runs
 
@@ -32,15 +34,29 @@ class OnlyTwo(Here):
         return request
 
 
-def test_each_setting_of_a_method_gets_its_control_once():
+def test_each_setting_of_a_method_gets_its_control_once(tmp_path):
     asked = [
         request("diloco", 2), request("diloco", 4), request("ddp", 2), request("diloco", 2, outer_lr=0.1),
         request("streaming_diloco", 2), request("streaming_diloco", 1),
     ]  # fmt: skip
-    controls, lines = controls_of(asked, Here())
+    controls, lines = controls_of(asked, Here(), tmp_path)
     assert controls == [request("diloco", 1), request("diloco", 1, outer_lr=0.1)]
     assert lines == ["also runs diloco on 1 node, its control"]
-    assert controls_of(asked[:1], OnlyTwo()) == ([], ["no control: diloco on 1 node: there are 2 nodes, not 1"])
+    reason = "no control: diloco on 1 node: there are 2 nodes, not 1"
+    assert controls_of(asked[:1], OnlyTwo(), tmp_path) == ([], [reason])
+
+
+def test_the_controls_of_finished_cells_are_known_without_their_methods(tmp_path, monkeypatch):
+    control_nodes = None
+
+    def finished(requests, out):
+        assert out == tmp_path
+        return [FinishedCell(run=None, source=None, control_nodes=control_nodes) for _ in requests]
+
+    monkeypatch.setattr(cells, "finished", finished)
+    assert controls_of([request("diloco", 2)], Here(), tmp_path) == ([], [])
+    control_nodes = 1
+    assert controls_of([request("diloco", 2)], Here(), tmp_path)[0] == [request("diloco", 1)]
 
 
 def test_a_table_without_the_control_says_so_in_a_line(results):
@@ -54,13 +70,13 @@ def test_a_table_without_the_control_says_so_in_a_line(results):
     assert "Control:" not in footer(table_of(results))
 
 
-def test_the_suite_has_the_cells_of_the_published_table():
+def test_the_suite_has_the_cells_of_the_published_table(tmp_path):
     (suite,) = read_suite(SUITE)
     requests = suite.requests()
     assert len(requests) == 3 * 25
-    assert len(controls_of(requests, Here())[0]) == 3 * 24
-    cells = {(own.method_options.get("local_steps"), own.method_options.get("outer_lr")) for own in requests}
-    assert cells == {(None, None), *((k, rate) for k in (1, 4, 16, 64) for rate in (0.1, 0.3, 0.7))}
+    assert len(controls_of(requests, Here(), tmp_path)[0]) == 3 * 24
+    settings = {(own.method_options.get("local_steps"), own.method_options.get("outer_lr")) for own in requests}
+    assert settings == {(None, None), *((k, rate) for k in (1, 4, 16, 64) for rate in (0.1, 0.3, 0.7))}
     diloco = next(own for own in requests if own.method == "diloco")
     cell = prepare_cell(msgspec.structs.replace(diloco, threads=1), lambda *_: None)
     assert "schedule=constant" in cell.header.method_label

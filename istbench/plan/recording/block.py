@@ -2,11 +2,11 @@
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from torch.optim import Optimizer
 
-from istbench.base.errors import RunFailed, UserError
+from istbench.base.decode import convert
+from istbench.base.errors import RunFailed, UserError, shown
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
 from istbench.plan.recording.steps import CannotRecord, RecordingEnded, StepRecorder
 
@@ -21,9 +21,9 @@ class RecordedBlock:
 
     def __init__(self, optimizer: Optimizer, file: Path, steps: int) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"record takes a torch optimizer, not a {type(optimizer).__name__}")
-        if steps < LEAST_STEPS:
-            raise ValueError(f"a record takes at least {LEAST_STEPS} steps, not {steps}")
+            raise UserError(f"record takes a torch optimizer, not a {type(optimizer).__name__}")
+        if convert(steps, int, lambda _: "steps") < LEAST_STEPS:
+            raise UserError(f"a record takes at least {LEAST_STEPS} steps, not {shown(steps)}")
         self.file = file.absolute()  # the block may change the directory
         self.record: ScriptRecord | None = None
         self._recorder = StepRecorder(steps, only=optimizer, done=self._save, script="a block of Python")
@@ -58,13 +58,15 @@ class RecordedBlock:
         return False
 
 
-def record(optimizer: Optimizer, *, file: Any = "record.json", steps: int = 30) -> RecordedBlock:
+def record(optimizer: Optimizer, *, file: str | Path = "record.json", steps: int = 30) -> RecordedBlock:
     """Record the first `steps` steps of `optimizer` inside `with istbench.record(optimizer):`, and write `file`.
 
     The block ends by itself after the last step. The file is for `istbench replay` and `istbench plan`.
 
     Raises:
-        TypeError, ValueError: for another optimizer than torch's, or fewer than 8 steps.
-        UserError: at the end of the block, if its steps cannot be recorded. RunFailed: after fewer steps.
+        UserError: for another optimizer than torch's, or fewer than 8 steps; at the end of the block, if its steps
+            cannot be recorded. RunFailed: after fewer steps.
     """
+    if not isinstance(file, str | Path):
+        raise UserError(f"file must be a text or a path, not {shown(file)}")
     return RecordedBlock(optimizer, Path(file), steps)

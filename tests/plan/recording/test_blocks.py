@@ -438,10 +438,10 @@ def test_a_block_that_ends_early(recorded, tmp_path):
 
 
 def test_wrong_arguments(tmp_path):
-    with pytest.raises(TypeError, match="not a Sequential"):
+    with pytest.raises(UserError, match="not a Sequential"):
         istbench.record(network())
     optimizer = torch.optim.SGD(network().parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="at least 8 steps, not 2"):
+    with pytest.raises(UserError, match="at least 8 steps, not 2"):
         istbench.record(optimizer, steps=2)
     searching_optimizer = torch.optim.LBFGS(network().parameters())
     with (
