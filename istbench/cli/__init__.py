@@ -17,7 +17,7 @@ from istbench.cli.streams import Streams
 from istbench.launch.hosts import run_folder
 from istbench.launch.processes.failures import WorkerLost
 
-_COMMANDS = {
+COMMANDS = {
     "advise": "Recommend a method for a workload and a network, with its odds, in ten minutes.",
     "check": "Run the conformance tests on a method, a workload or a task file.",
     "compare": "Train many cells and compare their time to accuracy.",
@@ -52,10 +52,10 @@ EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_FAIL_IF = 1, 2, 3, 4
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+        if name not in COMMANDS:
             return None
         module = importlib.import_module(f"istbench.cli.{name}_command")
         command: click.Command = module.command
@@ -64,20 +64,20 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from istbench.base.errors import unknown_name
 
-            raise unknown_name("command", args[0], _COMMANDS)
+            raise unknown_name("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands and options that begin with `incomplete`; it imports no command."""
-        named = [CompletionItem(name, help=what) for name, what in _COMMANDS.items() if name.startswith(incomplete)]
+        named = [CompletionItem(name, help=what) for name, what in COMMANDS.items() if name.startswith(incomplete)]
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+            formatter.write_dl(sorted(COMMANDS.items()))
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

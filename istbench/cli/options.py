@@ -431,14 +431,17 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list for each section that has options of this command."""
-        found: dict[str, list[tuple[str, str]]] = {name: [] for name in (*SECTIONS, _REST)}
-        place = {option: name for name, options in SECTIONS.items() for option in options}
-        order = {option: number for number, option in enumerate(place)}
-        for option in sorted(self.get_params(ctx), key=lambda option: order.get(option.name or "", len(order))):
-            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
-            if record is not None:
-                found[place.get(option.name or "", _REST)].append(record)
-        for name, records in found.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
+        for name, options in sections(self.get_params(ctx)).items():
+            with formatter.section(name):
+                formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
+
+
+def sections(params: Iterable[click.Parameter]) -> dict[str, list[click.Option]]:
+    """The shown options among `params` by section, in the order of `SECTIONS`. No section is empty."""
+    place = {option: name for name, options in SECTIONS.items() for option in options}
+    order = {option: number for number, option in enumerate(place)}
+    shown = [option for option in params if isinstance(option, click.Option) and not option.hidden]
+    found: dict[str, list[click.Option]] = {name: [] for name in (*SECTIONS, _REST)}
+    for option in sorted(shown, key=lambda option: order.get(option.name or "", len(order))):
+        found[place.get(option.name or "", _REST)].append(option)
+    return {name: options for name, options in found.items() if options}
