@@ -112,6 +112,15 @@ class Broken(Exception):  # noqa: N818
         super().__init__(f"{path} is broken ({printable(why)[:_LONGEST_REASON]})")
 
 
+class NoneWhole(UserError):  # noqa: N818
+    """No published step of checkpoint `directory` is whole; `damage` is the newest damage."""
+
+    def __init__(self, damage: Broken | str, directory: Path) -> None:
+        none_whole = f"checkpoint {damage}, and no older one is whole"
+        super().__init__(f"{none_whole}; delete {directory} to start the cell again from step 0")
+        self.damage = f"{none_whole}; the run starts again from step 0"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A published step.
@@ -259,7 +268,7 @@ def newest(directory: Path) -> Step | None:
     """The newest step whose files all exist, by their sizes; None if nothing was published.
 
     Raises:
-        UserError: steps were published, but none is whole; the message names the file and the directory to delete.
+        NoneWhole: steps were published, but none is whole; the message names the file and the directory to delete.
         OfAnotherCell: as `find`.
     """
     return next(_whole(directory, check=Step.check_sizes), None)
@@ -269,16 +278,9 @@ def newest_whole(directory: Path) -> Step | None:
     """The newest step whose files all have their SHA-256; None if nothing was published.
 
     Raises:
-        UserError: as `newest`.
+        NoneWhole: as `newest`.
     """
     return next(_whole(directory, check=lambda step: step.check(step.names())), None)
-
-
-def none_whole(first: Broken | str, directory: Path) -> UserError:
-    """The error of a run without a whole checkpoint; `first` is the newest damage."""
-    return UserError(
-        f"checkpoint {first}, and no older one is whole; delete {directory} to start the cell again from step 0"
-    )
 
 
 def _whole(directory: Path, check: Callable[[Step], None]) -> Iterator[Step]:
@@ -293,7 +295,7 @@ def _whole(directory: Path, check: Callable[[Step], None]) -> Iterator[Step]:
             continue
         yield found
     if first is not None:
-        raise none_whole(first, directory)
+        raise NoneWhole(first, directory)
 
 
 def _numbers(directory: Path) -> list[int]:

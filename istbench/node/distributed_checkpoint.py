@@ -7,6 +7,7 @@ On one host, training goes on from a copy of the state to the next step while a 
 """
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from istbench.base.machine import available_bytes
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
-from istbench.node.checkpoint_steps import Broken, ManifestEntry, Step, Totals, find, none_whole, step_of
+from istbench.node.checkpoint_steps import Broken, ManifestEntry, NoneWhole, Step, Totals, find, step_of
 
 _MOST_OF_AVAILABLE = 0.25  # of the memory, for the copies of all ranks
 
@@ -41,7 +42,7 @@ class DistributedCheckpoint:
     """The checkpoint in `directory`. Every rank must call its methods alike.
 
     Attributes:
-        last: the newest step that is known to be published.
+        last: the newest step that is known to be published. given_up: a line on damaged steps that `read` deleted.
     """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
@@ -53,6 +54,7 @@ class DistributedCheckpoint:
         self._step: int | None = None
         self._started = 0.0  # seconds since 1970
         self.last: int | None = None
+        self.given_up = ""
 
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
@@ -158,17 +160,21 @@ class DistributedCheckpoint:
         digest = checkpoint.shared_digest(flat.shared) if flat.shared else ""
         return (flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()), {}
 
-    def read(self, reshard: Reshard | None = None) -> tuple[Totals, dict[str, Any], str] | None:
+    def read(
+        self, reshard: Reshard | None = None, *, anew: bool = False
+    ) -> tuple[Totals, dict[str, Any], str] | None:
         """Read the newest whole step: its totals, the state of this rank, and a line on newer damaged steps.
 
         None if nothing was published. All ranks read the same step.
 
         Afterwards `latest.json` names that step.
 
-        reshard: makes the states, if a group of another size wrote the step.
+        Args:
+            reshard: makes the states, if a group of another size wrote the step.
+            anew: on rank 0: if no step is whole, delete all, and return None as if nothing was published.
 
         Raises:
-            UserError: on rank 0; steps were published, but none is whole. It names the directory to delete.
+            NoneWhole: on rank 0; steps were published, but none is whole, and not `anew`.
             OfAnotherCell: on rank 0; a step is of another cell.
         """
         fabric = self._fabric
@@ -179,7 +185,12 @@ class DistributedCheckpoint:
                 candidates.pop(0)
                 damage = damage or str(broken)
             if fabric.rank == 0 and damage and not candidates:
-                raise none_whole(damage, self.directory)
+                none = NoneWhole(damage, self.directory)
+                if not anew:
+                    raise none
+                # The events that a later resumption would compare with these steps count no more.
+                shutil.rmtree(self.directory, ignore_errors=True)
+                self.given_up = none.damage
             word = fabric.texts.broadcast(_candidate(candidates.pop(0)) if candidates else "")
             if not word:
                 return None
@@ -237,7 +248,7 @@ class DistributedCheckpoint:
             try:
                 state = self._state_of(step, rank, reshard)
             except Broken as broken:
-                raise none_whole(broken, self.directory) from None
+                raise NoneWhole(broken, self.directory) from None
             part = checkpoint.packed(Flat.of(state)).to(fabric.device)
         size = int(fabric.numbers(part.numel())[0])
         with fabric.accounting("assemble"):

@@ -42,13 +42,21 @@ class RunLog:
 
     def resumption(self, run: RunDirectory, damage: str) -> None:
         """Record that the run resumes from an older checkpoint; `damage` is a line on the newer one."""
-        header, step = run.header(), self._progress.totals.step
+        step = self._progress.totals.step
+        self._resume(run, step, f"checkpoint {damage}; the run resumes from the checkpoint of step {step}")
+
+    def new_start(self, run: RunDirectory, damage: str) -> None:
+        """Record that the run starts from step 0, because no checkpoint is whole; `damage` is the line on them."""
+        self._resume(run, -1, damage)
+
+    def _resume(self, run: RunDirectory, step: int, damage: str) -> None:
+        header = run.header()
         self._destinations.record(
             Resume(
                 step=step,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 part=RunPart(host=header.host, threads=header.threads, versions=header.versions, git=header.git),
-                damage=f"checkpoint {damage}; the run resumes from the checkpoint of step {step}",
+                damage=damage,
             )
         )
 

@@ -91,28 +91,36 @@ class Restored:
 class TrainingState:
     """Saves and restores the training state of all ranks; every rank must call its methods alike.
 
-    losses: how often the run lost a worker and started again.
+    Args:
+        losses: how often the run lost a worker and started again.
+        anew: whether the run starts from step 0 if no checkpoint is whole; rank 0 decides.
     """
 
     def __init__(
-        self, saved: DistributedCheckpoint, config: RunConfig, setup: Setup, fabric: Fabric, losses: int
+        self,
+        saved: DistributedCheckpoint,
+        config: RunConfig,
+        setup: Setup,
+        fabric: Fabric,
+        losses: int,
+        anew: bool,
     ) -> None:
         self._checkpoint, self._config, self._fabric = saved, config, fabric
         self._method, self._workload = setup.method, setup.workload
-        self._losses = losses
+        self._losses, self._anew = losses, anew
         self._saved_at = time.perf_counter()
         self._cost_s: float | None = None  # of the last checkpoint
 
     def restore(self) -> Restored | None:
         """Load the newest whole checkpoint into the method, the traffic counts and the random numbers.
 
-        None if there is no checkpoint.
+        None if there is no checkpoint, or `anew` and none is whole.
 
         Raises:
             UserError: the checkpoint is damaged, or belongs to another run.
         """
         current.begin("reading the checkpoint")
-        found = self._checkpoint.read(self._reshard)
+        found = self._checkpoint.read(self._reshard, anew=self._anew)
         self._saved_at = time.perf_counter()
         if found is None:
             return None

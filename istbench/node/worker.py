@@ -33,7 +33,7 @@ from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
 from istbench.node.worker_group import Pace, batches_of
 from istbench.results.header import Header
-from istbench.results.run_parts import restarts
+from istbench.results.run_parts import after_loss, restarts
 from istbench.results.store import RunDirectory
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import metric_of
@@ -156,10 +156,11 @@ class RankTraining:
         self._grow = grow
         self._config, self._fabric = config, fabric
         self._evaluator, self._memory = evaluator, memory
-        counts = config.checkpoint_every_s == "auto" and fabric.rank == 0
-        losses = len(restarts(run.events())) if counts else 0
+        events = run.events() if fabric.rank == 0 else []
         saved = DistributedCheckpoint(run.checkpoint, fabric)
-        self._state = TrainingState(saved, config, setup, fabric, losses)
+        self._state = TrainingState(
+            saved, config, setup, fabric, losses=len(restarts(events)), anew=after_loss(events)
+        )
         began = time.time()
         restored = self._state.restore()
         loaded = time.time()
@@ -179,6 +180,8 @@ class RankTraining:
             self._log.ready(run, began, loaded)
         if restored is not None and restored.damage and fabric.rank == 0:
             self._log.resumption(run, restored.damage)
+        if saved.given_up:
+            self._log.new_start(run, saved.given_up)
         # A pause between steps would let links of a lab catch up while its clock stands still.
         self._trace = (
             TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)

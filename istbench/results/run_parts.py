@@ -64,6 +64,12 @@ def restarts(events: Sequence[Event]) -> list[Restart]:
     ]
 
 
+def after_loss(events: Sequence[Event]) -> bool:
+    """Whether the last part of a run began by itself, after a loss."""
+    last = next((event for event in reversed(events) if isinstance(event, Start | Resume)), None)
+    return isinstance(last, Resume) and last.loss is not None
+
+
 def resizes(events: Sequence[Event]) -> list[Resized]:
     """The changes of the number of nodes of a run, in order."""
     found = []

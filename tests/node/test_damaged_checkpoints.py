@@ -185,6 +185,24 @@ def test_damage_to_both_steps_is_one_line_that_names_a_file_and_the_way_out(copi
     assert said.endswith(f"and no older one is whole; delete {copied} to start the cell again from step 0")
 
 
+def test_a_run_that_starts_by_itself_deletes_damaged_steps_and_begins_anew(copied):
+    for step in ("20", "40"):
+        flipped(copied / step / "rank-1.safetensors", random.Random(0))
+
+    def act(fabric):
+        parts = DistributedCheckpoint(copied, fabric)
+        found = parts.read(anew=True)
+        parts.write(totals_of(10), state_of(10, fabric.rank), is_shared)
+        return found, parts.given_up
+
+    (first, said), other = on_ranks(RANKS, act)
+    assert first is None
+    assert other == (None, "")
+    assert said.startswith(f"checkpoint {copied / '40' / 'rank-1.safetensors'} is broken (")
+    assert said.endswith("and no older one is whole; the run starts again from step 0")
+    assert step_read(copied) == (10, "")
+
+
 def test_files_exchanged_between_the_steps_are_damage_to_both(copied):
     one, other = (copied / step / "rank-1.safetensors" for step in ("20", "40"))
     first, second = one.read_bytes(), other.read_bytes()

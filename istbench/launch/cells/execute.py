@@ -15,7 +15,7 @@ from istbench.launch.cells.resolve import Cell
 from istbench.launch.cells.restarts import Restarts, loss
 from istbench.launch.processes.failures import MoreNodes, WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
-from istbench.node.checkpoint_steps import MANIFEST, Totals, newest
+from istbench.node.checkpoint_steps import MANIFEST, NoneWhole, Totals, newest
 from istbench.node.destinations import forget_progress, place_of, read_progress
 from istbench.node.stopping import GrowRequest, StopRequest
 from istbench.node.weights_file import require_saved
@@ -215,7 +215,14 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
     part = RunPart(
         host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
     )
-    step = newest(run.checkpoint)
+    damage = ""
+    try:
+        step = newest(run.checkpoint)
+    except NoneWhole as none:
+        if lost is None:
+            raise
+        step, damage = None, none.damage
+        shutil.rmtree(run.checkpoint, ignore_errors=True)
     if not run.exists():
         if step is not None:
             raise UserError(f"{run.path} has a checkpoint, and no {run.run_json.name}; {_FROM_BEGINNING}")
@@ -232,12 +239,16 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
         _require_evaluations(run, before.own_metric, step.totals)
     run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
-    run.append(Resume(step=step.totals.step if step else -1, time=now, part=part, loss=lost, resize=resize))
+    number = step.totals.step if step else -1
+    run.append(Resume(step=number, time=now, part=part, damage=damage, loss=lost, resize=resize))
 
 
 def _since_checkpoint(run: RunDirectory, nodes: int, reason: Loss | Return | None) -> Resize | None:
     """The change from the nodes that wrote the checkpoint to `nodes`, with which a command begins."""
-    step = newest(run.checkpoint)
+    try:
+        step = newest(run.checkpoint)
+    except NoneWhole:  # `_open` reports it
+        return None
     if step is None or step.ranks == nodes:
         return None
     found = reason or Return(cause=f"a command resumed the run on {nodes} nodes", noticed=time.time())

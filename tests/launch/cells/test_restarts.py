@@ -175,7 +175,7 @@ def test_what_is_no_loss_is_not_tried_again(run, scratch, failure):
     assert len(launcher.jobs) == 1
 
 
-def test_a_checkpoint_that_no_node_can_read_ends_the_restarts(run, scratch):
+def test_a_run_whose_checkpoints_are_all_damaged_starts_again_from_step_0(run, scratch):
     class Damaging(Scripted):
         def wait(self):
             try:
@@ -184,11 +184,17 @@ def test_a_checkpoint_that_no_node_can_read_ends_the_restarts(run, scratch):
                 for path in self.own.glob("*/rank-0.json"):
                     os.truncate(path, 0)
 
-    launcher = Damaging((5, KILLED), (12, None))
+    launcher = Damaging((5, KILLED), (9, UserError("no more")))
     launcher.own = run.checkpoint
+    with pytest.raises(UserError, match="no more"):
+        execute(CELL, run, scratch, launcher, restarts=9)
+    (resume,) = (event for event in run.events() if isinstance(event, Resume))
+    assert (resume.step, resume.loss.cause) == (-1, KILLED.what)
+    assert resume.damage.endswith("and no older one is whole; the run starts again from step 0")
+    # The user may have a copy of it.
     with pytest.raises(UserError, match="is broken .* delete .* to start the cell again from step 0$"):
         execute(CELL, run, scratch, launcher, restarts=9)
-    assert run.header().status == "failed"
+    assert run.checkpoint.exists()
 
 
 def test_the_record_of_a_run_tells_its_restarts_and_their_seconds():
