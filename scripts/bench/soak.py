@@ -5,9 +5,12 @@ python scripts/bench/soak.py --methods ddp --runs 1 --steps 40 --every 1 --out T
 The runs of all methods follow one another in this process, on two and three nodes, with `--restarts`. Faults hit
 them at random moments, on average one every `--every` seconds: SIGKILL of a worker, SIGSTOP of a worker for some
 seconds, a flipped bit in the newest checkpoint followed by SIGKILL. Each run must end in the weights and
-evaluations of a run that nothing disturbed. After each run, a line of OUT/soak.csv has the memory, the open files
-and the threads of this process, the memory of its fork server, its child processes, and the entries of /dev/shm and
-of TMPDIR. The table at the end has the slope of each. It needs Linux.
+evaluations of a run that nothing disturbed. After each run, a line of OUT/soak.csv has the memory, the imported
+modules, the open files and the threads of this process, the memory of its fork server, its child processes, and the
+entries of /dev/shm and of TMPDIR. The table at the end has the slope of each. A method that runs first imports its
+libraries, so the slope is that of the runs after each cell ran once. It needs Linux.
+
+`--show FILE` prints the table of a soak.csv, also while the soak runs.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -40,7 +44,7 @@ _STOPPED_S = (1.0, 8.0)
 _LOG = re.compile(r"/logs/rank-([0-9]+)/")
 _SERVER = "multiprocessing.forkserver"
 _TRACKER = "multiprocessing.resource_tracker"
-SAMPLES = ("memory_mb", "server_mb", "files", "threads", "children", "shm", "tmp")
+SAMPLES = ("memory_mb", "modules", "server_mb", "files", "threads", "children", "shm", "tmp")
 
 
 class Faults:
@@ -116,7 +120,7 @@ def memory_mb(process: int) -> float:
 
 
 def sample(tmp: Path) -> dict[str, float]:
-    """The memory, the files, the threads and the children of this process, and the entries of shared folders."""
+    """The memory, the modules, the files, the threads and the children of this process, and shared entries."""
     commands = dict[int, bytes]()
     for process in descendants():
         with contextlib.suppress(OSError):
@@ -127,6 +131,7 @@ def sample(tmp: Path) -> dict[str, float]:
     ]
     values = (
         memory_mb(os.getpid()),
+        len(sys.modules),
         0.0 if server is None else memory_mb(server),
         len(list(Path("/proc/self/fd").iterdir())),
         len(list(Path("/proc/self/task").iterdir())),
@@ -194,21 +199,30 @@ def show(rows: list[dict[str, Any]]) -> None:
     """Print the runs and faults of `rows`, and the slopes of the samples."""
     counts = {kind: sum(row.get(kind, 0) for row in rows) for kind in ("kill", "stop", "damage", "restarts")}
     same = sum(row["same"] for row in rows)
-    print(f"{same} of {len(rows)} runs ended in the undisturbed weights and evaluations; " + ", ".join(
-        f"{count} {kind}" for kind, count in counts.items()))  # fmt: skip
+    print(f"{same:g} of {len(rows)} runs ended in the undisturbed weights and evaluations; " + ", ".join(
+        f"{count:g} {kind}" for kind, count in counts.items()))  # fmt: skip
     for row in rows:
         if row["wrong"]:
-            print(f"{row['method']} on {row['nodes']} nodes at {row['at_s']} s: {row['wrong']}")
-    # The first quarter fills caches of imports and compiled code.
-    warm = rows[len(rows) // 4 :]
+            print(f"{row['method']} on {row['nodes']:g} nodes at {row['at_s']:g} s: {row['wrong']}")
+    once = len({(row["method"], row["nodes"]) for row in rows})
+    warm = rows[once - 1 :]
     hours = np.array([row["at_s"] / 3600 for row in warm])
-    print("\n| sample | first | after a quarter | last | most | slope an hour |")
+    print(f"\n| sample | first run | run {once} | last run | most | slope an hour from run {once} on |")
     print("| :--- | ---: | ---: | ---: | ---: | ---: |")
     for name in SAMPLES:
         values = np.array([row[name] for row in warm], dtype=float)
         slope = f"{np.polyfit(hours, values, 1)[0]:+.2f}" if len(warm) > 2 else ""
         ends = f"{rows[0][name]:g} | {values[0]:g} | {values[-1]:g} | {max(row[name] for row in rows):g}"
         print(f"| {name} | {ends} | {slope} |")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a soak.csv."""
+    with path.open(newline="") as file:
+        return [
+            {name: text if name in ("method", "wrong") else float(text) for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def main() -> int:
@@ -222,8 +236,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--slow", type=float, default=0.1, metavar="S", help="seconds that every step waits")
     parser.add_argument("--seed", type=int, default=0, help="of moments, victims and kinds of faults")
-    parser.add_argument("--out", type=Path, required=True, help="for soak.csv and the last run")
+    parser.add_argument("--out", type=Path, help="for soak.csv and the last run")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the table of a soak.csv, and run nothing")
     asked = parser.parse_args()
+    if asked.show is not None:
+        show(read(asked.show))
+        return 0
+    if asked.out is None:
+        parser.error("name a folder with --out")
     out = asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     os.environ["SLOW_S"] = str(asked.slow)
