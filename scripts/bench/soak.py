@@ -113,10 +113,13 @@ def workers() -> list[int]:
 
 
 def memory_mb(process: int) -> float:
-    """The resident memory of `process`, without pages that it shares with others."""
+    """The resident memory of `process` that belongs to no file.
+
+    Pages of files count as private or shared by whether other processes read the same files.
+    """
     text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    private = re.findall(r"^Private_(?:Clean|Dirty): +([0-9]+) kB", text, re.MULTILINE)
-    return sum(map(int, private)) / 1024
+    (anonymous,) = re.findall(r"^Anonymous: +([0-9]+) kB", text, re.MULTILINE)
+    return int(anonymous) / 1024
 
 
 def sample(tmp: Path) -> dict[str, float]:
