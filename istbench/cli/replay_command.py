@@ -131,7 +131,7 @@ def command(
     plug-in or a task file needs that file too: --plugin FILE.py. No path in RESULTS is imported. A recorded script
     is dealt to 2, 4 and 8 nodes by default (see docs/record.md).
 
-    --shares adds rows for runs of equal nodes whose method divides samples. It shows what `run --shares` may save.
+    --shares adds rows for runs whose method divides samples. It shows what `run --shares` may save.
 
     --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """

@@ -117,7 +117,7 @@ def runs_on_clusters(
 def add_shares(
     on_clusters: Sequence[list[Run]], runs: Sequence[Run], profiles: Sequence[ClusterProfile], shares: Shares
 ) -> list[str]:
-    """Add to each list of `on_clusters` the `runs` of equal nodes as if they had `shares` of the samples.
+    """Add to each list of `on_clusters` the `runs` as if their nodes had `shares` of the samples.
 
     Shares without numbers are the speeds of the cluster. Returns a line for each run that cannot have them.
     """
@@ -125,7 +125,7 @@ def add_shares(
 
     problems: list[str] = []
     for run in runs:
-        if run.done and run.header.nodes > 1 and not run.shares and run.directory.trace.exists():
+        if run.done and run.header.nodes > 1 and run.directory.trace.exists():
             try:
                 trace = load_trace(run.directory.trace)
                 for found, profile in zip(on_clusters, profiles, strict=True):
@@ -136,10 +136,10 @@ def add_shares(
 
 
 def _with_shares(run: Run, trace: "Trace", profile: ClusterProfile, shares: Shares) -> "tuple[Run, Trace]":
-    """`run` and `trace` with the computing of each node by its samples.
+    """`run` and `trace` with the computing of each node by its samples, of those that it had.
 
     Raises:
-        UserError: for shares of another number of nodes, or a method that divides no samples.
+        UserError: for shares of another number of nodes, those that it had, or a method that divides no samples.
     """
     from istbench.cluster.repeated_nodes import by_work
 
@@ -148,16 +148,21 @@ def _with_shares(run: Run, trace: "Trace", profile: ClusterProfile, shares: Shar
         raise UserError(f"{header.method} has no samples to divide; train it with --shares if it takes them")
     shares.check(header.nodes, f"--shares {shares}")
     speeds = shares.speeds or profile.speeds_of(header.nodes)
-    samples = in_proportion(header.batch_size * header.nodes, speeds, least=1)
+    before, samples = (
+        in_proportion(header.batch_size * header.nodes, by, least=1)
+        for by in (run.shares or (1.0,) * header.nodes, speeds)
+    )
+    if before == samples:
+        raise UserError(f"its nodes had the samples of --shares {shares}")
     config = msgspec.structs.replace(header.config, shares=shares)
-    label = f"{header.method_label} shares={shares}"
+    label = f"{header.method_label.replace(f' shares={header.config.shares}', '')} shares={shares}"
     shared = dataclasses.replace(
         run,
         header=msgspec.structs.replace(header, method_label=label, config=config),
         shares=speeds,
         supposed_shares=True,
     )
-    return shared, by_work(trace, [own / header.batch_size for own in samples])
+    return shared, by_work(trace, [own / had for own, had in zip(samples, before, strict=True)])
 
 
 def _add(

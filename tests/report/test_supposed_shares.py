@@ -36,11 +36,24 @@ def test_a_row_with_shares_stands_beside_the_recorded_one_and_is_sooner(replayed
     assert shared == pytest.approx(equal * (171 / 128) / 2, rel=0.01)  # of 256 samples, the fast node has 171
     (line,) = problems
     assert "ist has no samples to divide; train it with --shares if it takes them" in line
-    assert "Rows with shares were never run" in footer(comparison(group))
+    assert "Some rows with shares were never run" in footer(comparison(group))
+
+
+def test_a_run_with_shares_is_replayed_with_others(results):
+    """With equal ones, it computes as the run of equal nodes does."""
+    own = header("ddp", takes_shares="samples", method_label="ddp shares=1,0.5")
+    own["config"]["shares"] = "1,0.5"
+    write_run(results, own, ramp(20.0), trace=averaging_trace(2, size=8))
+    (group,) = replay_runs(results, {"half": [HALF]}, shares=Shares((1, 1))).groups
+    rows = {row.label: row.trained() for row in group.contenders}
+    assert rows.keys() == {"ddp shares=1,0.5", "ddp shares=1,1"}
+    assert rows["ddp shares=1,1"] == pytest.approx(rows["ddp shares=1,0.5"] * 128 / 85, rel=0.01)  # the slow node
+    (line,) = replay_runs(results, {"half": [HALF]}, shares=Shares((2, 1))).problems
+    assert line.endswith("its nodes had the samples of --shares 2,1")
 
 
 def test_shares_of_other_nodes_leave_the_recorded_rows(replayed):
     group, problems = replayed(Shares((1, 2, 3)))
     assert {row.label for row in group.contenders} == {"ddp", "ist"}
     assert any("--shares 1,2,3 has 3 numbers for 2 nodes; give one for each" in line for line in problems)
-    assert "Rows with shares" not in footer(comparison(group))
+    assert "rows with shares were never" not in footer(comparison(group))

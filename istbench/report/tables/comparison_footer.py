@@ -95,8 +95,8 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield from _extrapolated_lines(group)
     if any(run.supposed_shares for run in group.runs):
         yield Caution(
-            "Rows with shares were never run: all computing of a node is scaled by its samples. Their curves are "
-            "those of equal nodes, which hold for methods that average gradients."
+            "Some rows with shares were never run: all computing of a node is scaled by its samples. Their curves "
+            "are those of the recorded shares, which hold for methods that average gradients."
         )
     yield from doubted_lines(group)
 
