@@ -12,6 +12,10 @@ class UserError(Exception):
     """Wrong use or bad input. The command line prints the message as one line and exits with status 2."""
 
 
+class NoSpace(UserError):  # noqa: N818
+    """The disk is full. Another process may free space soon."""
+
+
 class RunFailed(Exception):  # noqa: N818  (a name like KeyboardInterrupt)
     """A run started but did not finish. The command line prints the message and exits with status 1."""
 

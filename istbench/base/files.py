@@ -15,6 +15,11 @@ from istbench.base.errors import UserError
 is_directory, is_file, is_there = os.path.isdir, os.path.isfile, os.path.exists
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a write failed with `error` because the disk, or the user's part of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def sync(path: Path) -> None:
     """Flush the content of file `path`, or the names in directory `path`, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -21,8 +21,8 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from istbench.base.decode import decode_json, read_bytes
-from istbench.base.errors import UserError, lacks_memory, printable
-from istbench.base.files import sync, writing_whole
+from istbench.base.errors import NoSpace, UserError, lacks_memory, printable
+from istbench.base.files import is_full, sync, writing_whole
 from istbench.fabric import FabricError
 from istbench.node.checkpoint_steps import (
     LATEST,
@@ -141,7 +141,7 @@ def write_rank(directory: Path, step: int, rank: int, state: dict[str, Any] | Fl
     Leaves out the shared tensors of a `Flat`: `write_shared` writes them once for all ranks.
 
     Raises:
-        UserError: the disk takes no more, or the directory cannot be written.
+        NoSpace: the disk is full. UserError: the directory cannot be written.
     """
     flat = state if isinstance(state, Flat) else Flat.of(state)
     folder, (text, tensors) = directory / str(step), part_names(rank)
@@ -157,7 +157,7 @@ def write_shared(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> M
     """Write the `tensors` that all ranks share; returns size and SHA-256 of the file.
 
     Raises:
-        UserError: as `write_rank`.
+        NoSpace, UserError: as `write_rank`.
     """
     with _writing(directory):
         (directory / str(step)).mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def publish(
     1970; the manifest has it as its time. Now by default.
 
     Raises:
-        UserError: as `write_rank`.
+        NoSpace, UserError: as `write_rank`.
     """
     step = step_of(directory, totals.step, manifest_of(cell_of(directory), totals, files))
     with _writing(directory):
@@ -219,7 +219,7 @@ def point_to(step: Step) -> None:
     """Make `latest.json` name `step`: a run neither resumes from a newer step nor judges its events by one.
 
     Raises:
-        UserError: as `write_rank`.
+        NoSpace, UserError: as `write_rank`.
     """
     with _writing(step.directory), writing_whole(step.directory / LATEST) as file:
         file.write(step.pointer)
@@ -329,7 +329,8 @@ def _writing(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = printable(error.strerror or str(error))[:_LONGEST_REASON]
-        raise UserError(
+        kind = NoSpace if is_full(error) else UserError
+        raise kind(
             f"cannot write the checkpoint {directory}: {reason}; fix this and run the same command again to resume"
         ) from None
 

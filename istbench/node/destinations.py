@@ -7,18 +7,18 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from istbench.base.errors import printable
+from istbench.base.errors import NoSpace, printable
 from istbench.node.registry import load_sink
 from istbench.node.sinks.base import default_place
 from istbench.node.stopping import END
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Note, Resume, Start
 from istbench.results.header import Result, Status
-from istbench.results.store import RunDirectory
+from istbench.results.store import RunDirectory, wait_for_space
 
 if TYPE_CHECKING:
     from istbench.node.sinks.base import EvaluationSink
@@ -48,18 +48,24 @@ class Destination:
 
 
 class RunFiles(Destination):
-    """Writes to the run directory. The launcher records how the run ends."""
+    """Writes to the run directory. The launcher records how the run ends.
+
+    On a full disk the run waits for space, as `wait_for_space` does.
+    """
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
 
     def record(self, event: Event) -> None:
         """Append to events.jsonl."""
-        self._run.append(event)
+        if waited_s := wait_for_space(lambda: self._run.append(event)):
+            said = f"the disk of {self._run.path} was full; the run waited {waited_s:.1f} s"
+            with suppress(NoSpace):
+                self._run.append(Note(message=printable(said), urgent=True))
 
     def finish(self, result: Result) -> None:
         """Write the result into the header."""
-        self._run.update(result=result)
+        wait_for_space(lambda: self._run.update(result=result))
 
 
 class StepCounter(Destination):

@@ -6,6 +6,7 @@ from there, so that any other host may be lost. Tensors that are the same on all
 On one host, training goes on from a copy of the state to the next step while a thread of each rank writes it.
 """
 
+import functools
 import os
 import shutil
 import threading
@@ -18,11 +19,21 @@ import msgspec
 import torch
 from torch import Tensor
 
+from istbench.base.errors import NoSpace
 from istbench.base.machine import available_bytes
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
-from istbench.node.checkpoint_steps import Broken, ManifestEntry, NoneWhole, Step, Totals, find, step_of
+from istbench.node.checkpoint_steps import (
+    Broken,
+    ManifestEntry,
+    NoneWhole,
+    Step,
+    Totals,
+    find,
+    step_of,
+    without_way_out,
+)
 
 _MOST_OF_AVAILABLE = 0.25  # of the memory, for the copies of all ranks
 
@@ -38,11 +49,31 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str
 
 
+class _Written(msgspec.Struct):
+    """The files of a step that ranks have written. full: the line of a full disk; empty without one."""
+
+    files: dict[str, ManifestEntry] = {}
+    full: str = ""
+
+    def add(self, write: Callable[[], dict[str, ManifestEntry] | None]) -> None:
+        """Call `write`, and add its files. A full disk must not keep this rank from the next call."""
+        try:
+            self.files.update(write() or {})
+        except NoSpace as error:
+            self.full = self.full or without_way_out(error)
+
+    def join(self, other: "_Written") -> None:
+        """Add those of another rank."""
+        self.files.update(other.files)
+        self.full = self.full or other.full
+
+
 class DistributedCheckpoint:
     """The checkpoint in `directory`. Every rank must call its methods alike.
 
     Attributes:
         last: the newest step that is known to be published. given_up: a line on damaged steps that `read` deleted.
+        unsaved: the reason why the last started step was not published: the disk was full. Empty if it was.
     """
 
     def __init__(self, directory: Path, fabric: Fabric) -> None:
@@ -54,7 +85,8 @@ class DistributedCheckpoint:
         self._step: int | None = None
         self._started = 0.0  # seconds since 1970
         self.last: int | None = None
-        self.given_up = ""
+        self.given_up = self.unsaved = ""
+        self._full = ""  # on rank 0, why the step of the thread is not published
 
     def write(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
@@ -101,7 +133,7 @@ class DistributedCheckpoint:
         return self._thread is not None and self._thread.is_alive()
 
     def finish(self) -> None:
-        """Wait until the started step is published.
+        """Wait until the started step is published, or `unsaved`.
 
         Raises:
             UserError: as `start`.
@@ -110,7 +142,9 @@ class DistributedCheckpoint:
             self._thread.join()
         self.writes()
         if self._step != self.last:
-            self._fabric.barrier("writing a checkpoint")
+            self.unsaved = self._fabric.texts.broadcast(self._full)
+            if self.unsaved:
+                self._step = self.last
             self.last = self._step
 
     def _run(self, key: str, totals: Totals, flat: Flat) -> None:
@@ -120,33 +154,41 @@ class DistributedCheckpoint:
             self._failure = error
 
     def _write(self, key: str, totals: Totals, flat: Flat) -> None:
-        """Write `flat`, the state of this rank. On rank 0, publish the step when all ranks have written theirs."""
-        fabric = self._fabric
-        flat, files = self._shared(key, totals.step, flat)
+        """Write `flat`, the state of this rank. On rank 0, publish the step when all ranks have written theirs.
+
+        On a full disk nothing is published, and the files of the step are deleted.
+        """
+        fabric, written = self._fabric, _Written()
+        flat = self._shared(key, totals.step, flat, written)
         if fabric.rank not in self._elsewhere:
-            files |= checkpoint.write_rank(self.directory, totals.step, fabric.rank, flat)
+            written.add(lambda: checkpoint.write_rank(self.directory, totals.step, fabric.rank, flat))
         if self._elsewhere:
-            files |= self._sent_parts(totals.step, flat)
-        fabric.texts.post(f"{key}/{fabric.rank}", msgspec.json.encode(files).decode())
+            self._send_parts(totals.step, flat, written)
+        fabric.texts.post(f"{key}/{fabric.rank}", msgspec.json.encode(written).decode())
         if fabric.rank == 0:
             for rank in range(fabric.world_size):
                 word = fabric.texts.wait_posted(f"{key}/{rank}", rank)
-                files |= msgspec.json.decode(word, type=dict[str, ManifestEntry])
-            checkpoint.publish(self.directory, totals, files, before=self.last, at=self._started)
+                written.join(msgspec.json.decode(word, type=_Written))
+            if not written.full:
+                before, at = self.last, self._started
+                written.add(lambda: checkpoint.publish(self.directory, totals, written.files, before=before, at=at))
+            if written.full:
+                shutil.rmtree(self.directory / str(totals.step), ignore_errors=True)
+            self._full = written.full
 
-    def _sent_parts(self, step: int, flat: Flat) -> dict[str, ManifestEntry]:
+    def _send_parts(self, step: int, flat: Flat, written: "_Written") -> None:
         """Send the state of ranks on other hosts to rank 0, which writes them."""
-        fabric, files, sent = self._fabric, dict[str, ManifestEntry](), torch.empty(0, dtype=torch.uint8)
+        fabric, sent = self._fabric, torch.empty(0, dtype=torch.uint8)
         if fabric.rank in self._elsewhere:
             sent = checkpoint.packed(flat)
         sizes = [int(size) for size in fabric.numbers(sent.numel())]
         with fabric.accounting("assemble"):
             for rank, part in fabric.gather_to_zero(sent.to(fabric.device), sizes, "writing a checkpoint"):
                 if rank in self._elsewhere:
-                    files |= checkpoint.write_rank(self.directory, step, rank, checkpoint.unpacked(part))
-        return files
+                    own = checkpoint.unpacked(part)
+                    written.add(functools.partial(checkpoint.write_rank, self.directory, step, rank, own))
 
-    def _shared(self, key: str, step: int, flat: Flat) -> tuple[Flat, dict[str, ManifestEntry]]:
+    def _shared(self, key: str, step: int, flat: Flat, written: "_Written") -> Flat:
         """On rank 0, write the file of the shared tensors of `flat`.
 
         A rank whose tensors differ from rank 0's in any bit writes all of them itself: different processors may
@@ -154,11 +196,12 @@ class DistributedCheckpoint:
         """
         texts = self._fabric.texts
         if self._fabric.rank == 0:
-            files = {SHARED: checkpoint.write_shared(self.directory, step, flat.shared)} if flat.shared else {}
-            texts.post(f"{key}/shared", files[SHARED].sha256 if files else "")
-            return flat, files
+            if flat.shared:
+                written.add(lambda: {SHARED: checkpoint.write_shared(self.directory, step, flat.shared)})
+            texts.post(f"{key}/shared", written.files[SHARED].sha256 if SHARED in written.files else "")
+            return flat
         digest = checkpoint.shared_digest(flat.shared) if flat.shared else ""
-        return (flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()), {}
+        return flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()
 
     def read(
         self, reshard: Reshard | None = None, *, anew: bool = False

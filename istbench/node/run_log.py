@@ -100,6 +100,11 @@ class RunLog:
             self._destinations.record(Note(message=message))
         self._method_noted = True
 
+    def urgent_note(self, message: str) -> None:
+        """Record `message`, if there is one, for the user to see while the run trains."""
+        if message:
+            self._destinations.record(Note(message=message, urgent=True))
+
     def no_trace(self, reason: str | None) -> None:
         """Record why the run has no trace, if there is a reason."""
         if reason and self._fabric.rank == 0:

@@ -131,7 +131,10 @@ class TraceSample:
             )
         except ValueError as error:  # the ranks differ, for example if parts of a model take turns
             return str(error)
-        save_trace(trace, self._path)
+        try:
+            save_trace(trace, self._path)
+        except OSError as error:
+            return f"cannot write {self._path}: {error.strerror}"
         return None
 
     def _as_on_equal_machines(self, events: NDArray[Any], speeds: Mapping[str, Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from istbench.base.activity import current
 from istbench.base.decode import convert, path_text
-from istbench.base.errors import UserError
+from istbench.base.errors import NoSpace, UserError
 from istbench.base.options.numbers import Natural
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
@@ -174,25 +174,42 @@ class TrainingState:
         """Start to save if any rank finds that the time for it has passed since the last checkpoint.
 
         Not while a rank still writes that one. Returns whether a rank wants to `grow`: the checkpoint is published
-        then, and the run ends, so that a larger group goes on from it.
+        then, and the run ends, so that a larger group goes on from it. On a full disk the run goes on.
         """
         every_s = self._config.checkpoint_every_s
         if every_s == "auto":
             every_s = checkpoint_interval(self._cost_s, totals.wall_s, self._losses)
         due = time.perf_counter() - self._saved_at >= every_s
         wanted = self._fabric.maximum(_GROWS if grow else _WRITES if self._checkpoint.writes() else float(due))
+        if wanted != _WRITES:
+            self.finish()
         if wanted in (1, _GROWS):
             self._save(totals, None)
         if wanted == _GROWS:
             self.finish()
-        return wanted == _GROWS
+        return wanted == _GROWS and self._checkpoint.last == totals.step
+
+    def unsaved(self) -> str:
+        """A line on the last checkpoint, if the disk was too full to write it, the first time."""
+        reason, self._checkpoint.unsaved = self._checkpoint.unsaved, ""
+        if not reason:
+            return ""
+        last = self._checkpoint.last
+        kept = "no checkpoint is there yet" if last is None else f"the last checkpoint is of step {last}"
+        return f"{reason}; training goes on, and {kept}"
 
     def save_stopped(self, progress: RunTotals, segment: OpenSegment | None) -> None:
-        """Save where training stopped, unless that step has a checkpoint."""
+        """Save where training stopped, unless that step has a checkpoint.
+
+        Raises:
+            NoSpace: the disk is full.
+        """
         if progress.totals.step not in (0, self._checkpoint.last):
             progress.count()
             self._save(progress.totals, segment)
             self.finish()
+            if self._checkpoint.unsaved:
+                raise NoSpace(f"{self._checkpoint.unsaved}; free some and run the same command again to resume")
         self._fabric.barrier("stopping")  # no rank ends before rank 0 has published the checkpoint
 
     def finish(self) -> None:

@@ -223,6 +223,7 @@ class RankTraining:
             self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
             if not over and self._state.save_if_due(totals, self._grow is not None and self._grow.due()):
                 return True
+            self._log.urgent_note(self._state.unsaved())
         return False
 
     def _evaluate(self, train_loss: float | None) -> bool:

@@ -1,11 +1,11 @@
 """The run directory: `kill -9` at any moment, or a full disk, loses at most the line being written."""
 
 import contextlib
-import errno
 import fcntl
 import io
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from istbench.base.decode import decode_json, encode_own, read_bytes, regular_file
-from istbench.base.errors import UserError, printable, shown
-from istbench.base.files import append_line, require_no_link, write_errors, writing_whole
+from istbench.base.errors import NoSpace, UserError, printable, shown
+from istbench.base.files import append_line, is_full, require_no_link, write_errors, writing_whole
 from istbench.base.options.texts import message_of
 from istbench.results.events import Evaluation, Event, Fault, Ready, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
@@ -26,6 +26,7 @@ MOST_EVALUATIONS = 2**18
 """Evaluations that a cell may plan; with lines of 512 bytes they fill its events."""
 _MOST_HEADER_BYTES = 2**22
 _RESERVED_EVENTS_BYTES = 4096
+_SPACE_POLL_S = 0.1
 _SHORTEST_EVENT = 30  # bytes of a line
 _END_BYTES, _END_EVENTS = 2**18, 2**10  # kept for the ends of a run whose events are full, and for its resumptions
 
@@ -296,13 +297,32 @@ def time_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def wait_for_space(act: Callable[[], None], longest_s: float = 10.0) -> float:
+    """Call `act`, again while the disk is full, for `longest_s`; returns the seconds until it had space.
+
+    Raises:
+        NoSpace: if the disk stays full.
+    """
+    began, waited_s = time.monotonic(), 0.0
+    while True:
+        try:
+            act()
+        except NoSpace:
+            if waited_s > longest_s:
+                raise
+            time.sleep(_SPACE_POLL_S)
+            waited_s = time.monotonic() - began
+        else:
+            return waited_s
+
+
 @contextlib.contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
+        if is_full(error):
+            raise NoSpace(
                 f"no space left to write {path}: free some, then run the same command again to resume; "
                 "nothing recorded is lost"
             ) from None

@@ -11,7 +11,7 @@ import torch
 from garbage import one_line
 from ranks import on_ranks
 
-from istbench.base.errors import UserError
+from istbench.base.errors import NoSpace, UserError
 from istbench.launch.hosts.remote_files import how_far
 from istbench.node import checkpoint
 from istbench.node.checkpoint_steps import Totals, find, newest, newest_whole
@@ -322,3 +322,27 @@ def test_what_the_thread_could_not_write_is_said_by_the_next_call(tmp_path):
 
     with pytest.raises(UserError, match=r"cannot write the checkpoint .*checkpoint: Not a directory; fix this"):
         on_ranks(1, act)
+
+
+def test_on_a_full_disk_no_rank_publishes_and_the_older_step_stays(copied, monkeypatch):
+    """Rank 1 finds no space; all know that the step is not there, and the next one is written."""
+    write_one, fulls = checkpoint.write_rank, [60]
+
+    def write_rank(directory, step, rank, state):
+        if step in fulls and rank == 1:
+            raise NoSpace(f"cannot write the checkpoint {directory}: No space left on device; fix this")
+        return write_one(directory, step, rank, state)
+
+    monkeypatch.setattr(checkpoint, "write_rank", write_rank)
+
+    def act(fabric):
+        parts = DistributedCheckpoint(copied, fabric)
+        parts.read()
+        parts.write(totals_of(60), state_of(60, fabric.rank), is_shared)
+        refused = parts.last, parts.unsaved, (copied / "60").exists()
+        parts.write(totals_of(80), state_of(80, fabric.rank), is_shared)
+        return refused, parts.last, parts.unsaved
+
+    said = f"cannot write the checkpoint {copied}: No space left on device"
+    assert on_ranks(RANKS, act) == [((40, said, False), 80, "")] * RANKS
+    assert step_read(copied) == (80, "")

@@ -14,11 +14,11 @@ import pytest
 from fake_runs import RESULT, evaluation, header
 
 from istbench.base.decode import decode_own
-from istbench.base.errors import UserError
+from istbench.base.errors import NoSpace, UserError
 from istbench.results import store
 from istbench.results.events import Fault, Note, Resume, Start, Stop, digest_with
 from istbench.results.header import Header
-from istbench.results.store import RunDirectory
+from istbench.results.store import RunDirectory, wait_for_space
 
 HEADER = msgspec.convert(header(status="running"), Header, dec_hook=decode_own)
 
@@ -179,6 +179,25 @@ def test_a_short_write_leaves_no_torn_line(run, monkeypatch):
     with pytest.raises(UserError, match="no space left"):
         run.append(Stop(status="done"))
     assert run.events() == [Start()]
+
+
+@pytest.mark.parametrize(("fulls", "ends"), [(0, True), (3, True), (200, False)])
+def test_a_write_waits_for_space_and_not_for_ever(monkeypatch, fulls, ends):
+    clock = [100.0]
+    monkeypatch.setattr("istbench.results.store.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("istbench.results.store.time.sleep", lambda s: clock.append(clock.pop() + s))
+    left = [NoSpace("full")] * fulls
+
+    def write():
+        if left:
+            raise left.pop()
+
+    if ends:
+        assert wait_for_space(write) == pytest.approx(0.1 * fulls)
+    else:
+        with pytest.raises(NoSpace, match="full"):
+            wait_for_space(write)
+        assert clock[0] == pytest.approx(110, abs=0.2)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import time
 from functools import reduce
@@ -23,7 +24,7 @@ from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
 from istbench.results.events import Loss, Resize, Resume, Return, RunPart, Start, digest_with
 from istbench.results.metrics import Metric
-from istbench.results.store import RunDirectory, time_now
+from istbench.results.store import RunDirectory, time_now, wait_for_space
 
 _FROM_BEGINNING = "--again starts it from the beginning"
 
@@ -106,7 +107,7 @@ def _execute(
     try:
         while (again := _launched(launcher, job, run, scratch, restarts, members)) is not None:
             job = dataclasses.replace(job, nodes=members.nodes)
-            _open(cell, run, *again)
+            wait_for_space(functools.partial(_open, cell, run, *again))
     except KeyboardInterrupt as interrupt:
         failure = interrupt.__cause__
         if isinstance(failure, UserError | RunFailed):
