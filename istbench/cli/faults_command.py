@@ -26,8 +26,9 @@ from istbench.cli.options import (
 from istbench.launch.backends.backend import Backend
 from istbench.launch.backends.here import Here
 from istbench.node.registry import check_name
+from istbench.studies.faults import small_disk
 
-_TYPES = "kill,kill,host,damage,stop,down,slow"
+_TYPES = "kill,kill,host,damage,full,stop,down,slow"
 
 
 @click.command("faults", cls=SectionedCommand)
@@ -46,7 +47,7 @@ _TYPES = "kill,kill,host,damage,stop,down,slow"
     show_default=True,
     metavar="TYPE[:TIME],...",
     help="Faults of poisson, as often as each is named: kill a worker or a host, stop a worker, a link down or at "
-    "a tenth, the newest checkpoint damaged and a worker killed.",
+    "a tenth, the disk full, the newest checkpoint damaged and a worker killed.",
 )
 @click.option(
     "--schedule-seed",
@@ -83,14 +84,15 @@ def command(
     checkpoint after a loss. All methods get the same schedule. The same command goes on with the cells that are
     left.
 
-    Without a lab, only processes and checkpoints fail. In a lab, links fail too.
+    Without a lab, only processes, checkpoints and the disk fail. In a lab, links fail too. full needs root.
     """
     context = click.get_current_context()
     backend = _backend(context.find_object(Backend))  # type: ignore[type-abstract]
     from istbench.studies.faults.schedule import parse_schedule, parse_types, types_here
 
     asked = parse_types(split_list(types, "--types", f"such as {_TYPES}"), "--types")
-    here = types_here(asked, in_lab=backend.lab is not None, several=_several(backend))
+    disk = not small_disk.why_not()
+    here = types_here(asked, in_lab=backend.lab is not None, several=_several(backend), disk=disk)
     typed = typed_options(context)
     random = here if "types" not in typed else asked
     if not random:
@@ -151,8 +153,5 @@ def _check_types(kinds: set[str], backend: Here) -> None:
         )
     if "host" in kinds and not _several(backend):
         raise UserError("host needs a lab with --host-nodes of 2 or more; use kill for a host of one node")
-    if "full" in kinds:
-        raise UserError(
-            "full: a full disk ends a run of any method, and --restarts tries no such run again (docs/faults.md); "
-            "leave it out"
-        )
+    if "full" in kinds and (reason := small_disk.why_not()):
+        raise UserError(f"full: {reason}; leave it out")

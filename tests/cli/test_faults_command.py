@@ -57,7 +57,6 @@ def test_a_run_with_faults_ends_in_the_same_weights_and_its_seconds_add_up(tmp_p
         (["--schedule", "poisson:-2"], "poisson"),
         (["--schedule", "down@3s"], "run `istbench lab --nodes N -- faults ...` as root"),
         (["--schedule", "host@3s"], "needs a lab with --host-nodes"),
-        (["--schedule", "full@3s"], "leave it out"),
         (["--types", "down"], "needs a shaped link"),
         (["--types", "kill:3s"], "kill does not last"),
     ],

@@ -23,6 +23,7 @@ from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 from istbench.studies.faults.record import FaultRecord, Hit
 from istbench.studies.faults.schedule import PlannedFault
+from istbench.studies.faults.small_disk import SmallDisk
 
 _POLL_S = 0.01
 _SLOW = 0.1  # of its bandwidth
@@ -66,7 +67,8 @@ class Injector:
     """Hits the run in `run` with `faults`, in order, each at its train seconds.
 
     Args:
-        nodes: of the run. scratch: its temporary directory. lab: None for this machine alone.
+        nodes: of the run. scratch: its temporary directory. lab: None for this machine alone. disk: of the run
+            directory, if the faults fill it.
 
     Attributes:
         began: when the first evaluation ended, in seconds since 1970; None before. hits: the faults so far.
@@ -80,7 +82,9 @@ class Injector:
         run: RunDirectory,
         scratch: Path,
         lab: ShapedNetwork | None,
+        disk: SmallDisk | None = None,
     ) -> None:
+        self._disk = disk
         self._waiting, self._progress, self._nodes = list(faults), Progress(pace), nodes
         self._run, self._scratch, self._lab = run, scratch, lab
         self._over = threading.Event()
@@ -134,6 +138,10 @@ class Injector:
             os.kill(workers[rank], signal.SIGSTOP)
             self._wait(lasting_s)
             os.kill(workers[rank], signal.SIGCONT)
+        elif kind == "full" and self._disk is not None:
+            self._disk.fill()
+            self._wait(lasting_s)
+            self._disk.free()
         elif kind == "down" and lab is not None:
             lab.cut(host)
             self._wait(lasting_s)
@@ -172,10 +180,14 @@ class FaultyScreen(Screen):
     @contextlib.contextmanager
     def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:
         """Show the progress of `run` inside the block, and hit it."""
-        with self._screen.training(header, run) as scratch:
-            injector = Injector(self._faults, self._pace, header.nodes, run, scratch, self._lab)
-            with injector:
-                yield scratch
+        fills = any(fault.type.kind == "full" for fault in self._faults)
+        disk = SmallDisk(run.path) if fills else None
+        with (
+            disk or contextlib.nullcontext(),
+            self._screen.training(header, run) as scratch,
+            Injector(self._faults, self._pace, header.nodes, run, scratch, self._lab, disk),
+        ):
+            yield scratch
 
 
 def workers_in(scratch: Path) -> dict[int, int]:
@@ -191,13 +203,10 @@ def workers_in(scratch: Path) -> dict[int, int]:
 
 
 def damage_newest(checkpoint: Path, place: float) -> None:
-    """Flip a bit in the newest of several steps in directory `checkpoint`; `place` selects the file.
-
-    Without an older step, the run could only end.
-    """
+    """Flip a bit in the newest step in directory `checkpoint`, if there is one; `place` selects the file."""
     with contextlib.suppress(OSError):
         steps = sorted((path.parent for path in checkpoint.glob("*/manifest.json")), key=_number)
-        if len(steps) > 1:
+        if steps:
             files = sorted(path for path in steps[-1].iterdir() if path.name.startswith("rank-"))
             file = files[int(place * len(files))]
             content = bytearray(file.read_bytes())

@@ -159,9 +159,10 @@ def check_length(points: Sequence[Point], longest_s: float) -> None:
                 )
 
 
-def types_here(types: Sequence[FaultType], *, in_lab: bool, several: bool) -> tuple[FaultType, ...]:
-    """Those of `types` that are possible: faults of links in a lab only, of hosts if one has `several` nodes."""
-    return tuple(own for own in types if (in_lab or own.kind not in OF_LINKS) and (several or own.kind != "host"))
+def types_here(types: Sequence[FaultType], *, in_lab: bool, several: bool, disk: bool) -> tuple[FaultType, ...]:
+    """Those of `types` that are possible: of links in a lab, of hosts with `several` nodes, of a `disk` to fill."""
+    possible = {**dict.fromkeys(OF_LINKS, in_lab), "host": several, "full": disk}
+    return tuple(own for own in types if possible.get(own.kind, True))
 
 
 def _fault(text: str, where: str) -> tuple[FaultType, float]:

@@ -60,9 +60,9 @@ def test_a_victim_is_a_rank_of_the_run_and_all_ranks_are_hit():
 
 def test_faults_of_links_and_hosts_need_a_place_that_has_them():
     every = parse_types(["kill", "host", "down", "slow"], "--types")
-    kinds = [own.kind for own in types_here(every, in_lab=False, several=False)]
+    kinds = [own.kind for own in types_here(every, in_lab=False, several=False, disk=False)]
     assert kinds == ["kill"]
-    assert len(types_here(every, in_lab=True, several=True)) == 4
+    assert len(types_here(every, in_lab=True, several=True, disk=True)) == 4
 
 
 @pytest.mark.parametrize(
