@@ -154,12 +154,8 @@ class ClusterProfile:
     @property
     def uniform(self) -> bool:
         """Whether all nodes are equal, each with one link of its own to a switch that is no bottleneck."""
-        return self.host is None and self.equal_hosts
-
-    @property
-    def equal_hosts(self) -> bool:
-        """Whether all nodes are equal, on hosts with one link each to a switch that is no bottleneck."""
-        return self.narrow_rack is None and self.backplane is None and len(set(self.speeds)) < 2
+        shared = self.host or self.narrow_rack or self.backplane
+        return not shared and len(set(self.speeds)) < 2
 
     @property
     def narrow_rack(self) -> Rack | None:

@@ -30,7 +30,7 @@ def test_the_file_is_all_of_standard_output(istbench, engine):
         ),
         (["slurm", "--nodes", 2, "--machine", "office-1gbit", *RUN], "unknown machine 'office-1gbit'"),
         (["slurm", "--nodes", 0, *RUN], "--nodes must be a whole number of at least 1"),
-        (["slurm", "--nodes", 5000, *RUN], "--nodes must be a whole number of at most 4096"),
+        (["slurm", "--nodes", 20_000, *RUN], "--nodes must be a whole number of at most 16384"),
         (["slurm", "--nodes", 2, "--hours", "inf", *RUN], "--hours must be "),
         (["slurm", "--nodes", 2, "--name", "A b", *RUN], "--name 'A b' is not 1 to 30 lower-case letters"),
         (["slurm", "--nodes", 2], "give the command of istbench after --, such as: -- run --method ist"),

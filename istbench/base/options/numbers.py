@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-MOST_NODES = 4096
+MOST_NODES = 16384
 MOST_LAYERS = 1000
 
 Nodes = Annotated[int, Meta(ge=1, le=MOST_NODES)]

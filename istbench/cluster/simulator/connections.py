@@ -161,7 +161,7 @@ def _lay_route(state: State, number: int, pair: int) -> None:
         flow.out, flow.into = own.inside_out, other.inside_in
         return
     flow.out, flow.into = own.link_out, other.link_in
-    if own.rack != other.rack:
+    if connection.between_racks:
         state.route[number, 0], state.route[number, 1] = own.uplink_out, other.uplink_in
         flow.more = 2
     if state.shared[0].backplane >= 0:

@@ -16,9 +16,10 @@ class Network(NamedTuple):
         capacity, burst: of each link, bytes a second and bytes. The outgoing links of hosts come first, then the
             incoming ones if full duplex. Links of nodes inside hosts, out and in, uplinks of racks, out and in, and
             the backplane follow where the profile has them.
-        node: by name, for each node [n], its rack, and the links of both and of its own, out and in.
+        node: by name, for each node [n], the links of its host, its rack and its own, out and in.
         backplane: number of the link that all hosts share; -1 without one.
-        inside: whether each connection is between nodes of one host [n * world], as `Program` names them.
+        inside, between_racks: whether each connection is between nodes of one host, and of two racks [n * world],
+            as `Program` names them.
     """
 
     capacity: Floats
@@ -26,6 +27,7 @@ class Network(NamedTuple):
     node: dict[str, Ints]
     backplane: int
     inside: NDArray[np.bool_]
+    between_racks: NDArray[np.bool_]
 
 
 def network_of(profile: ClusterProfile, n: int, world: int) -> Network:
@@ -43,17 +45,17 @@ def network_of(profile: ClusterProfile, n: int, world: int) -> Network:
     link_out = link_in = add(int(host[-1]) + 1, profile.bandwidth_out) + host
     if profile.full_duplex:
         link_in = add(int(host[-1]) + 1, profile.bandwidth_in) + host
-    node = {"rack": np.zeros(n, np.int64), "link_out": link_out, "link_in": link_in}
+    node = {"link_out": link_out, "link_in": link_in}
+    peer_host = (rank[:, None] + np.arange(world)) % world // profile.host_nodes
+    inside = between_racks = np.zeros((n, world), np.bool_)
     if profile.host is not None:
         node["inside_out"] = add(n, profile.host.bandwidth, 0.0) + rank
         node["inside_in"] = add(n, profile.host.bandwidth, 0.0) + rank
+        inside = peer_host == host[:, None]
     if profile.narrow_rack is not None:
-        node["rack"] = rack = host // profile.narrow_rack.hosts
+        rack = host // profile.narrow_rack.hosts
+        between_racks = peer_host // profile.narrow_rack.hosts != rack[:, None]
         node["uplink_out"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
         node["uplink_in"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
     backplane = -1 if profile.backplane is None else add(1, profile.backplane)
-    inside = np.zeros((n, world), np.bool_)
-    if profile.host is not None:
-        peer = (rank[:, None] + np.arange(world)) % world
-        inside = peer // profile.host.nodes == host[:, None]
-    return Network(np.array(rate), np.array(burst), node, backplane, inside.ravel())
+    return Network(np.array(rate), np.array(burst), node, backplane, inside.ravel(), between_racks.ravel())

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
+from istbench.base.machine import available_bytes
 from istbench.cluster.in_turns import seen_on, turns_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import fold, unfold
@@ -29,6 +30,8 @@ from istbench.cluster.trace import (
 
 _SLOTS_AT_ONCE = 100_000
 _UNDER_WAY_PER_NODE = 64
+_PAIR_BYTES = 3 * 256  # of two nodes' connection: the start of the simulation, and while it is copied
+_MANY_PAIRS = 2**20
 _WINDOW = 2  # of traces without a window
 _STREAMS = {"gloo": 2, "nccl": 1}
 
@@ -129,13 +132,14 @@ def replay(
 
 def _equal_turn(profile: ClusterProfile, world: int) -> int:
     """The fewest ranks by which a turn of `world` nodes leaves the cluster as it is; 0 if all turns change it."""
-    if not profile.equal_hosts:
+    if profile.backplane is not None or len(set(profile.speeds)) > 1:
         return 0
-    hosts_of_several = profile.host_nodes > 1 and world > profile.host_nodes
+    rack = profile.narrow_rack
+    of_racks = 0 if rack is None else rack.hosts * profile.host_nodes
+    turn = next((nodes for nodes in (of_racks, profile.host_nodes) if 1 < nodes < world), 1)
     # On a link that several messages share, saved bursts go to them in the order of ranks.
-    if profile.burst_bytes and (hosts_of_several or not profile.full_duplex):
+    if profile.burst_bytes and (turn > 1 or not profile.full_duplex):
         return 0
-    turn = profile.host_nodes if hosts_of_several else 1
     return 0 if world % turn else turn
 
 
@@ -158,6 +162,7 @@ def _simulated(
     """The end of the simulation. steps: events and messages."""
     from istbench.cluster.simulator.simulate import simulation
 
+    _check_room(program)
     simulate = simulation(steps)
     while True:
         given = room, profile.collectives
@@ -167,6 +172,20 @@ def _simulated(
         if not state.shared["overflow"][0]:
             return state, seconds
         room = room._replace(under_way=2 * room.under_way)
+
+
+def _check_room(program: Program) -> None:
+    """Refuse nodes whose connections would not fit into memory, before the machine ends this process for it."""
+    pairs = program.n * program.world
+    if pairs < _MANY_PAIRS:
+        return
+    free, needed = available_bytes(), pairs * _PAIR_BYTES
+    if 0 < free < needed:
+        raise UserError(
+            f"replaying {program.world} nodes, {program.n} of them unlike one another, takes about "
+            f"{needed / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free; give fewer nodes, or full racks "
+            "of equal hosts"
+        )
 
 
 def _messages(program: Program) -> int:

@@ -23,7 +23,7 @@ _SHARED: Fields = (
     "tcp_window slow_from",
 )
 _CONNECTION: Fields = (
-    "source target inside queue_head queue_tail wire_head wire_tail in_window",
+    "source target inside between_racks queue_head queue_tail wire_head wire_tail in_window",
     "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
@@ -38,7 +38,7 @@ _MESSAGE: Fields = ("next counts begun", "bytes ready_at waits_s")
 _REPETITION: Fields = ("number open_ops", "")
 _NODE: Fields = (
     "position repetition waits_for stalled collectives_posted collectives_started collectives_running marks "
-    "work_head working send_head rack link_out link_in inside_out inside_in uplink_out uplink_in",
+    "work_head working send_head link_out link_in inside_out inside_in uplink_out uplink_in",
     "wait_since busy_until started left since speed work_until work_left work_since carrying sending receiving "
     "bytes_out bytes_in",
 )
@@ -168,6 +168,7 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     for name, of_nodes in network.node.items():
         state.node[name] = of_nodes
     state.connection["inside"] = network.inside
+    state.connection["between_racks"] = network.between_racks
     for name, value in {
         "window": window,
         "streams": streams,

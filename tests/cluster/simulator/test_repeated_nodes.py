@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
+from istbench.base.errors import UserError
 from istbench.cluster.profile import Host, Rack
 from istbench.cluster.repeated_nodes import fold
-from istbench.cluster.simulator import replay
+from istbench.cluster.simulator import replay, run
 from istbench.cluster.trace_builder import TraceBuilder, merge
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "barrier"]
@@ -112,6 +113,23 @@ def test_one_host_gives_the_figures_of_all_equal_hosts(seed, period, size, hosts
     assert one.link_use == pytest.approx(all_nodes.link_use, rel=1e-3)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 2), hosts=st.integers(1, 3), racks=st.integers(1, 3))
+def test_one_rack_gives_the_figures_of_all_equal_racks(seed, size, hosts, racks):
+    random = np.random.default_rng(seed)
+    profile = cluster(
+        full_duplex=bool(seed % 3),
+        host=Host(nodes=size, bandwidth=2 * BANDWIDTH, latency_s=LATENCY / 7) if size > 1 else None,
+        rack=Rack(hosts=hosts, uplink=float(random.choice([0.4, 0.7, 1.5])) * BANDWIDTH),
+        latency_s=float(random.uniform(0, LATENCY)),
+    )
+    work = turned_trace(random, 1, size * hosts * racks)
+    one, all_nodes = (replay(work, profile, rounds=5, streams=1 + seed % 2, folded=own) for own in (True, False))
+    check_figures(one, all_nodes)
+    assert one.utilisation_out == pytest.approx(all_nodes.utilisation_out, rel=1e-3)
+    assert one.link_use == pytest.approx(all_nodes.link_use, rel=1e-3)
+
+
 def test_saved_bursts_of_a_link_that_nodes_share_are_simulated_for_all():
     work = turned_trace(np.random.default_rng(3), 1, 6)
     profile = cluster(host=Host(nodes=2, bandwidth=BANDWIDTH, latency_s=0.0), burst_bytes=1e4)
@@ -126,6 +144,20 @@ def test_thousands_of_equal_nodes_are_one():
     hop = OVERHEAD + SIZE / 1024 / BANDWIDTH + LATENCY + second_segment(1024)
     assert found.finish_s == exactly(np.outer(np.ones(1024), [0.1 + 2046 * hop, 0.2 + 4092 * hop]))
     assert found.messages == 2 * 1024 * 2046
+
+
+def test_thousands_of_nodes_in_racks_are_one_rack():
+    work = same(10_000, [("compute", 0.1), *blocking("all_reduce", SIZE)])
+    one = replay(work, cluster(rack=Rack(hosts=10, uplink=5 * BANDWIDTH)), rounds=1)
+    assert np.array_equal(one.finish_s, np.tile(one.finish_s[:10], (1_000, 1)))
+    assert one.messages == 10_000 * 2 * 9_999
+
+
+def test_nodes_that_would_not_fit_into_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(run, "available_bytes", lambda: 2 * 10**9)
+    profile = cluster(rack=Rack(hosts=7, uplink=BANDWIDTH))  # 7 does not divide the nodes
+    with pytest.raises(UserError, match="replaying 2000 nodes, 2000 of them unlike .* about 3 GB .* 2 GB are free"):
+        replay(same(2000, [("compute", 0.1)]), profile, rounds=1)
 
 
 def test_nodes_that_differ_are_kept():
