@@ -56,7 +56,7 @@ _TYPES = "kill,kill,host,damage,full,stop,down,slow"
     show_default=True,
     help="Seed of moments, kinds and victims.",
 )
-@run_options(*OF_MACHINE)
+@run_options("elastic", *OF_MACHINE)
 @results_option("results/faults")
 @plugin_option
 @explain_option
@@ -81,8 +81,8 @@ def command(
     istbench lab --nodes 3 --bandwidth 100mbit -- faults configs/faults.toml --schedule poisson:1,2,4
 
     Each cell of SUITE.toml runs without faults first, then once under each schedule. It restarts from its last
-    checkpoint after a loss. All methods get the same schedule. The same command goes on with the cells that are
-    left.
+    checkpoint after a loss, with --elastic also on fewer nodes. All methods get the same schedule. The same command
+    goes on with the cells that are left.
 
     Without a lab, only processes, checkpoints and the disk fail. In a lab, links fail too. full needs root.
     """
@@ -100,7 +100,7 @@ def command(
     points = parse_schedule(schedule, random, schedule_seed, "--schedule")
     for point in points:
         _check_types({own.kind for own in (*point.types, *(own for own, _ in point.listed))}, backend)
-    changed = {name: given[name] for name in OF_MACHINE if name in typed}
+    changed = {name: given[name] for name in ("elastic", *OF_MACHINE) if name in typed}
     requests = [
         msgspec.structs.replace(request, **changed)
         for part in read_suite(suite)
@@ -135,9 +135,11 @@ def _measure(
 
 
 def _backend(lab: Backend | None) -> Here:
+    from istbench.studies.faults.schedule import RESTARTS
+
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UserError("faults starts and kills its own workers; run it without torchrun")
-    return lab if isinstance(lab, Here) else Here()
+    return (lab if isinstance(lab, Here) else Here()).restarting(RESTARTS, typed=False)
 
 
 def _several(backend: Here) -> bool:

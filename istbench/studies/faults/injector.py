@@ -43,8 +43,9 @@ class Pace:
         return cls([float(own.step) for own in curve.evaluations], list(curve.seconds))
 
     def at(self, step: int) -> float:
-        """Train seconds of the first `step` steps."""
-        return float(np.interp(step, self.steps, self.seconds))
+        """Train seconds of the first `step` steps. On fewer nodes, a run may have more of them."""
+        last = self.steps[-1]
+        return float(np.interp(step, self.steps, self.seconds)) * max(1.0, step / last if last else 1.0)
 
 
 class Progress:

@@ -21,6 +21,7 @@ OF_LINKS: tuple[Kind, ...] = ("down", "slow")
 ENDING: tuple[Kind, ...] = ("kill", "host", "damage")
 """Kinds after which all nodes start again."""
 MOST_FAULTS = 1000
+RESTARTS = 100
 _RANDOM = "poisson:"
 _LONGEST = 20  # runs without faults that a random list covers
 _RATES = Annotated[tuple[Annotated[float, Meta(gt=0, le=100)], ...], Meta(min_length=1, max_length=20)]

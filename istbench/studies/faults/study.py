@@ -22,8 +22,6 @@ from istbench.studies.faults.record import FaultRecord, Hit, read_record
 from istbench.studies.faults.schedule import ENDING, Point, check_length
 from istbench.studies.faults.wall import Wall, wall_of
 
-RESTARTS = 100
-
 
 @dataclass(frozen=True, kw_only=True)
 class FaultyRun:
@@ -33,7 +31,7 @@ class FaultyRun:
         cell: its name. seed: of the cell. hits: the faults that hit it.
         wall: None if it did not reach its target. fault_free: that of the run without faults.
         restart_s: mean seconds from the last sign of life before a loss until all nodes trained on; None without.
-        simulated: the same factor as `times` by `cluster.faults`; None if it missed its target.
+        simulated: the same factor as `times` by `cluster.faults`; None if it missed its target, or is elastic.
         failure: the error that ended it; empty without one.
     """
 
@@ -80,6 +78,11 @@ class FaultResults:
     rows: tuple[FaultRow, ...]
     first: Run
     problems: tuple[str, ...]
+
+    @property
+    def elastic(self) -> bool:
+        """Whether runs train on fewer nodes after a loss."""
+        return self.first.header.config.elastic is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +177,8 @@ class FaultStudy:
         restarts = len(run.restarts)
         restart_s = (wall.noticing_s + wall.restarting_s) / restarts if restarts else None
         found = dataclasses.replace(found, wall=wall, restart_s=restart_s)
+        if own.request.elastic is not None:
+            return found
         return dataclasses.replace(found, simulated=simulated_times(own, found))
 
     def _run(self, request: RunRequest, screen: Screen) -> tuple[Run | None, str]:
@@ -185,8 +190,7 @@ class FaultStudy:
         directory = RunDirectory.of(self._out, cell.name)
         done = directory.exists() and directory.header().status == "done"
         done = done and (request.faults is None or directory.faults.exists())
-        backend = dataclasses.replace(self._backend, restarts=RESTARTS)
-        (outcome,) = backend.run([request], self._out, self._again or not done, screen)
+        (outcome,) = self._backend.run([request], self._out, self._again or not done, screen)
         if outcome.failure is not None:
             return (None if outcome.run is None else load_run(outcome.run)), str(outcome.failure)
         return load_run(outcome.finished()), ""

@@ -21,6 +21,7 @@ from istbench.studies.faults.wall import Wall
 _PARTS = {
     "computing_s": "computing",
     "waiting_s": "waiting",
+    "fewer_s": "fewer nodes",
     "lost_s": "lost",
     "noticing_s": "noticing",
     "restarting_s": "restarting",
@@ -42,7 +43,7 @@ def faults_table(found: FaultResults) -> Table:
         ColumnOf(key="seconds", title="s", entry=lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
         ColumnOf(key="times", title="times as long", entry=_times),
         ColumnOf(key="simulated_times", title="simulated", entry=lambda row: rounded(row.simulated)),
-        *(_part(key, title) for key, title in _PARTS.items()),
+        *(_part(key, title) for key, title in _PARTS.items() if key != "fewer_s" or found.elastic),
     ]
     return table_of(
         columns,
@@ -171,7 +172,7 @@ def _footer(found: FaultResults) -> list[str]:
         "of the runs that reached it, and add up to the seconds. Waiting: train seconds beyond those without "
         "faults.",
         "Simulated: as by `istbench replay --mtbf`, for as many faults that end all nodes as hit the run, and the "
-        "measured seconds of a restart. Other faults delay nodes, and are not simulated.",
+        "measured seconds of a restart. Other faults delay nodes, and neither they nor fewer nodes are simulated.",
         guide_line("faults.md#measured-faults"),
     ]
     if not lab and points:

@@ -12,6 +12,10 @@ def test_progress_follows_the_pace_of_the_run_without_faults():
     assert [progress.look(step) for step in (0, 1, 10, 15, 15)] == pytest.approx([0, 0.5, 5.0, 10.0, 10.0])
 
 
+def test_steps_beyond_the_end_take_as_long_as_those_before():
+    assert [PACE.at(step) for step in (20, 40)] == [15.0, 30.0]
+
+
 def test_steps_that_are_done_again_count_again():
     progress = Progress(PACE)
     progress.look(1)

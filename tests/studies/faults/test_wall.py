@@ -2,7 +2,7 @@
 
 import pytest
 
-from istbench.results.events import Evaluation, Loss, Ready, Resume, Start
+from istbench.results.events import Evaluation, Loss, Ready, Resize, Resume, Start
 from istbench.results.metrics import Metric
 from istbench.studies.faults.wall import wall_of
 
@@ -86,3 +86,27 @@ def test_all_seconds_are_those_of_the_machines_for_which_a_lab_stands():
     assert halved.seconds == pytest.approx(whole.seconds / 2)
     assert halved.computing_s == pytest.approx(4.0)
     assert halved.checkpointing_s == pytest.approx(whole.checkpointing_s / 2)
+
+
+def resized(step, noticed, before, after, noticing_s=None):
+    change = Resize(before=before, after=after, cause="a change", noticed=BEGAN + noticed)
+    return Resume(
+        step=step, loss=None if noticing_s is None else loss(step, noticed, noticing_s).loss, resize=change
+    )
+
+
+def test_an_elastic_run_trains_on_fewer_nodes_and_its_parts_add_up():
+    # Three nodes to step 10, two to step 20, and three again from there.
+    events = [
+        *FAULT_FREE[:3], resized(10, 8.0, 3, 2, noticing_s=1.0), ready(10, 1.0), evaluation(20, 9.0, 9.9),
+        resized(20, 14.2, 2, 3), ready(20, 2.0), evaluation(30, 12.0, 13.5),
+    ]  # fmt: skip
+    wall = wall_of(events, ACCURACY, BEGAN, 12.0, 1.0)
+    assert wall.fewer_s == pytest.approx(9.0 - 4.0)
+    assert (wall.computing_s, wall.waiting_s) == pytest.approx((4.0 + 3.0, 0.0))
+    assert wall.lost_s == pytest.approx(7.0 - 4.8)
+    # To stop at step 20 takes the time from 9.5 s, when the clock has 9.9 s, to 14.2 s.
+    assert wall.seconds == pytest.approx(16.7 + (13.5 - 9.9))
+    same = [event for event in events if not (isinstance(event, Resume) and event.loss is None)]
+    again = wall_of([*same[:5], resized(10, 13.0, 2, 1, noticing_s=0.5), *same[4:]], ACCURACY, BEGAN, 12.0, 1.0)
+    assert again.fewer_s == pytest.approx(9.0 - 4.0 + 3.0), "one node to the end"
