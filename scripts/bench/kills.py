@@ -2,12 +2,15 @@
 
 python scripts/bench/kills.py --methods ddp --kills 1 --steps 20    # to try it
 
-For each method, one run goes undisturbed. Others have `--restarts 3`, and kills hit their two workers, rank 0 and
-rank 1 in turn, at random moments between the first evaluation and the end. The run evaluates again before the next.
-Each must end by itself in the weights and evaluations of the first run. The seconds are those of its own record.
+For each method, one run of three workers goes undisturbed. Others have `--restarts 3`. Kills hit rank 0, another
+rank, and a host in turn, at random moments between the first evaluation and the end. A host has rank 0 alone, or
+the other two workers, which are killed at once. The run evaluates again before the next kill. Each must end by
+itself in the weights and evaluations of the first run. The seconds are those of its own record.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import random
@@ -16,7 +19,8 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
@@ -24,7 +28,12 @@ from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undistur
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
 
-RESTARTS = 3
+NODES, RESTARTS = 3, 3
+VICTIMS: dict[str, list[tuple[int, ...]]] = {
+    "rank 0": [(0,)],
+    "another rank": [(1,), (2,)],
+    "a host": [(0,), (1, 2)],
+}
 _READY_S = 120.0
 _LOG = re.compile(r"/logs/rank-([0-9]+)/")
 
@@ -48,12 +57,14 @@ def trains_on(run: Path, losses: int) -> bool:
     return len(parts) == losses and b'"evaluation"' in parts[-1]
 
 
-def kill(slow: SlowRun, run: Path, rank: int, losses: int) -> bool:
-    """Kill worker `rank` after so many `losses`, and wait until the run trains on; False if it had ended before."""
-    victim = workers(slow).get(rank)
-    if victim is None:
+def kill(slow: SlowRun, run: Path, ranks: Sequence[int], losses: int) -> bool:
+    """Kill workers `ranks` after so many `losses`, and wait until the run trains on; False if it had ended."""
+    living = workers(slow)
+    if not all(rank in living for rank in ranks):
         return False
-    os.kill(victim, signal.SIGKILL)
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError):  # its launcher ended it, because another one is lost
+            os.kill(living[rank], signal.SIGKILL)
     until = time.monotonic() + _READY_S
     while slow.process.poll() is None and not trains_on(run, losses + 1):
         if time.monotonic() > until:
@@ -63,7 +74,7 @@ def kill(slow: SlowRun, run: Path, rank: int, losses: int) -> bool:
 
 
 def lose(
-    row: Row, words: list[str], slow_s: float, ranks: Iterator[int], chance: random.Random, kills: int
+    row: Row, words: list[str], slow_s: float, victims: Iterator[str], chance: random.Random, kills: int
 ) -> list[Restart]:
     """Run to the end with up to `kills`, note in `row` whether it is the undisturbed run; returns its restarts."""
     with tempfile.TemporaryDirectory() as folder:
@@ -71,10 +82,10 @@ def lose(
         run, done = slow.wait_for(has_evaluated), 0
         for _ in range(kills):
             time.sleep(chance.uniform(0, row.seconds / kills))
-            rank = next(ranks)
-            if not kill(slow, run, rank, done):
+            victim = next(victims)
+            if not kill(slow, run, chance.choice(VICTIMS[victim]), done):
                 break
-            row.kills[f"rank {rank}"] += 1
+            row.kills[victim] += 1
             done += 1
         status = slow.process.wait()
         header = json.loads((run / "run.json").read_text())
@@ -96,8 +107,8 @@ def main() -> int:
     """Print a row for each method, and the seconds of all restarts; returns 1 if a run differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS), metavar="NAME,...")
-    parser.add_argument("--kills", type=int, default=RESTARTS, metavar="N", help="kills of each run, at most 3")
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs of each method that lose workers")
+    parser.add_argument("--kills", type=int, default=2, metavar="N", help="kills of each run, at most 3")
+    parser.add_argument("--runs", type=int, default=2, metavar="N", help="runs of each method that lose workers")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--slow", type=float, default=0.03, metavar="S", help="seconds that every step waits")
     parser.add_argument("--seed", type=int, default=0, help="of moments")
@@ -105,20 +116,25 @@ def main() -> int:
     if not 0 < asked.kills <= RESTARTS:
         parser.error(f"--kills must be 1 to {RESTARTS}: a run restarts so often")
     chance = random.Random(asked.seed)
-    print("| method | kills of rank 0 | of rank 1 | undisturbed result | seconds lost by each kill | else |")
-    print("| :--- | ---: | ---: | ---: | :--- | :--- |", flush=True)
+    print(f"| method | {' | '.join(VICTIMS)} | undisturbed result | seconds lost by each kill | else |")
+    print("| :--- | ---: | ---: | ---: | ---: | :--- | :--- |", flush=True)
     every, same, runs = list[Restart](), 0, 0
-    turns = (number % 2 for number in range(10**9))
+    turns, killed = itertools.cycle(VICTIMS), Counter[str]()
     for method in asked.methods.split(","):
         words = words_of(method, asked.steps)
+        words[words.index("--nodes") + 1] = str(NODES)
         row, found = undisturbed(words, asked.slow), list[Restart]()
         for _ in range(asked.runs):
             found += lose(row, words, asked.slow, turns, chance, asked.kills)
-        first, second = row.kills["rank 0"], row.kills["rank 1"]
+        killed += row.kills
+        kills = " | ".join(str(row.kills[victim]) for victim in VICTIMS)
         seconds, wrong = ", ".join(f"{one.seconds:.1f}" for one in found), "; ".join(row.wrong)
-        print(f"| {method} | {first} | {second} | {row.same} of {asked.runs} | {seconds} | {wrong} |", flush=True)
+        print(f"| {method} | {kills} | {row.same} of {asked.runs} | {seconds} | {wrong} |", flush=True)
         every, same, runs = [*every, *found], same + row.same, runs + asked.runs
-    print(f"\n{same} of {runs} runs with {len(every)} restarts ended in the undisturbed weights and evaluations")
+    print(
+        f"\n{same} of {runs} runs with {killed.total()} kills and {len(every)} restarts ended in the undisturbed "
+        f"weights and evaluations; kills of {', '.join(f'{name}: {killed[name]}' for name in VICTIMS)}"
+    )
     if every:
         said = []
         for part in ("seconds", "noticing_s", "starting_s", "loading_s", "redone_s"):
