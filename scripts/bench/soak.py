@@ -8,7 +8,7 @@ seconds, a flipped bit in the newest checkpoint followed by SIGKILL. Each run mu
 evaluations of a run that nothing disturbed. After each run, a line of OUT/soak.csv has the memory, the imported
 modules, the open files and the threads of this process, the memory of its fork server, its child processes, and the
 entries of /dev/shm and of TMPDIR. The table at the end has the slope of each. A method that runs first imports its
-libraries, so the slope is that of the runs after each cell ran once. It needs Linux.
+libraries, so the slope is that of the runs after each method ran once. It needs Linux.
 
 `--show FILE` prints the table of a soak.csv, also while the soak runs.
 """
@@ -207,7 +207,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["wrong"]:
             print(f"{row['method']} on {row['nodes']:g} nodes at {row['at_s']:g} s: {row['wrong']}")
-    once = len({(row["method"], row["nodes"]) for row in rows})
+    once = len({row["method"] for row in rows})
     warm = rows[once - 1 :]
     hours = np.array([row["at_s"] / 3600 for row in warm])
     print(f"\n| sample | first run | run {once} | last run | most | slope an hour from run {once} on |")
