@@ -204,10 +204,13 @@ def workers_in(scratch: Path) -> dict[int, int]:
 
 
 def damage_newest(checkpoint: Path, place: float) -> None:
-    """Flip a bit in the newest step in directory `checkpoint`, if there is one; `place` selects the file."""
+    """Flip a bit in the newest of several steps in directory `checkpoint`; `place` selects the file.
+
+    Without an older step the run would begin anew, again and again where checkpoints are few.
+    """
     with contextlib.suppress(OSError):
         steps = sorted((path.parent for path in checkpoint.glob("*/manifest.json")), key=_number)
-        if steps:
+        if len(steps) > 1:
             files = sorted(path for path in steps[-1].iterdir() if path.name.startswith("rank-"))
             file = files[int(place * len(files))]
             content = bytearray(file.read_bytes())

@@ -25,12 +25,13 @@ def test_steps_that_are_done_again_count_again():
     assert progress.look(16) == pytest.approx(17.0)
 
 
-def test_damage_flips_a_bit_of_the_newest_checkpoint(tmp_path):
-    damage_newest(tmp_path, 0.9)
+def test_damage_flips_a_bit_of_the_newest_checkpoint_if_an_older_one_is_left(tmp_path):
     for step in ("90", "100"):
+        damage_newest(tmp_path, 0.9)
         (tmp_path / step).mkdir()
         for name in ("manifest.json", "rank-0.json", "rank-1.json"):
             (tmp_path / step / name).write_bytes(b"content")
+    assert not [path for path in tmp_path.glob("*/*") if path.read_bytes() != b"content"]
     damage_newest(tmp_path, 0.9)
     changed = [path for path in tmp_path.glob("*/*") if path.read_bytes() != b"content"]
     assert changed == [tmp_path / "100" / "rank-1.json"]
