@@ -15,12 +15,15 @@ from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
+    OF_FAULTS,
     RESULTS,
     Typed,
     cluster_or_this_option,
     explain_option,
+    faults_of,
     kind_of,
     list_of,
+    mtbf_options,
     node_counts,
     plugin_option,
     refuse_typed,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from istbench.report.map import WinnerMap
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
-_OF_RUNS = ("target", "plugins", "workload", "metric", "pictures")
+_OF_RUNS = ("target", *OF_FAULTS, "plugins", "workload", "metric", "pictures")
 _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 
 
@@ -71,6 +74,7 @@ _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
     metavar="TIME,...",
     help="Latencies of --by latency, one way. Default: 0.1ms,1ms,10ms,100ms.",
 )
+@mtbf_options
 @click.option(
     "--target",
     type=kind_of(Level, "level"),
@@ -92,6 +96,9 @@ def command(
     by: str,
     nodes: Sequence[int],
     latencies: list[float] | None,
+    mtbf: float | None,
+    restart: float,
+    checkpoint_every: float,
     target: float | None,
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -110,6 +117,8 @@ def command(
     For a number of nodes that was never run, --nodes needs the code of runs by a plug-in or a task file: --plugin
     FILE.py. No path in RESULTS is imported.
 
+    --mtbf draws the map with faults: each of them ends all nodes, which go on from the last checkpoint.
+
     Of a file of `istbench record`, a cell has the method with the most samples per second (see docs/record.md).
     """
     if by != "latency" and latencies is not None:
@@ -120,6 +129,7 @@ def command(
         _map_script(results, cluster, (bandwidths, apart), by, nodes, methods, explain, as_json)
         return
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
+    faults = faults_of(context, mtbf, restart, checkpoint_every)
     families = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, apart)
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     if by != "nodes" and len(nodes) > 1:
@@ -138,6 +148,7 @@ def command(
             workload=workload,
             metric=metric,
             nodes=nodes,
+            faults=faults,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
         )

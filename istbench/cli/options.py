@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Levels, Nodes, Restarts
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RUN_OPTIONS, RunOption
-from istbench.base.units import parse_bandwidth, parse_time
+from istbench.base.units import parse_bandwidth, parse_period, parse_time
 from istbench.cli.streams import Streams
 from istbench.cluster.profile import THIS, load_profile
 from istbench.launch.backends.backend import Backend, BackendOption
@@ -21,6 +21,9 @@ from istbench.launch.backends.choose import backend_options, choose
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name
 from istbench.report.output import Format
+
+if TYPE_CHECKING:
+    from istbench.cluster.faults import Faults
 
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
@@ -339,6 +342,54 @@ script_methods_option = click.option(
     help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
     "Default: all whose messages follow from sizes.",
 )
+
+
+OF_FAULTS = ("mtbf", "restart", "checkpoint_every")
+"""The names of the values of `mtbf_options`."""
+
+
+def mtbf_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of simulated faults to `command`; see `faults_of`."""
+    added = (
+        click.option(
+            "--mtbf",
+            type=Typed(parse_period, "time"),
+            help="Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
+        ),
+        click.option(
+            "--restart",
+            type=Typed(parse_period, "time"),
+            default=60.0,
+            show_default="60s",
+            help="From a fault until training goes on from the last checkpoint.",
+        ),
+        click.option(
+            "--checkpoint-every",
+            type=Typed(parse_period, "time"),
+            default=60.0,
+            show_default="60s",
+            help="Least time between two checkpoints, which follow evaluations.",
+        ),
+    )
+    for one in reversed(added):
+        command = one(command)
+    return command
+
+
+def faults_of(
+    context: click.Context, mtbf: float | None, restart: float, checkpoint_every: float
+) -> "Faults | None":
+    """The faults of `mtbf_options`; None without `mtbf`.
+
+    Raises:
+        UserError: if another one is typed without `mtbf`.
+    """
+    if mtbf is None:
+        refuse_typed(context, OF_FAULTS[1:], "is for the faults of --mtbf")
+        return None
+    from istbench.cluster.faults import Faults  # numpy, which --help does not need
+
+    return Faults(mtbf_s=mtbf, restart_s=restart, checkpoint_s=checkpoint_every)
 
 
 def refuse_typed(context: click.Context, names: Iterable[str], why: str) -> None:

@@ -11,12 +11,15 @@ from istbench.base.decode import convert
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.shares import Shares
-from istbench.base.units import parse_bandwidth, parse_period, parse_time
+from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cli.options import (
     CLUSTER_HELP,
+    OF_FAULTS,
     RESULTS,
     Typed,
+    faults_of,
     list_of,
+    mtbf_options,
     node_counts,
     plugin_option,
     refuse_typed,
@@ -25,11 +28,9 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import select_clusters
 
-_OF_FAULTS = ("restart", "checkpoint_every")
 _OF_RUNS = (
     "shares",
-    "mtbf",
-    *_OF_FAULTS,
+    *OF_FAULTS,
     "workload",
     "metric",
     "levels",
@@ -79,25 +80,7 @@ _OF_RUNS = (
     metavar="SPEED,...|speed",
     help="Also with the samples of unequal nodes by these speeds, or by the speeds of the cluster.",
 )
-@click.option(
-    "--mtbf",
-    type=Typed(parse_period, "time"),
-    help="Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
-)
-@click.option(
-    "--restart",
-    type=Typed(parse_period, "time"),
-    default=60.0,
-    show_default="60s",
-    help="From a fault until training goes on from the last checkpoint.",
-)
-@click.option(
-    "--checkpoint-every",
-    type=Typed(parse_period, "time"),
-    default=60.0,
-    show_default="60s",
-    help="Least time between two checkpoints, which follow evaluations.",
-)
+@mtbf_options
 @script_methods_option
 @plugin_option
 @report_options
@@ -142,11 +125,9 @@ def command(
         return
     selected = select_clusters(clusters or [DEFAULT_CLUSTER], *links)
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    if mtbf is None:
-        refuse_typed(context, _OF_FAULTS, "is for the faults of --mtbf")
+    faults = faults_of(context, mtbf, restart, checkpoint_every)
     workload, plugins = named_code(workload, plugins, needed=bool(nodes))
     from istbench.api.show import page_beside, show_report
-    from istbench.cluster.faults import Faults
     from istbench.report.report import build_report_on_clusters
 
     with replaying() as tell:
@@ -161,7 +142,7 @@ def command(
             shares=shares,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
-            faults=None if mtbf is None else Faults(mtbf_s=mtbf, restart_s=restart, checkpoint_s=checkpoint_every),
+            faults=faults,
         )
     page = page_beside(results) if pictures else None
     show_report(report, results, pictures=pictures, page=page, **shown)

@@ -58,8 +58,7 @@ def with_faults(at: Sequence[float], finish_s: float, nodes: int, faults: Faults
     """
     rate = nodes / faults.mtbf_s
     segments = np.diff([0.0, *_saved(at, finish_s, faults.checkpoint_s), finish_s])
-    expected = float(np.expm1(np.minimum(rate * segments, 99.0)).sum())
-    if expected > _MOST_FAULTS:
+    if _ended(rate * segments).sum() > _MOST_FAULTS:
         raise UserError(
             f"a fault of a node every {period_text(faults.mtbf_s)} would end {nodes} nodes over "
             f"{_MOST_FAULTS:,.0f} times in {finish_s:.3g} s of training; evaluate and save more "
@@ -74,6 +73,24 @@ def with_faults(at: Sequence[float], finish_s: float, nodes: int, faults: Faults
         np.add.at(lost, np.repeat(np.arange(DRAWS), tries), -np.log1p(-within) / rate)
         restarts += tries
     return FaultyTimes(kept_s=finish_s, lost_s=lost, restarting_s=restarts * faults.restart_s)
+
+
+def expected_seconds(at: Sequence[float], nodes: int, faults: Faults) -> list[float]:
+    """The seconds `at` of evaluations, rising, with faults: the means of what `with_faults` draws."""
+    if not at:
+        return []
+    rate = nodes / faults.mtbf_s
+    saved = np.array([0.0, *_saved(at, at[-1], faults.checkpoint_s)])
+    last = np.maximum(np.searchsorted(saved, at) - 1, 0)  # of the checkpoints before each evaluation
+    ended = np.array([0.0, *_ended(rate * np.diff(saved)).cumsum()])[last]
+    ended += _ended(rate * (np.array(at) - saved[last]))
+    seconds: list[float] = (ended * (1 / rate + faults.restart_s)).tolist()
+    return seconds
+
+
+def _ended(faults: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How often segments are ended by a fault on average, if `faults` come in the time of each without faults."""
+    return np.expm1(np.minimum(faults, 99.0))
 
 
 def _saved(at: Sequence[float], finish_s: float, least_s: float) -> list[float]:

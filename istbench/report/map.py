@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.options import option_text
+from istbench.base.units import period_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.palette import MethodStyle
@@ -36,6 +37,9 @@ from istbench.report.tables.group_columns import target_lines
 from istbench.report.tables.table import Column, Entry, Table, grid_table
 from istbench.report.targets import Target
 from istbench.results.stats import interval_name, speed_up
+
+if TYPE_CHECKING:
+    from istbench.cluster.faults import Faults
 
 _DIGITS = 3
 
@@ -101,6 +105,7 @@ class WinnerMap:
     """The row that reaches `target` first, by bandwidth and one other axis. Every output draws from this.
 
     group: the runs at the lowest bandwidth, for the facts that hold for all. cluster: its name without a bandwidth.
+    faults: with which all seconds are means; None without.
     by: the other axis: `nodes`, `latency` or the name of an option.
     columns, rows: names of the bandwidths and of the other axis' values, both rising. tiles: for each row, a tile
     for each bandwidth.
@@ -116,11 +121,13 @@ class WinnerMap:
     tiles: tuple[tuple[Tile, ...], ...]
     styles: Mapping[str, MethodStyle]
     stem: str
+    faults: "Faults | None" = None
 
     @property
     def title(self) -> str:
         """The data, and the target."""
-        return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}"
+        failing = "" if self.faults is None else f", a fault of each node every {period_text(self.faults.mtbf_s)}"
+        return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}{failing}"
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -162,7 +169,18 @@ class WinnerMap:
         """One line: the contenders, the data, the clock, and how far replays are off."""
         return (
             f"Among {self.group.among}. Data: {self.group.source.seen}. Seconds: recorded on "
-            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.group.times)}"
+            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.group.times)}{self._fault_words}"
+        )
+
+    @property
+    def _fault_words(self) -> str:
+        """The faults, as the end of a line."""
+        if self.faults is None:
+            return ""
+        return (
+            f" Seconds are means with simulated faults: of each node one in {period_text(self.faults.mtbf_s)}; it "
+            f"ends all nodes, which go on from the last checkpoint after {period_text(self.faults.restart_s)}. "
+            f"Checkpoints follow evaluations, {period_text(self.faults.checkpoint_s)} apart or more."
         )
 
     @property
@@ -213,6 +231,7 @@ class WinnerMap:
                 "metric": self.group.metric.name,
                 "target": self.target.level,
                 "cluster": self.cluster,
+                **({} if self.faults is None else dataclasses.asdict(self.faults)),
             }
             for row in self.tiles
             for tile in row
@@ -227,6 +246,7 @@ def build_maps(
     cluster: str,
     target: float | None = None,
     nodes: Sequence[int] = (),
+    faults: "Faults | None" = None,
     **selected: Any,
 ) -> tuple[list[WinnerMap], tuple[str, ...]]:
     """A map of each group of comparable runs in `results`, and a line for each run that is left out.
@@ -236,24 +256,31 @@ def build_maps(
     target: level of the metric; None for the hardest target that a row reached.
     nodes: numbers of nodes to show, by default all that were run. The other axes take one number; by default the
     largest of those with the most rows.
+    faults: with which all seconds are means.
     selected: the other arguments of `replay_runs`; `redeal` for numbers of nodes that were never run.
 
     Raises:
         UserError: as `replay_runs` does, for an unknown option, and if no runs have a target.
     """
     levels = () if target is None else (target,)
-    replayed = replay_runs(results, clusters, levels=levels, nodes=nodes, **selected)
+    replayed = replay_runs(results, clusters, levels=levels, nodes=nodes, faults=faults, **selected)
     count = len(replayed.sweeps) // len(clusters)
     families = [replayed.sweeps[place::count] for place in range(count)]
     if by not in ("nodes", "latency"):
         _check_option(by, families)
-    maps = [found for family in families if (found := winner_map(family, by, cluster, nodes)) is not None]
+    found = (winner_map(family, by, cluster, nodes) for family in families)
+    maps = [one if faults is None else _failing(one, faults) for one in found if one is not None]
     if not maps:
         raise UserError(
             f"no map of {results}: its runs have no target, or nothing to compare; --target names a level of the "
             "metric"
         )
     return maps, replayed.problems
+
+
+def _failing(found: WinnerMap, faults: "Faults") -> WinnerMap:
+    """`found`, whose seconds are means with `faults`, with a file name of its own."""
+    return dataclasses.replace(found, faults=faults, stem=f"{found.stem}-mtbf-{faults.mtbf_s:.0f}s")
 
 
 def winner_map(
@@ -403,7 +430,9 @@ def _lead(first: RowTime, second: RowTime, target: Target) -> float | None:
 
 
 def _factor(ratio: float) -> str:
-    """Three significant digits, or all digits before the point."""
+    """Three significant digits, or all digits before the point; no digits where faults leave no progress."""
+    if ratio >= 10_000:
+        return ">9999"
     return f"{ratio:.0f}" if ratio >= 99.95 else f"{ratio:#.3g}"
 
 

@@ -24,7 +24,7 @@ from istbench.report.tables.node_seconds import node_seconds_table
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
 from istbench.results.load import load_run, load_runs
-from istbench.results.on_cluster import Redeal, add_shares, runs_on_clusters
+from istbench.results.on_cluster import Redeal, add_shares, runs_on_clusters, under_faults
 from istbench.results.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -134,12 +134,14 @@ def replay_runs(
     redeal: "Redeal | None" = None,
     tell: Callable[[int, int], None] | None = None,
     shares: Shares | None = None,
+    faults: "Faults | None" = None,
 ) -> ReplayedGroups:
     """The runs in `results`, a results directory or one run's, on the clock of each of `clusters`.
 
     clusters: profiles of each cluster by its name, by rising bandwidth.
     baseline, workload, metric, levels, cells: as in `build_report`. nodes, redeal, tell: as in `runs_on_clusters`.
     shares: adds rows with these shares of unequal nodes (`add_shares`).
+    faults: all seconds are means with these faults (`under_faults`).
 
     Raises:
         UserError: if no run can be replayed, or none has that workload, metric or baseline.
@@ -155,6 +157,8 @@ def replay_runs(
     if not any(run.done for moved in on_clusters for run in moved):
         reason = f": {unreplayed[0]}" if unreplayed else "; no run is finished"
         raise UserError(f"nothing to replay in {results}{reason}")
+    if faults is not None:
+        on_clusters = [[under_faults(run, faults) for run in moved] for moved in on_clusters]
     of_profile = {
         profile.name: [group for group in group_runs(moved, baseline, profile) if group.contenders]
         for profile, moved in zip(profiles, on_clusters, strict=True)

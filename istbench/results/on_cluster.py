@@ -19,6 +19,7 @@ from istbench.cluster.replay_checks import Check, checks_in, replay_check
 from istbench.results.load import Run
 
 if TYPE_CHECKING:
+    from istbench.cluster.faults import Faults
     from istbench.cluster.trace import Trace
 
 Redeal: TypeAlias = "Callable[[Run, Trace, int], tuple[Run, Trace]]"
@@ -112,6 +113,14 @@ def runs_on_clusters(
             f"{', '.join(untraced[:_NAMED_AT_MOST])}{more}"
         )
     return on_clusters, problems
+
+
+def under_faults(run: Run, faults: "Faults") -> Run:
+    """`run`, on the clock of a cluster, with the mean seconds that its evaluations take with `faults`."""
+    from istbench.cluster.faults import expected_seconds
+
+    seconds = expected_seconds(run.curve.seconds, run.header.nodes, faults)
+    return dataclasses.replace(run, curve=run.curve.on_clock("cluster_s", seconds))
 
 
 def add_shares(

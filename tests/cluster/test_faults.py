@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.cluster.faults import DRAWS, Faults, with_faults
+from istbench.cluster.faults import DRAWS, Faults, expected_seconds, with_faults
 
 
 def faults(mtbf_s, restart_s=90.0, checkpoint_s=60.0):
@@ -28,6 +28,15 @@ def test_the_mean_is_that_of_the_formula(nodes, mtbf_s):
     assert found.seconds.mean() == pytest.approx(wanted, abs=4 * found.seconds.std() / math.sqrt(DRAWS))
     assert np.allclose(found.seconds, 2000.0 + found.lost_s + found.restarting_s)
     assert np.all(found.restarting_s % of.restart_s == 0)
+
+
+def test_the_seconds_of_each_evaluation_are_those_means():
+    """Checkpoints at 60 and 130: an evaluation between two begins at the one before it."""
+    at, of = [0.0, 60.0, 119.0, 130.0, 140.0, 180.0], faults(500.0)
+    found = expected_seconds(at, 2, of)
+    segments = ([], [60], [60, 59], [60, 70], [60, 70, 10], [60, 70, 50])
+    assert found == pytest.approx([expected(of_one, 2, of) for of_one in segments])
+    assert expected_seconds(at, 2, faults(1e12)) == pytest.approx(at)
 
 
 def test_without_faults_nothing_is_added():
