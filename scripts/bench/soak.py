@@ -66,12 +66,13 @@ class Faults:
     def _disturb(self, over: threading.Event) -> None:
         heard = 0
         while not over.wait(0.1):
-            # Every fault waits for an evaluation after the last one, so that no three losses are at one step.
+            # Every fault waits for two evaluations after the last one, so that no three losses are at one step: a
+            # run that is killed before it saves evaluates at the same step again.
             evaluations = sum(path.read_bytes().count(b'"evaluation"') for path in self._files("events.jsonl"))
             if time.monotonic() >= self._next and evaluations > heard and (living := workers()):
                 with contextlib.suppress(ProcessLookupError):
                     self._hit(self._random.choice(living), over)
-                    heard = evaluations + 1
+                    heard = evaluations + 2
                 self._next = time.monotonic() + self._random.expovariate(1 / self._every_s)
 
     def _hit(self, victim: int, over: threading.Event) -> None:
