@@ -25,6 +25,10 @@ class Torchrun(Backend):
     chosen_by: ClassVar[str] = "torchrun"
     world: World
     _own: Sequence[RunRequest] = field(default=(), init=False)
+    _lost: bool = field(default=False, init=False)  # the last processes, while they trained the next cell
+
+    def __post_init__(self) -> None:
+        self._lost = self.world.restart > 0
 
     @property
     def nodes(self) -> int:
@@ -94,6 +98,7 @@ class Torchrun(Backend):
 
     def _trained(self, request: RunRequest, cell: "Cell", out: Path, again: bool, screen: Screen) -> Outcome:
         from istbench.launch.cells.execute import execute, is_finished
+        from istbench.launch.cells.restarts import restarted
         from istbench.launch.torchrun.meeting import meeting_of
         from istbench.launch.torchrun.workers import announced, lead
         from istbench.node.stopping import GrowRequest
@@ -114,6 +119,8 @@ class Torchrun(Backend):
                 present = None if request.elastic is None else self.world.group_of(request)
                 with screen.training(cell.header, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
                     reason = run_folder.reason()
+                    if reason is None and self._lost and not again:
+                        reason, self._lost = restarted(run, cell.header.own_metric, "torchrun"), False
                     fresh = execute(cell, run, scratch, launcher, again=again, reason=reason, present=present)
             finally:
                 meeting.end()

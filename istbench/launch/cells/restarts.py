@@ -1,10 +1,16 @@
 """Restarts of a run after a loss: whether it starts again, and what the loss cost."""
 
+import contextlib
 import time
 
-from istbench.launch.processes.failures import StuckAtStep, WorkerLost
+from istbench.base.errors import UserError
+from istbench.launch.processes.failures import StuckAtStep, WorkerLost, without_way_out
+from istbench.node.checkpoint_steps import newest
 from istbench.node.destinations import Progress
+from istbench.results.curves import Curve
 from istbench.results.events import Loss
+from istbench.results.metrics import Metric
+from istbench.results.store import RunDirectory
 
 _WITHOUT_PROGRESS = 3
 
@@ -45,6 +51,29 @@ class Restarts:
             last = failure.with_way_out(f"it was restarted {times}, as --restarts allows")
             return StuckAtStep(last.what, last.lines) if self._losses > 1 else last
         return failure
+
+
+def restarted(run: RunDirectory, metric: Metric, by: str) -> Loss | None:
+    """The loss after which a program outside istbench started all processes of `run` again; None without one.
+
+    The processes that could name the lost one may be gone. Then the cause is `by`, the name of that program.
+    """
+    with contextlib.suppress(UserError, OSError):
+        header, events = run.header(), run.events()
+        if header.status != "done":
+            saved = newest(run.checkpoint)
+            step, wall_s = (saved.totals.step, saved.totals.wall_s) if saved else (0, 0.0)
+            evaluations = Curve.from_events(events, metric).evaluations
+            last_step, last_s = (evaluations[-1].step, evaluations[-1].wall_s) if evaluations else (0, 0.0)
+            now = time.time()
+            return Loss(
+                cause=without_way_out((header.error or f"{by} started all processes again").splitlines()[0]),
+                noticed=now,
+                noticing_s=max(0.0, now - run.events_jsonl.stat().st_mtime),
+                redone_steps=max(0, last_step - step),
+                redone_s=max(0.0, last_s - wall_s),
+            )
+    return None
 
 
 def loss(failure: WorkerLost, last: Progress, saved: tuple[int, float], heard: float) -> Loss:

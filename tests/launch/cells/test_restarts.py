@@ -10,7 +10,7 @@ from test_execute import CELL, names_of
 
 from istbench.base.errors import RunFailed, UserError, diverged
 from istbench.launch.cells.execute import execute
-from istbench.launch.cells.restarts import Restarts, loss
+from istbench.launch.cells.restarts import Restarts, loss, restarted
 from istbench.launch.processes.failures import PeersLost, WorkerLost, may_go_on
 from istbench.node.destinations import Progress, StepCounter
 from istbench.results.events import Loss, Ready, Resume
@@ -214,3 +214,18 @@ def test_the_record_of_a_run_tells_its_restarts_and_their_seconds():
         "restarted 2 times after a loss, 11.8 s outside its clocks (noticing 1.5, starting 3.5, loading 0.2, 320 "
         "steps again 6.5): the last time worker 0 was killed"
     ]
+
+
+def test_a_restart_from_outside_has_the_cause_that_the_run_recorded(run, scratch):
+    metric = CELL.header.own_metric
+    assert restarted(run, metric, "torchrun") is None, "nothing was lost before the first start"
+    with pytest.raises(WorkerLost):
+        execute(CELL, run, scratch, Scripted((5, KILLED)))
+    lost = restarted(run, metric, "torchrun")
+    assert (lost.cause, lost.redone_steps) == (KILLED.what, 0)
+    run.update(status="running", error=None)  # the process that could tell was killed too
+    run.append(evaluation(9, 3.0, 0.5))
+    lost = restarted(run, metric, "torchrun")
+    assert (lost.cause, lost.redone_steps) == ("torchrun started all processes again", 5)
+    run.update(status="done", result=RESULT)
+    assert restarted(run, metric, "torchrun") is None
