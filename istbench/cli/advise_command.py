@@ -1,7 +1,6 @@
 """`istbench advise`: the method to use for a task on some nodes, with its odds."""
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from istbench.cli.options import (
     workload_set_option,
 )
 from istbench.cluster.profile import ClusterProfile
+from istbench.results.stats import finite
 
 if TYPE_CHECKING:
     from istbench.launch.backends.backend import Backend
@@ -183,7 +183,7 @@ def _show(
     known: dict[str, Any] = {}
     if truth is not None:
         found = regret(advice, truth) if len(truth) > 1 else None
-        known = {"truth": truth, "regret": _finite(found), "failures": failures}
+        known = {"truth": truth, "regret": finite(found), "failures": failures}
     click.echo(json.dumps({**msgspec.to_builtins(advice), **known}, allow_nan=False))
 
 
@@ -196,10 +196,6 @@ def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: M
         lines = lines[:-1]
     lines += [f"{label} failed: {error}" for label, error in failures.items()]
     click.echo(wrapped("\n".join(["", "Measured:", *(f"  {line}" for line in lines)])))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _write_page(out: Path, page: Path, profile: ClusterProfile) -> None:

@@ -21,7 +21,7 @@ from istbench.report.phrases import (
 )
 from istbench.report.report import Report
 from istbench.report.tables.comparison_footer import node_line
-from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.numbers import number, percent, rounded
 from istbench.report.tables.table import NOTHING, Column, ColumnOf, Entry, Table, grid_table, table_of
 
 _MEGA = 1e6
@@ -235,8 +235,8 @@ def _steps_table(
             title="samples/s over one node",
             entry=lambda time: rounded(_over_one(time)),
         ),
-        ColumnOf(key="computing", title="computing", entry=lambda time: _percent(time.time.compute)),
-        ColumnOf(key="communication", title="communication", entry=lambda time: _percent(time.time.communication)),
+        ColumnOf(key="computing", title="computing", entry=lambda time: percent(time.time.compute)),
+        ColumnOf(key="communication", title="communication", entry=lambda time: percent(time.time.communication)),
         ColumnOf(key="sent_mb_per_step", title="MB sent per node", entry=lambda time: rounded(time.sent / _MEGA)),
     )
     alone = times[0].alone_s if times else None
@@ -269,10 +269,6 @@ def _range(time: ScriptTime) -> Entry:
 def _over_one(time: ScriptTime) -> float:
     """Samples per second over those of one node."""
     return time.nodes * time.alone_s / time.step_s
-
-
-def _percent(share: float) -> Entry:
-    return Entry(text=f"{share:.0%}", value=share)
 
 
 def _sentence(text: str) -> str:

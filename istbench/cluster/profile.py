@@ -291,6 +291,11 @@ def bandwidth_text(bits_per_second: float, digits: int = 6) -> str:
     return f"{rounded / scale:.{digits}g} {unit}"
 
 
+def typed_bandwidth(bits_per_second: float) -> str:
+    """A bandwidth as an option takes it: `100mbit`."""
+    return bandwidth_text(bits_per_second).removesuffix("/s").replace(" ", "").lower()
+
+
 def network_words(profile: ClusterProfile) -> list[str]:
     """The network beyond one link of each node, and unequal nodes: a phrase for each; none for a plain cluster."""
     words = []

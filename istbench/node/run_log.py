@@ -1,6 +1,5 @@
 """The record of a run in training: evaluations, notes and the result, for its destinations."""
 
-import math
 from datetime import UTC, datetime
 
 from istbench.base.machine import host_name
@@ -12,6 +11,7 @@ from istbench.node.training_state import RunTotals
 from istbench.node.worker_group import Pace
 from istbench.results.events import Evaluation, Note, Ready, Resume, RunPart, digest_with
 from istbench.results.header import Result
+from istbench.results.stats import finite
 from istbench.results.store import RunDirectory
 
 
@@ -85,8 +85,8 @@ class RunLog:
             evaluate_s=found.evaluate_s,
             bytes_sent_per_node=round(totals.bytes_sent),
             bytes_received_per_node=round(totals.bytes_received),
-            train_loss=None if train_loss is None else _finite(train_loss),
-            metrics={name: _finite(value) for name, value in found.metrics.items()},
+            train_loss=finite(train_loss),
+            metrics={name: finite(value) for name, value in found.metrics.items()},
         )
         self._destinations.record(evaluation)
         totals.evaluations += 1
@@ -137,8 +137,3 @@ class RunLog:
                 node_seconds=node_seconds(totals.present_s(nodes), computing_s, hosts),
             )
         )
-
-
-def _finite(value: float) -> float | None:
-    """`value`; None if it is not finite."""
-    return value if math.isfinite(value) else None

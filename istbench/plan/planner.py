@@ -15,7 +15,7 @@ from torch import nn
 from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
-from istbench.base.options.options import option_text
+from istbench.base.options.options import label_of
 from istbench.base.options.shares import Shares
 from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
@@ -128,8 +128,8 @@ class _Planner:
         width = cell.workload.width
         searched = footprint is not None and request.limits
         return CellPlan(
-            workload=_label(request.workload, request.workload_options),
-            method=_label(request.method, request.method_options),
+            workload=label_of(request.workload, request.workload_options),
+            method=label_of(request.method, request.method_options),
             nodes=request.nodes,
             batch_size=request.batch_size or cell.workload.batch_size,
             cluster=request.cluster,
@@ -354,7 +354,3 @@ def _why_unknown(cell: _Cell) -> str:
     if batch is None:
         return f"workload {cell.workload.name!r} has no meta_batch (docs/plugins.md)"
     return f"workload {cell.workload.name!r} cannot compute its loss on the meta device"
-
-
-def _label(name: str, options: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in options.items())])

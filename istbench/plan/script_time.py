@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from istbench.base.errors import UserError
-from istbench.base.options.options import option_text, parse_pairs
+from istbench.base.options.options import label_of, parse_pairs
 from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.in_turns import seen_on
@@ -33,7 +33,7 @@ class ChosenMethod:
     @property
     def label(self) -> str:
         """For a table: `local_sgd local_steps=40`."""
-        return " ".join([self.name, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
+        return label_of(self.name, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)

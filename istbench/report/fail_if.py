@@ -9,7 +9,7 @@ from typing import Any, Literal
 from istbench.base.errors import UserError, shown
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import number
-from istbench.results.stats import Estimate, estimate
+from istbench.results.stats import Estimate, estimate, finite
 
 _NUMBER = r"(\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?)"
 _CONDITION = re.compile(
@@ -58,7 +58,7 @@ class Checked:
 
     def record(self) -> dict[str, Any]:
         """For programs; null for a value that is not finite."""
-        value = {name: _finite(getattr(self.value, name)) for name in ("median", "low", "high")}
+        value = {name: finite(getattr(self.value, name)) for name in ("median", "low", "high")}
         return {"condition": self.condition.text, "row": self.row, "verdict": self.verdict, **value}
 
     @property
@@ -199,10 +199,6 @@ def _ratios(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, 
         elif before[seed]:
             ratios[seed] = now[seed] / before[seed]
     return ratios
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _text(value: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import Lab
-from istbench.cluster.profile import bandwidth_text
+from istbench.cluster.profile import typed_bandwidth
 from istbench.results.header import Header
 
 _EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
@@ -32,15 +32,11 @@ def rerun_command(header: Header) -> str | None:
 
 
 def _lab(lab: Lab, nodes: int) -> list[str]:
-    words = ["lab", f"--nodes={nodes}", f"--bandwidth={_typed(lab.bandwidth)}"]
+    words = ["lab", f"--nodes={nodes}", f"--bandwidth={typed_bandwidth(lab.bandwidth)}"]
     if lab.latency_s:
         words.append(f"--latency={lab.latency_s * 1e6:g}us")
     if lab.hosts is not None:
-        words += [f"--host-nodes={lab.hosts.nodes}", f"--inside={_typed(lab.hosts.bandwidth)}"]
+        words += [f"--host-nodes={lab.hosts.nodes}", f"--inside={typed_bandwidth(lab.hosts.bandwidth)}"]
     if lab.uplink is not None:
-        words += [f"--racks={-(-nodes // lab.uplink.nodes)}", f"--uplink={_typed(lab.uplink.bandwidth)}"]
+        words += [f"--racks={-(-nodes // lab.uplink.nodes)}", f"--uplink={typed_bandwidth(lab.uplink.bandwidth)}"]
     return words
-
-
-def _typed(bits_per_second: float) -> str:
-    return bandwidth_text(bits_per_second).removesuffix("/s").replace(" ", "").lower()

@@ -44,6 +44,11 @@ class SpeedUp:
     baseline_reached: int
 
 
+def finite(value: float | None) -> float | None:
+    """`value` for programs: None for infinity (a miss) and NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def coverage(seeds: int) -> float:
     """The probability that the interval of an `Estimate` of so many seeds holds the median over all seeds."""
     return _covered(seeds, _cut_off(seeds))

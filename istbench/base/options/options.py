@@ -96,6 +96,11 @@ def option_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """`local_sgd local_steps=40`: a name with its options as typed on a command line."""
+    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in options.items())])
+
+
 def parse_pairs(pairs: Iterable[str], flag: str) -> dict[str, str]:
     """`name=value` texts as a dictionary.
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch.multiprocessing
 
 from istbench.base.error_lines import said_by
-from istbench.base.errors import RunFailed, UserError, printable
+from istbench.base.errors import RunFailed, UserError, clipped, printable
 from istbench.cluster.script_record import LONGEST_TEXT, MOST_ARGUMENTS, ScriptRecord
 from istbench.plan.recording.steps import StepRecorder
 
@@ -42,7 +42,7 @@ def record_script(
         RunFailed: if it fails, or ends or runs out of time before enough steps.
     """
     name = printable(str(script))
-    kept = [_cut(printable(text)) for text in arguments[:MOST_ARGUMENTS]]
+    kept = [clipped(printable(text), LONGEST_TEXT) for text in arguments[:MOST_ARGUMENTS]]
     recorder = StepRecorder(steps, done=done, script=name, arguments=kept)
     ended: BaseException | None = None
     sys.argv = [str(script), *arguments]
@@ -66,11 +66,6 @@ def record_script(
     if recorder.enough:
         return recorder.finish()
     raise RunFailed(_too_few(name, recorder, max_seconds if isinstance(ended, _OutOfTime) else None))
-
-
-def _cut(text: str) -> str:
-    """`text`, shortened to the length that a record can hold."""
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def _too_few(name: str, recorder: StepRecorder, limit: float | None) -> str:

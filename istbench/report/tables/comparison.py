@@ -131,7 +131,7 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
         value["level"] = target.level
     if group.profile is not None:
         spent = dollars(group.profile, contender.nodes, found.median)
-        value["dollars"] = None if spent is None else finite(spent)
+        value["dollars"] = finite(spent)
     if found.reached == 0:
         return Entry(text=f"not reached in {number(contender.trained())}", value=value)
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from istbench.report.tables.table import NOTHING, Entry, Scalar
 from istbench.results.metrics import value_text
 from istbench.results.stats import Estimate
+from istbench.results.stats import finite as finite
 
 
 def rounded(value: float | None) -> Entry:
     """An entry whose text is its value to three significant digits."""
     return NOTHING if value is None else Entry(text=number(value), value=value)
+
+
+def percent(share: float | None) -> Entry:
+    """An entry whose text is the share in percent."""
+    return NOTHING if share is None else Entry(text=f"{share:.0%}", value=share)
 
 
 def number(value: float) -> str:
@@ -44,11 +50,6 @@ def interval(estimate: Estimate, form: NumberForm) -> str:
         return ""
     dash = "–" if estimate.low >= 0 or math.isinf(estimate.low) else " to "
     return f" [{form(estimate.low)}{dash}{form(estimate.high)}]"
-
-
-def finite(value: float) -> float | None:
-    """`value` for programs: None for infinity (a miss) and NaN."""
-    return value if math.isfinite(value) else None
 
 
 def machine_value(estimate: Estimate) -> dict[str, Scalar]:

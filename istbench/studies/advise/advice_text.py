@@ -10,7 +10,7 @@ import msgspec
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
 from istbench.report.phrases import count_nodes, joined
-from istbench.report.tables.numbers import NumberForm, number, rounded
+from istbench.report.tables.numbers import NumberForm, number, percent, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.metrics import level_text
 from istbench.studies.advise.advice_file import regret
@@ -290,10 +290,6 @@ def _seconds_entry(choice: RankedChoice) -> Entry:
     return Entry(text=text, value={"seconds": choice.seconds, "low": choice.low, "high": choice.high})
 
 
-def _share(value: float | None) -> Entry:
-    return NOTHING if value is None else Entry(text=f"{value:.0%}", value=value)
-
-
 _COLUMNS: list[ColumnOf[RankedChoice]] = [
     ColumnOf(key="candidate", title="candidate", entry=lambda one: one.label, align="left"),
     ColumnOf(key="odds", title="odds of first", entry=_odds_entry),
@@ -304,8 +300,8 @@ _COLUMNS: list[ColumnOf[RankedChoice]] = [
         title="local steps",
         entry=lambda one: NOTHING if one.steps is None else Entry(text=_steps(one), value=one.steps),
     ),
-    ColumnOf(key="computing", title="computing", entry=lambda one: _share(one.computing)),
-    ColumnOf(key="exposed", title="exposed communication", entry=lambda one: _share(one.exposed)),
+    ColumnOf(key="computing", title="computing", entry=lambda one: percent(one.computing)),
+    ColumnOf(key="exposed", title="exposed communication", entry=lambda one: percent(one.exposed)),
     ColumnOf(key="seeds", title="seeds", entry=lambda one: one.seeds),
     ColumnOf(key="steps_probed", title="steps probed", entry=lambda one: one.steps_probed),
     ColumnOf(key="why_not", title="no odds because", align="left", entry=lambda one: one.why_not, optional=True),

@@ -1,6 +1,5 @@
 """The advice: the method to use, its odds, what the others take, and where the answer flips. This is its JSON."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from istbench.cluster.clock import dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check
 from istbench.results.metrics import Metric
+from istbench.results.stats import finite
 from istbench.studies.advise.candidate import NO_TIME, Candidate
 from istbench.studies.advise.draws import RUN_SPREAD
 from istbench.studies.advise.flips import Flips, find_flips
@@ -168,7 +168,7 @@ def advise(
 
 def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> RankedChoice:
     choice = _without_odds(found.candidate, nodes)
-    seconds, low, high = map(_finite, (found.seconds, found.low, found.high))
+    seconds, low, high = map(finite, (found.seconds, found.low, found.high))
     paid = [
         None if time is None or not profile.price_per_hour else dollars(profile, choice.nodes, time)
         for time in (seconds, low, high)
@@ -183,7 +183,7 @@ def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> Ranked
         dollars=paid[0],
         dollars_low=paid[1],
         dollars_high=paid[2],
-        steps=_finite(found.steps),
+        steps=finite(found.steps),
         extrapolated=found.extrapolated,
         computing=found.computing,
         exposed=found.exposed,
@@ -209,10 +209,6 @@ def _without_odds(candidate: Candidate, nodes: int) -> RankedChoice:
 def _plain(value: object) -> bool | int | float | str | None:
     """The value of an option as JSON has it; of several numbers, the text of a command line."""
     return value if value is None or isinstance(value, bool | int | float | str) else option_text(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:

@@ -15,13 +15,13 @@ from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
-from istbench.cluster.clock import ClusterTime, cluster_time
 from istbench.cluster.estimate import fits
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Trace
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.planned_cell import CannotPlan, PlannedCell
 from istbench.plan.planner import PlanRequest, planned_memory
+from istbench.plan.script_time import steady_step
 from istbench.studies.advise.shortlist import mark_slow
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import EstimatedVariant, Variant
@@ -29,7 +29,7 @@ from istbench.studies.advise.variant import EstimatedVariant, Variant
 _GIB = 2**30
 # Two processes of one machine exchange about this many bits in a second.
 _LOOPBACK = 8e9
-_TRACED_STEPS, _TIMED_STEPS = 20, 400
+_TRACED_STEPS = 20
 _FACTORS = (1, 4, 16)  # of the default local steps of a round
 _ACCUMULATED = (2, 4, 8, 16, 32)
 # A round is long enough for the network if its nodes compute this share of the time; longer ones learn less.
@@ -167,15 +167,15 @@ class StepEstimates:
     def _timed(self, found: EstimatedVariant, cell: PlannedCell) -> EstimatedVariant:
         try:
             trace = self._trace(cell, self._recorded)
-            there = cluster_time(trace, self._cluster, _two_ends(trace))
-            here = cluster_time(trace, self._here, _two_ends(trace))
+            there, step_s = steady_step(trace, self._cluster)
+            _, here_s = steady_step(trace, self._here)
         except UserError:
             return found
         return dataclasses.replace(
             found,
-            step_s=_per_step(there, trace),
+            step_s=step_s,
             computing=there.compute,
-            here_s=_per_step(here, trace),
+            here_s=here_s,
             trace=trace,
         )
 
@@ -202,16 +202,6 @@ def _planned_data(base: RunRequest) -> Path | None:
     """The data that plans of `base` look at: None where they do not set the sizes of the model."""
     workload = build_workload(base.workload, base.workload_options, base.plugins)
     return base.data if workload.sized_by_data else None
-
-
-def _two_ends(trace: Trace) -> list[int]:
-    steps = -(-_TIMED_STEPS // trace.steps) * trace.steps
-    return [steps, 2 * steps]
-
-
-def _per_step(time: ClusterTime, trace: Trace) -> float:
-    half, whole = time.seconds
-    return (whole - half) / _two_ends(trace)[0]
 
 
 def _choices(options: type, name: str) -> list[str]:

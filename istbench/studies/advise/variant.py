@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from istbench.base.options.options import option_text
+from istbench.base.options.options import label_of
 from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.trace import Trace
 from istbench.methods.optimizer import OptimizerOptions
@@ -38,7 +38,7 @@ class Variant:
     @property
     def label(self) -> str:
         """`local_sgd local_steps=80`."""
-        return " ".join([self.method, *(f"{name}={option_text(value)}" for name, value in self.options.items())])
+        return label_of(self.method, self.options)
 
     def computes_as(self, other: "Variant") -> bool:
         """Whether the two differ in the length of a round and in the learning rate at most."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from istbench.base.options.options import option_text
+from istbench.base.options.options import label_of
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import Suite
 from istbench.report.plots.plot import Plot
@@ -65,8 +65,7 @@ class Subject:
     @property
     def label(self) -> str:
         """The method with its options."""
-        options = self.request.method_options
-        return " ".join([self.request.method, *(f"{name}={option_text(value)}" for name, value in options.items())])
+        return label_of(self.request.method, self.request.method_options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.files import write_errors, writing_whole
-from istbench.cluster.profile import bandwidth_text
+from istbench.cluster.profile import bandwidth_text, typed_bandwidth
 from istbench.cluster.replay_checks import UNFINISHED, measurement_files, read_measurements
 from istbench.report.output.formats import table_markdown
 from istbench.report.tables.table import Table
@@ -85,9 +85,9 @@ class ValidationFiles:
         if self._host_nodes > 1:
             kind += f"-hosts{self._host_nodes}"
         if self._inside is not None:
-            kind += f"-inside{_in_a_name(self._inside)}"
+            kind += f"-inside{typed_bandwidth(self._inside)}"
         if self._uplink is not None:
-            kind += f"-racks{self._racks}-uplink{_in_a_name(self._uplink)}"
+            kind += f"-racks{self._racks}-uplink{typed_bandwidth(self._uplink)}"
         if self._latency_s:
             kind += f"-latency{self._latency_s * 1e3:g}ms"
         return self._folder / f"{workload}-n{nodes}{kind}{SCALED if self._scaling else ''}"
@@ -121,10 +121,6 @@ class ValidationFiles:
     def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
         """Makes a table of errors with a title."""
         return scaling_table if self._scaling else error_table
-
-
-def _in_a_name(bits_per_second: float) -> str:
-    return bandwidth_text(bits_per_second).removesuffix("/s").replace(" ", "").lower()
 
 
 def _write_text(path: Path, text: str) -> None:
