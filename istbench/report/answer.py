@@ -307,7 +307,7 @@ def _others(run: Run) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def _others_in(path: Path, _written_ns: int) -> str:
-    from istbench.cluster.shared_cores import without_core
+    from istbench.cluster.trace import without_core
     from istbench.cluster.trace_file import load_trace
 
     try:

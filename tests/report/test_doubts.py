@@ -5,7 +5,7 @@ import itertools
 from fake_runs import header, ramp, write_run
 from read_tables import group_of
 
-from istbench.cluster.shared_cores import without_core
+from istbench.cluster.trace import without_core
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.report.answer import answer
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
-from istbench.cluster.simulator.queues import insert
-from istbench.cluster.simulator.state import WAKING, State
+from istbench.cluster.simulator.state import WAKING, State, insert
 
 _FIRST_BYTES = 14_480  # ten segments of 1448 bytes (RFC 6928)
 _MOST_PAUSES = 64  # of a message; the windows of a longer one are put together

@@ -9,8 +9,7 @@ import numpy as np
 
 from istbench.base.jit import jit_part
 from istbench.cluster.simulator.program import Program
-from istbench.cluster.simulator.queues import insert
-from istbench.cluster.simulator.state import State
+from istbench.cluster.simulator.state import State, insert
 
 # Computing continues at any rate of messages.
 _LEAST_SHARE = 0.05

@@ -1,10 +1,11 @@
 """Other people's measurements, predicted from their numbers with nothing fitted. Needs no torch."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,7 +14,7 @@ from istbench.cluster.collective import Backend
 from istbench.plan.numbers import Numbers, cluster_of, record_of
 from istbench.plan.script_time import ChosenMethod, steady_step
 from istbench.plan.size_rounds import SIZE_METHODS, size_trace
-from istbench.report.output.agreement_picture import draw_agreement
+from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.phrases import Lead
 from istbench.report.tables.numbers import number, rounded
@@ -21,6 +22,10 @@ from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.studies.reproduce.figures import read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 from istbench.studies.reproduce.reproduction import write_texts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 Quantity = Literal["s_per_step", "s_per_round", "tokens_per_s", "images_per_s"]
 _NOTES: dict[str, tuple[Lead, ...]] = {
@@ -242,3 +247,42 @@ def _named(own: Predicted) -> Entry:
 
 def _nodes(row: Outside) -> str:
     return f"{row.nodes // row.gpus_per_host} x {row.gpus_per_host}" if row.gpus_per_host > 1 else str(row.nodes)
+
+
+_LOOKS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"))
+"""Colours that colour-blind readers tell apart, with markers."""
+_TWICE = 2
+
+
+def draw_agreement(points: Mapping[str, Sequence[tuple[float, float]]], stem: Path) -> list[Path]:
+    """Write `points` (measured and predicted seconds by class) to `stem` as PNG and SVG; returns the paths.
+
+    Raises:
+        UserError: if they cannot be written.
+    """
+    return write_figure(partial(_fill, points), stem)
+
+
+def _fill(points: Mapping[str, Sequence[tuple[float, float]]], figure: "Figure") -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    figure.set_size_inches(7.2, 4.6)
+    area = figure.subplots()
+    every = [seconds for pairs in points.values() for pair in pairs for seconds in pair]
+    ends = [min(every) / _TWICE, max(every) * _TWICE]
+    area.plot(ends, ends, color="0.5", linewidth=1)
+    area.fill_between(ends, [end / _TWICE for end in ends], [end * _TWICE for end in ends], color="0.93")
+    for (name, pairs), (colour, marker) in zip(points.items(), _LOOKS, strict=False):
+        measured, predicted = zip(*pairs, strict=True)
+        area.plot(measured, predicted, marker, color=colour, markersize=6, markerfacecolor="none", label=name)
+    area.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (area.xaxis, area.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    area.set_xlabel("measured by others, seconds of a step")
+    area.set_ylabel("predicted, seconds of a step")
+    area.spines[["top", "right"]].set_visible(False)
+    area.grid(alpha=0.2)
+    figure.legend(loc="outside right center", frameon=False)
+    figure.suptitle("Other people's measurements, predicted from their numbers", fontweight="bold")
+    figure.supxlabel("line: equal; grey: within a factor of 2", fontsize="small")
