@@ -17,7 +17,7 @@ from torch import Tensor
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
 from istbench.methods.base import fitting
-from istbench.methods.planned_mean import CHUNK, SCALE_BYTES, Format, part_lengths
+from istbench.methods.planned_node import CHUNK, SCALE_BYTES, Format, part_lengths
 
 _LARGEST = 127
 

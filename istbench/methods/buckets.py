@@ -24,6 +24,7 @@ from istbench.fabric import Fabric
 from istbench.fabric.pending import MeanInTurns
 from istbench.methods.footprint import PlannedNode, tensor_bytes
 from istbench.methods.optimizer import ClippedOptions
+from istbench.methods.planned_node import planned_buckets
 from istbench.methods.powersgd import PowerSGD
 
 DEFAULT_MB = 25.0  # torch's own
@@ -166,12 +167,13 @@ def planned_averages(
     node: PlannedNode, parameters: Sequence[nn.Parameter], options: BucketOptions
 ) -> Iterator[None]:
     """Rounds of `node`, each up to the mean gradient of the trained `parameters`, before the optimizer steps."""
+    sizes = [tensor_bytes([parameter]) for parameter in parameters]
     while True:
         node.steps(options.accumulate - 1, updates=False)
         collections.deque(node.forward(), maxlen=0)
         of_buckets, factors = [], []
-        for bucket in _planned_buckets(node, parameters, options.capacities):
-            sent = BucketMessages.of(options, bucket)
+        for numbers in planned_buckets(node, sizes, options.capacities):
+            sent = BucketMessages.of(options, [parameters[number] for number in numbers])
             of_buckets.append([node.post("all_reduce", sent.plain)] if sent.plain else [])
             if sent.left:
                 factors.append((of_buckets[-1], node.post("all_reduce", sent.left), sent.right))
@@ -185,18 +187,3 @@ def planned_averages(
         else:
             node.wait(itertools.chain(*of_buckets))
         yield
-
-
-def _planned_buckets(
-    node: PlannedNode, parameters: Sequence[nn.Parameter], capacities: Iterator[float]
-) -> Iterator[list[nn.Parameter]]:
-    """The gradient buckets of a backward pass of `node`, each as soon as it is full."""
-    bucket: list[nn.Parameter] = []
-    capacity = next(capacities)
-    for number in node.backward():
-        bucket.append(parameters[number])
-        if tensor_bytes(bucket) >= capacity:
-            yield bucket
-            bucket, capacity = [], next(capacities)
-    if bucket:
-        yield bucket

@@ -42,10 +42,9 @@ from istbench.base.options.numbers import Count, CountOrNone
 from istbench.base.options.options import option
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric, Pending
-from istbench.fabric.group import Group, Groups
+from istbench.fabric.group import Group, Groups, check_group
 from istbench.methods.base import Method, counted, fitting
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes
-from istbench.methods.groups import check_group
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.resharding import mean_tensors
 from istbench.methods.sharded_groups import Gradients, PlannedGroups, gathered_modules, shard_rows

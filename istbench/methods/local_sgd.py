@@ -30,12 +30,12 @@ from istbench.base.options.numbers import Count, Natural
 from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
-from istbench.fabric.group import Groups
+from istbench.fabric.group import GroupNodes, Groups, check_group, groups_of
 from istbench.methods.base import Method, OwnObject, Unequal, all_gradients, counted, materialise
 from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
-from istbench.methods.groups import GroupNodes, check_group, groups_of
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
+from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_optimizer, mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Batch, Workload
@@ -231,11 +231,7 @@ class LocalSGD(Method):
         def rounds(node: PlannedNode) -> Iterator[None]:
             if groups := groups_of(node, self.options.group_nodes):
                 yield from self._grouped_rounds(node, groups, model)
-            while True:
-                node.steps(self.round_steps)
-                for size in averaged:
-                    node.all_reduce(size)
-                yield
+            yield from rounds_after(self.round_steps, averaged)(node)
 
         warmup = self._ddp_rounds()
         note = f"in the first {warmup} rounds the nodes average after every local step; a later round is planned"

@@ -1,7 +1,9 @@
-"""A local step and a node of a plan, without torch."""
+"""A local step and a node of a plan, and the messages of a `BackgroundMean` there. Needs no torch."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, not_empty, post_turns
 
@@ -137,3 +139,139 @@ class PlannedTransfers:
 
     def wait(self) -> None:
         self._node.wait(self._numbers)
+
+
+Format = Literal["float32", "bf16", "int8"]
+CHUNK = 256  # values with one scale
+SCALE_BYTES = 4
+
+
+def message_bytes(length: int, send: Format) -> int:
+    """Bytes of the message of a vector of `length` values."""
+    if send == "int8":
+        return length + SCALE_BYTES * -(-length // CHUNK)
+    return length * (2 if send == "bf16" else 4)
+
+
+def part_lengths(length: int, nodes: int) -> list[int]:
+    """The length of each rank's part of a vector, as `torch.tensor_split` cuts it."""
+    return [length // nodes + (rank < length % nodes) for rank in range(nodes)]
+
+
+class PlannedMean:
+    """The messages of a `BackgroundMean` of `length` values, in a plan of `node`."""
+
+    def __init__(self, node: PlannedNode, length: int, send: Format) -> None:
+        self._node = node
+        self._sizes = [message_bytes(part, send) for part in part_lengths(length, node.world_size)]
+        self._transfers: list[int] = []
+
+    def start(self) -> None:
+        """Send the parts on their way."""
+        self._transfers = self._posted(
+            arriving=[self._sizes[self._node.rank]] * len(self._sizes), leaving=self._sizes
+        )
+
+    def turn(self) -> None:
+        """Wait for the parts, and send their mean on its way."""
+        self.wait()
+        self._transfers = self._posted(
+            arriving=self._sizes, leaving=[self._sizes[self._node.rank]] * len(self._sizes)
+        )
+
+    def wait(self) -> None:
+        """Wait for the messages of the current phase."""
+        self._node.wait(self._transfers)
+
+    def _posted(self, *, arriving: Sequence[int], leaving: Sequence[int]) -> list[int]:
+        return [
+            self._node.post(kind, sizes[peer], [peer])
+            for kind, sizes in (("receive", arriving), ("send", leaving))
+            for peer in sorted(self._node.peers)
+            if sizes[peer]
+        ]
+
+
+def balanced_runs(sizes: Sequence[int], count: int) -> list[range]:
+    """Cut `sizes` into `count` runs of neighbours, none empty, so that the largest sum is as small as possible."""
+
+    def runs(limit: int) -> list[range]:
+        found: list[range] = []
+        first = total = 0
+        for number, size in enumerate(sizes):
+            scarce = len(sizes) - number == count - 1 - len(found)  # the rest must be runs of one each
+            if number > first and (total + size > limit or scarce):
+                found.append(range(first, number))
+                first, total = number, 0
+            total += size
+        return [*found, range(first, len(sizes))]
+
+    limits = range(max(sizes), sum(sizes) + 1)
+    return runs(limits[bisect_left(limits, True, key=lambda limit: len(runs(limit)) <= count)])
+
+
+Rounds = Callable[[PlannedNode], Iterator[None]]
+"""The rounds of a node, one after another."""
+
+
+def rounds_after(steps: int, averaged: Sequence[int], gathered: Sequence[int] = ()) -> Rounds:
+    """Rounds of `steps` local steps, then all-gathers and all-reduces of that many bytes, one after another."""
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        while True:
+            node.steps(steps)
+            for size in gathered:
+                node.wait([node.post("all_gather", size)])
+            for size in averaged:
+                node.all_reduce(size)
+            yield
+
+    return rounds
+
+
+def streaming_rounds(
+    lengths: Sequence[int], send: Format, *, delay: int, gap: int, averaged: Sequence[int] = ()
+) -> Rounds:
+    """Rounds in which one vector of these `lengths` after another averages in the background of the local steps.
+
+    delay: local steps of an average on its way. gap: from the start of one to the next. averaged: bytes of the
+    all-reduces at the end of a round.
+    """
+    half = (delay + 1) // 2
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        flight = PlannedMean(node, lengths[-1], send)  # of the round before, half-way in the first one
+        while True:
+            for length in lengths:
+                if delay:
+                    node.steps(half)
+                    flight.turn()
+                    node.steps(delay - half)
+                    flight.wait()
+                node.steps(gap - delay)
+                flight = PlannedMean(node, length, send)
+                flight.start()
+                if not delay:
+                    flight.turn()
+                    flight.wait()
+            for size in averaged:
+                node.all_reduce(size)
+            yield
+
+    return rounds
+
+
+def planned_buckets(node: PlannedNode, sizes: Sequence[int], capacities: Iterator[float]) -> Iterator[list[int]]:
+    """The gradient buckets of a backward pass of `node`, each as soon as it is full: numbers of parameters.
+
+    sizes: bytes of each gradient. capacities: of each bucket in turn.
+    """
+    bucket: list[int] = []
+    capacity = next(capacities)
+    for number in node.backward():
+        bucket.append(number)
+        if sum(sizes[own] for own in bucket) >= capacity:
+            yield bucket
+            bucket, capacity = [], next(capacities)
+    if bucket:
+        yield bucket

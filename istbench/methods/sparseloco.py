@@ -15,7 +15,7 @@ Floating-point buffers, such as the statistics of BatchNorm, are averaged whole.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,8 @@ from istbench.fabric import Fabric
 from istbench.methods.base import fitting
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
-from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Workload
@@ -199,16 +200,12 @@ class SparseLoCo(DiLoCo):
         buffers = floating_tensors(model)[len(trained(model)) :]
         averaged = [tensor_bytes(group) for group in by_dtype(buffers)]
 
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            while True:
-                node.steps(self.round_steps)
-                for message in messages:
-                    node.wait([node.post("all_gather", message)])
-                for size in averaged:
-                    node.all_reduce(size)
-                yield
-
         parameters = tensor_bytes(trained(model))
         # The changes, their mean and the numbers of senders, beside the messages of all nodes.
         at_once = 3 * parameters + (world_size + 1) * sum(messages)
-        return replace(whole, rounds=rounds, buffers=whole.buffers + parameters, round_buffers=at_once)
+        return replace(
+            whole,
+            rounds=rounds_after(self.round_steps, averaged, messages),
+            buffers=whole.buffers + parameters,
+            round_buffers=at_once,
+        )

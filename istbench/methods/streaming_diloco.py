@@ -15,7 +15,7 @@ not come count as exchanged now, which `close_round` does. With one fragment, no
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -31,8 +31,8 @@ from istbench.methods.background_mean import BackgroundMean
 from istbench.methods.base import counted
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions, OuterStep
 from istbench.methods.flat import by_dtype, floating_tensors, places
-from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
-from istbench.methods.planned_mean import Format, PlannedMean, balanced_runs, message_bytes
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.planned_node import Format, balanced_runs, message_bytes, streaming_rounds
 from istbench.methods.weights import weigh
 from istbench.workloads.base import Batch, Workload
 
@@ -299,30 +299,9 @@ class StreamingDiLoCo(DiLoCo):
         buffers = [tensor_bytes(group) for group in by_dtype(every[len(trained(model)) :])]
         averaged = [*buffers, *self._state_bytes(model)]
         longest = max(lengths)
-        half = (options.delay + 1) // 2
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            flight = PlannedMean(node, lengths[-1], options.send)  # of the round before, half-way in the first one
-            while True:
-                for length in lengths:
-                    if options.delay:
-                        node.steps(half)
-                        flight.turn()
-                        node.steps(options.delay - half)
-                        flight.wait()
-                    node.steps(options.gap - options.delay)
-                    flight = PlannedMean(node, length, options.send)
-                    flight.start()
-                    if not options.delay:
-                        flight.turn()
-                        flight.wait()
-                for size in averaged:
-                    node.all_reduce(size)
-                yield
-
         return replace(
             ordinary,
-            rounds=rounds,
+            rounds=streaming_rounds(lengths, options.send, delay=options.delay, gap=options.gap, averaged=averaged),
             last_bytes=self._last_bytes(model),
             buffers=ordinary.buffers + 4 * longest + 3 * message_bytes(longest, options.send),
             round_buffers=max(4 * longest, *averaged, 0),

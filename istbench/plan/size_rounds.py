@@ -4,6 +4,7 @@ A test compares every trace with that of the method's own plan (istbench/plan/sc
 option that is missing here has that plan only.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,15 @@ from typing import Any
 from istbench.base.errors import UserError
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.methods.planned_mean import PlannedMean, balanced_runs
-from istbench.methods.planned_mean import message_bytes as mean_bytes
-from istbench.methods.planned_node import PlannedNode
+from istbench.methods.planned_node import (
+    PlannedNode,
+    Rounds,
+    balanced_runs,
+    planned_buckets,
+    rounds_after,
+    streaming_rounds,
+)
+from istbench.methods.planned_node import message_bytes as mean_bytes
 from istbench.methods.served.messages import cut, served_rounds
 from istbench.plan.recorded_step import LEAST_STEPS, trace_of_rounds
 from istbench.plan.script_time import ChosenMethod
@@ -23,7 +30,6 @@ _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
 _MIB, _HALF_BYTES = 2**20, 2
 _EMPTY_BYTES = 4  # a node without parameters broadcasts one number
 _WORDS = ("none", "bf16", "fp16", "float32", "int8")
-_Rounds = Callable[[PlannedNode], Iterator[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,7 @@ class _Sizes:
 class _Planned:
     """The rounds of a method. window, last_bytes: as in `TraceMeta`."""
 
-    rounds: _Rounds
+    rounds: Rounds
     steps: int = 1
     window: int | None = None
     last_bytes: int = 0
@@ -70,15 +76,9 @@ def _buckets(node: PlannedNode, sizes: _Sizes, options: Mapping[str, Any]) -> It
         node.steps(options["accumulate"] - 1, updates=False)
         for _ in node.forward():
             pass
-        ops, full, capacity = [], 0, float(_MIB)
-        for number in node.backward():
-            full += sizes.values[number]
-            if full * sizes.itemsize >= capacity:
-                ops.append(node.post("all_reduce", full * itemsize))
-                full, capacity = 0, 25.0 * _MIB
-        if full:
-            ops.append(node.post("all_reduce", full * itemsize))
-        node.wait(ops)
+        capacities = itertools.chain([_MIB], itertools.repeat(25.0 * _MIB))
+        buckets = planned_buckets(node, [values * sizes.itemsize for values in sizes.values], capacities)
+        node.wait([node.post("all_reduce", sum(sizes.values[own] for own in one) * itemsize) for one in buckets])
         yield
 
 
@@ -106,20 +106,8 @@ def _zero(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     return _Planned(rounds=rounds, steps=options["accumulate"])
 
 
-def _after_steps(exchange: Callable[[PlannedNode], None], steps: int) -> _Planned:
-    """Rounds of `steps` local steps and an exchange."""
-
-    def rounds(node: PlannedNode) -> Iterator[None]:
-        while True:
-            node.steps(steps)
-            exchange(node)
-            yield
-
-    return _Planned(rounds=rounds, steps=steps)
-
-
 def _local_sgd(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
-    return _after_steps(lambda node: node.all_reduce(sizes.bytes), options["local_steps"])
+    return _Planned(rounds=rounds_after(options["local_steps"], [sizes.bytes]), steps=options["local_steps"])
 
 
 def _sparseloco(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
@@ -128,7 +116,7 @@ def _sparseloco(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     message = (whole * options["top"] + min(options["top"], rest)) * (
         sizes.itemsize + (1 if options["chunk"] <= 2**8 else 2)
     )
-    return _after_steps(lambda node: node.wait([node.post("all_gather", message)]), options["local_steps"])
+    return _Planned(rounds=rounds_after(options["local_steps"], (), [message]), steps=options["local_steps"])
 
 
 def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
@@ -140,25 +128,7 @@ def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
             f"and delay={delay} at most {gap}"
         )
     lengths = [sum(sizes.values[run.start : run.stop]) for run in balanced_runs(sizes.values, fragments)]
-    half = (delay + 1) // 2
-
-    def rounds(node: PlannedNode) -> Iterator[None]:
-        flight = PlannedMean(node, lengths[-1], send)
-        while True:
-            for length in lengths:
-                if delay:
-                    node.steps(half)
-                    flight.turn()
-                    node.steps(delay - half)
-                    flight.wait()
-                node.steps(gap - delay)
-                flight = PlannedMean(node, length, send)
-                flight.start()
-                if not delay:
-                    flight.turn()
-                    flight.wait()
-            yield
-
+    rounds = streaming_rounds(lengths, send, delay=delay, gap=gap)
     last = mean_bytes(lengths[-1], send) // 2 if delay else 0
     return _Planned(rounds=rounds, steps=options["local_steps"], last_bytes=last)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.planned_mean import message_bytes, part_lengths
+from istbench.methods.planned_node import message_bytes, part_lengths
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.training import (
     assembled,

@@ -11,7 +11,7 @@ from istbench.cluster.trace import POST, SEND
 from istbench.methods.background_mean import decode, encode
 from istbench.methods.flat import flatten_in_place, floating_tensors
 from istbench.methods.footprint import PlannedNode, StepCost
-from istbench.methods.planned_mean import CHUNK, balanced_runs, message_bytes, part_lengths
+from istbench.methods.planned_node import CHUNK, balanced_runs, message_bytes, part_lengths
 from istbench.methods.streaming_diloco import fragment_slices, layers_of
 from istbench.node.registry import build_method, build_workload
 from istbench.workloads.contract import blank_model
