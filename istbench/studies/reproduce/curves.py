@@ -12,13 +12,7 @@ from istbench.report.tables.numbers import number
 from istbench.results.metrics import level_text
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
 from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
-from istbench.studies.reproduce.matching import (
-    beside,
-    network_words,
-    node_differences,
-    nodes_differ,
-    published_notes,
-)
+from istbench.studies.reproduce.matching import beside, network_words, node_differences, published_notes, row_of
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.speedups import speedup_row
 from istbench.studies.reproduce.tables import further_table, sources_of
@@ -110,21 +104,19 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
     text = "not trained" if ours is None else number(ours.median)
     if ours is not None and math.isinf(ours.median):
         text = missed_text(subject, figure.metric, ours)
-    return Compared(
+    return row_of(
+        figure,
+        subject,
         method=figure.label,
-        network=network_words(figure),
-        nodes=subject.request.nodes,
         what=f"s to {figure.metric} {level_text(figure.level)}",
         published=figure.seconds,
         published_text=number(figure.seconds),
         ours=ours,
         ours_text=text + (_FITTED if fitted else ""),
-        planned=subject.seeds,
         trained=len(values),
         reached=0 if ours is None else ours.reached,
         spread_text=range_text(ours, number),
         rough=is_rough(subject, figure.metric, figure.level),
-        aspects=nodes_differ(figure, subject),
     )
 
 

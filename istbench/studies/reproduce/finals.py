@@ -6,13 +6,7 @@ import msgspec
 
 from istbench.report.tables.numbers import metric_value
 from istbench.studies.reproduce.figures import Figure, read_rows
-from istbench.studies.reproduce.matching import (
-    beside,
-    network_words,
-    node_differences,
-    nodes_differ,
-    published_notes,
-)
+from istbench.studies.reproduce.matching import beside, node_differences, published_notes, row_of
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.values import estimate_of, finals_of, range_text
 
@@ -49,18 +43,16 @@ class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
         values = finals_of(subject, figure.metric)
         ours = estimate_of(values)
         known = figure.method not in self.names
-        return Compared(
+        return row_of(
+            figure,
+            subject,
             method=subject.label if known else f"{subject.label} ({figure.method})",
-            network=network_words(figure),
-            nodes=subject.request.nodes,
             what=f"final {figure.metric}",
             published=figure.value,
             published_text=f"{figure.value:g}",
             ours=ours,
             ours_text="not trained" if ours is None else metric_value(ours.median),
-            planned=subject.seeds,
             trained=len(values),
             reached=len(values),
             spread_text=range_text(ours, metric_value),
-            aspects=nodes_differ(figure, subject),
         )

@@ -25,8 +25,8 @@ from istbench.studies.reproduce.matching import (
     is_over,
     network_words,
     node_differences,
-    nodes_differ,
     published_notes,
+    row_of,
 )
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
 from istbench.studies.reproduce.values import range_text
@@ -359,10 +359,11 @@ def _row(
     trained: int,
 ) -> Compared:
     bandwidth = "bandwidth not given" if figure.gbit_s is None else f"{figure.gbit_s:g} Gbit/s"
-    return Compared(
+    return row_of(
+        figure,
+        subject,
         method=method,
         network=network_words(figure) or figure.workload,
-        nodes=subject.request.nodes,
         what=f"times the samples/s of {figure.over}, {bandwidth}",
         published=figure.speedup,
         published_text="no number" if figure.speedup is None else number(figure.speedup),
@@ -372,7 +373,7 @@ def _row(
         trained=trained,
         reached=trained,
         spread_text=range_text(ours),
-        aspects=(*aspects, *nodes_differ(figure, subject)),
+        aspects=aspects,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from istbench.base.options.options import option_text
 from istbench.report.baseline import same_value
 from istbench.studies.reproduce.figures import Published, SpeedUpFigure
-from istbench.studies.reproduce.paper import Difference, Subject
+from istbench.studies.reproduce.paper import Compared, Difference, Subject
 
 
 def beside(figure: Published, subject: Subject, names: Mapping[str, str] | None = None) -> bool:
@@ -48,6 +48,12 @@ def network_words(figure: Published) -> str:
 def nodes_differ(figure: Published, subject: Subject) -> tuple[str, ...]:
     """The word `nodes`, if `subject` has other nodes than `figure`."""
     return ("nodes",) if figure.nodes not in (None, subject.request.nodes) else ()
+
+
+def row_of(figure: Published, subject: Subject, *, aspects: tuple[str, ...] = (), **fields: Any) -> Compared:
+    """The row of `figure` beside `subject`, whose other `fields` are those of `Compared`."""
+    fields = {"network": network_words(figure), "planned": subject.seeds, **fields}
+    return Compared(nodes=subject.request.nodes, aspects=(*aspects, *nodes_differ(figure, subject)), **fields)
 
 
 def published_notes(figures: Iterable[Published]) -> Iterable[str]:

@@ -11,14 +11,7 @@ from istbench.results.metrics import level_text, value_text
 from istbench.results.stats import Estimate, estimate, speed_up
 from istbench.studies.reproduce.clocks import Clock
 from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
-from istbench.studies.reproduce.matching import (
-    beside,
-    is_over,
-    network_words,
-    node_differences,
-    nodes_differ,
-    published_notes,
-)
+from istbench.studies.reproduce.matching import beside, is_over, node_differences, published_notes, row_of
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
 from istbench.studies.reproduce.values import (
     best_of,
@@ -73,10 +66,10 @@ def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subj
     level = figure.level if figure.level is not None else _level_of(over, figure.metric)
     ours, text, reached, spread_text = _ours(subject, over, figure.metric, level)
     where = "" if level is None else f" to {figure.metric} {_level_words(figure, level)}"
-    return Compared(
+    return row_of(
+        figure,
+        subject,
         method=subject.label,
-        network=network_words(figure),
-        nodes=subject.request.nodes,
         what=f"times as fast as {over.label}{where}",
         published=figure.speedup,
         published_text="no number" if figure.speedup is None else number(figure.speedup),
@@ -87,7 +80,6 @@ def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subj
         reached=reached,
         spread_text=spread_text,
         rough=level is not None and any(is_rough(one, figure.metric, level) for one in (subject, over)),
-        aspects=nodes_differ(figure, subject),
     )
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -93,7 +94,7 @@ class Validation:
 
     Args:
         seconds: to measure in one run, at least, on the clock of this machine.
-        host_nodes, inside, racks, uplink: of the labs, as `ShapedNetwork` takes them.
+        lab: the other fields of `ShapedNetwork`, such as `latency_s`.
 
     Raises:
         UserError: if a request or a bandwidth cannot work, or this machine cannot make a lab.
@@ -107,16 +108,11 @@ class Validation:
         *,
         repeats: int,
         seconds: float,
-        latency_s: float,
         display: Screen,
-        host_nodes: int = 1,
-        inside: float | None = None,
-        racks: int = 1,
-        uplink: float | None = None,
+        **lab: Any,
     ) -> None:
         self._requests, self._bandwidths = requests, bandwidths
-        self._repeats, self._seconds, self._latency_s = repeats, seconds, latency_s
-        self._host_nodes, self._inside, self._racks, self._uplink = host_nodes, inside, racks, uplink
+        self._repeats, self._seconds, self._lab = repeats, seconds, lab
         self._display = OncePerLine(display)
         self._costs: dict[ShapedNetwork, MessageWays] = {}
 
@@ -159,20 +155,10 @@ class Validation:
         }
 
     def _network(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return ShapedNetwork(
-            nodes=nodes,
-            bandwidth=parse_bandwidth(bandwidth),
-            latency_s=self._latency_s,
-            host_nodes=self._host_nodes,
-            inside=self._inside,
-            racks=self._racks,
-            uplink=self._uplink,
-        )
+        return ShapedNetwork(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), **self._lab)
 
     def _shared_cores(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return LimitedCores(
-            nodes=nodes, bandwidth=parse_bandwidth(bandwidth), latency_s=self._latency_s, share=_SHARE
-        )
+        return LimitedCores(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), share=_SHARE, **self._lab)
 
     def _rehearse(self, requests: Sequence[RunRequest]) -> list[Rehearsal]:
         self._display.note(f"rehearsing {len(requests)} runs on the loopback interface")
