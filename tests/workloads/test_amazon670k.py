@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dense_points import dense
 
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
@@ -45,8 +46,8 @@ def test_two_files_are_a_data_set(tmp_path, names, above):
     workload = opened(data.parent if above else data, tmp_path / "cache")
     assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0, 2], [], [4]], [[1], [3, 0]])
     points, labels = workload.train_batch(torch.tensor([2, 0]), torch.Generator())
-    assert points.dense().tolist() == [[0, 0, 1, 0], [0, 0.5, 0, 1]]
-    assert labels.dense().tolist() == [[0, 0, 0, 0, 1], [1, 0, 1, 0, 0]]
+    assert dense(points).tolist() == [[0, 0, 1, 0], [0, 0.5, 0, 1]]
+    assert dense(labels).tolist() == [[0, 0, 0, 0, 1], [1, 0, 1, 0, 0]]
     assert workload.build_model().output.weight.shape == (5, 512)
 
 
@@ -224,8 +225,8 @@ def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path, no_progres
     workload.open(source)
     points, labels = workload.train_batch(torch.arange(300), torch.Generator())
     assert (points.columns, labels.columns) == (60, 40)
-    torch.testing.assert_close(points.dense().square().sum(1), torch.ones(300))
-    assert labels.dense().max() == 1
+    torch.testing.assert_close(dense(points).square().sum(1), torch.ones(300))
+    assert dense(labels).max() == 1
     for check in CHECKS:
         assert check(workload)
 
@@ -274,8 +275,8 @@ def test_the_synthetic_points_can_be_learnt(tmp_path, no_progress):
     assert {"precision@3", "precision@5", "ndcg@1", "psp@5", "loss"} <= set(found)
     batches = list(workload.test_batches())
     with torch.no_grad():
-        dense = sum(float(workload.loss(model, batch)) * len(batch[1]) for batch in batches)
-    assert found["loss"] == pytest.approx(dense / sum(len(batch[1]) for batch in batches), rel=1e-4)
+        found_densely = sum(float(workload.loss(model, batch)) * len(batch[1]) for batch in batches)
+    assert found["loss"] == pytest.approx(found_densely / sum(len(batch[1]) for batch in batches), rel=1e-4)
 
 
 def test_a_download_says_where_the_data_is(tmp_path, no_progress):

@@ -106,9 +106,3 @@ class SparseBatch:
         """The row of every entry, int64 [entries]."""
         rows = torch.arange(len(self), device=self.offsets.device)
         return rows.repeat_interleave(self.offsets.diff(), output_size=len(self.indices))
-
-    def dense(self) -> Tensor:
-        """The dense matrix, float32 [b, columns]."""
-        matrix = torch.zeros(self.shape, device=self.indices.device)
-        values = torch.ones(len(self.indices), device=matrix.device) if self.values is None else self.values
-        return matrix.index_put_((self.row_of_entry(), self.indices), values, accumulate=True)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dense_points import dense
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,9 +35,9 @@ def network(block):
 
 
 def plain_loss(model, points, labels):
-    hidden = F.relu(points.dense() @ model.input.weight + model.input.bias)
+    hidden = F.relu(dense(points) @ model.input.weight + model.input.bias)
     logs = F.log_softmax(hidden @ model.output.weight.t() + model.output.bias, dim=1)
-    truth = labels.dense()
+    truth = dense(labels)
     return -(logs * truth / truth.sum(1, keepdim=True).clamp(min=1)).sum() / len(points)
 
 
@@ -88,7 +89,7 @@ def test_half_precision_is_near():
 def test_a_batch_is_cut_and_compared_as_tensors_are():
     parts = POINTS.chunk(3)
     assert [len(part) for part in parts] == [2, 2]
-    assert torch.cat([part.dense() for part in parts]).equal(POINTS.dense())
+    assert torch.cat([dense(part) for part in parts]).equal(dense(POINTS))
     assert POINTS.equal(POINTS.to("cpu"))
     assert not POINTS.equal(sparse([{0: 0.5}], FEATURES))
     assert not POINTS.equal(SparseBatch(POINTS.offsets, POINTS.indices, None, FEATURES))
