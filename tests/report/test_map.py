@@ -10,6 +10,7 @@ from fake_clusters import BARE, sweep_of, write_pair
 from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.base.errors import UserError
+from istbench.cluster.faults import Faults
 from istbench.cluster.profile import Host
 from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
@@ -267,3 +268,17 @@ def test_every_tile_of_the_picture_has_its_words(results):
         "* never run on so many nodes",
     ):
         assert said in words
+
+
+def test_with_faults_all_seconds_are_means_and_the_slower_method_loses_more(results):
+    write_pair(results)
+    ((_, without),) = map_of(results, SLOW, FAST).tiles
+    found = map_of(results, SLOW, FAST, faults=Faults(mtbf_s=4.0, restart_s=0.5, checkpoint_s=0.0))
+    ((_, fast),) = found.tiles
+    assert fast.winner == "ddp"
+    assert fast.seconds > without.seconds
+    assert fast.over_next > without.over_next
+    assert found.title.endswith("first to accuracy 0.8, a fault of each node every 4 s")
+    assert "ends all nodes, which go on from the last checkpoint after 0.5 s" in found.words
+    assert found.stem.endswith("-mtbf-4s")
+    assert found.records()[0]["mtbf_s"] == 4.0
