@@ -120,18 +120,19 @@ def _measure(
 ) -> int:
     from istbench.api.progress import Display
     from istbench.report.output.terminal import print_tables
+    from istbench.report.tables.measured_faults import faults_answer, faults_record, faults_table
     from istbench.studies.faults.study import FaultStudy
-    from istbench.studies.faults.table import faults_answer, faults_record, faults_table
 
     with Display() as display:
-        found = FaultStudy(backend, out, display, again=again).run(requests, points)
-    for problem in found.problems:
+        study = FaultStudy(backend, out, display, again=again)
+        found = study.run(requests, points)
+    for problem in study.problems:
         say(problem)
     if as_json:
-        click.echo(json.dumps(faults_record(found), allow_nan=False))
+        click.echo(json.dumps(faults_record(found, study.problems), allow_nan=False))
     else:
         print_tables([faults_table(found)], sys.stdout, answers=[faults_answer(found)], explain=explain)
-    return EXIT_FAILED if found.problems else 0
+    return EXIT_FAILED if study.problems else 0
 
 
 def _backend(lab: Backend | None) -> Here:

@@ -18,7 +18,7 @@ from istbench.report.map import WinnerMap, winner_map
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.over_time import Along, metric_over
-from istbench.report.plots.plot import Bars, Plot, contender_styles
+from istbench.report.plots.plot import OF_FAULTS, Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
 from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
 from istbench.report.report import Report
@@ -102,8 +102,9 @@ class RunDetails:
 class Study:
     """Comparable runs: one workload on one set of data, with one budget, on all clocks.
 
-    styles: of each method, by name. elsewhere: curves over other axes than seconds. by_bandwidth: seconds to
-    target, with the nodes in words. maps: the first method by bandwidth and nodes, a map for each target.
+    styles: of each method, by name. elsewhere: curves over other axes than seconds. faults: seconds with faults
+    over those without. by_bandwidth: seconds to target, with the nodes in words. maps: the first method by
+    bandwidth and nodes, a map for each target.
     crossings: bandwidths where methods cross.
     """
 
@@ -111,6 +112,7 @@ class Study:
     styles: dict[str, MethodStyle]
     clocks: tuple[OnClock, ...]
     elsewhere: tuple[tuple[Along, Plot], ...] = ()
+    faults: tuple[Plot, ...] = ()
     by_bandwidth: tuple[tuple[str, Plot], ...] = ()
     maps: tuple[WinnerMap, ...] = ()
     crossings: tuple[Table, ...] = ()
@@ -225,11 +227,13 @@ def _study(
         for group in _widest(groups)
         for name in along
     ]
+    disturbed = {f"{group.stem}{OF_FAULTS}" for group in groups}
     return Study(
         name=f"{first.workload_label}: {first.source.seen}, {first.budget}, {first.batch_words}",
         styles={name: style for group in groups for name, style in contender_styles(group).items()},
         clocks=tuple(clocks),
         elsewhere=tuple(curves),
+        faults=tuple(plot for plot in report.plots if plot.stem in disturbed),
         by_bandwidth=tuple(
             (f"{count_nodes(nodes)} on {sweep.cluster}", time_by_bandwidth(sweep, nodes, _ALL_PANELS))
             for sweep in sweeps

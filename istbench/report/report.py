@@ -20,10 +20,11 @@ from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_node
 from istbench.report.selection import check_baseline, select_runs
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.crossings import crossings_table
+from istbench.report.tables.group_columns import group_context
 from istbench.report.tables.node_seconds import node_seconds_table
 from istbench.report.tables.spending import spending
 from istbench.report.tables.table import Table
-from istbench.results.load import load_run, load_runs
+from istbench.results.load import load_all_runs, load_run, load_runs
 from istbench.results.on_cluster import Redeal, add_shares, runs_on_clusters, under_faults
 from istbench.results.store import RunDirectory
 
@@ -80,14 +81,22 @@ def build_report(
     Raises:
         UserError: if there are no runs, or none of that workload, metric or baseline.
     """
-    runs, problems = load_runs(results, cells)
+    runs, faulty, problems = load_all_runs(results, cells)
     runs = [run.on_data((sources or {}).get(run.header.cell)) for run in runs]
     runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     check_baseline(baseline, runs, results, cluster)
     groups = sorted(group_runs(runs, baseline), key=lambda group: not group.contenders)  # unfinished runs last
-    tables, sweeps = [], list[Sweep]()
+    tables, sweeps, disturbed = list[Table](), list[Sweep](), list[Plot]()
     for group in groups:
         tables += [comparison(group, baseline), *filter(None, [node_seconds_table(group, baseline)])]
+        if faulty:
+            from istbench.report.faulty_runs import fault_results  # numpy, which no other report needs
+            from istbench.report.plots.measured_faults import times_by_faults
+            from istbench.report.tables.measured_faults import faults_table
+
+            if (found := fault_results(group.runs, faulty)) is not None:
+                tables.append(dataclasses.replace(faults_table(found), context=group_context(group, baseline)))
+                disturbed.append(times_by_faults(found, group))
     if cluster is not None:
         if bandwidths and len(runs) > _MOST_SWEPT:
             listed = ",".join(f"{bits / 1e6:g}mbit" for bits in bandwidths)
@@ -105,7 +114,7 @@ def build_report(
         tables += _cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed
-    return _report(groups, sweeps, tables, _group_plots(groups), problems, baseline)
+    return _report(groups, sweeps, tables, [*_group_plots(groups), *disturbed], problems, baseline)
 
 
 @dataclass(frozen=True, kw_only=True)

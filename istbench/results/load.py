@@ -136,9 +136,18 @@ def _require_end(header: Header, curve: Curve, directory: RunDirectory) -> None:
 
 
 def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:
+    """As `load_all_runs`, without those with faults; a line has their number."""
+    runs, faulty, problems = load_all_runs(results, cells)
+    if faulty:
+        count = "1 run" if len(faulty) == 1 else f"{len(faulty)} runs"
+        problems.append(f"{count} with faults, which `istbench report` shows")
+    return runs, problems
+
+
+def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[Run], list[str]]:
     """All runs in results directory `results`, in order of their names, and a line for each unreadable one.
 
-    Runs with the faults of `istbench faults` are left out; their seconds compare with no others.
+    Runs with the faults of `istbench faults` are the second list; their seconds compare with no others.
 
     cells: names of the only cells to read. Names of cells that never started are ignored.
 
@@ -170,11 +179,9 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
         first = kept.setdefault(run.header.cell, run)
         if first is not run:
             problems.append(f"{run.directory.path}: a copy of {first.directory.path}, which is shown")
-    faulty = sum(run.header.config.faults is not None for run in runs)
-    if faulty:
-        count = "1 run" if faulty == 1 else f"{faulty} runs"
-        problems.append(f"{count} with faults, which `istbench faults` shows")
-    return [run for run in runs if kept[run.header.cell] is run and run.header.config.faults is None], problems
+    runs = [run for run in runs if kept[run.header.cell] is run]
+    faulty = [run for run in runs if run.header.config.faults is not None]
+    return [run for run in runs if run.header.config.faults is None], faulty, problems
 
 
 def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:

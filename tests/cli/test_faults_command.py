@@ -43,7 +43,7 @@ def test_a_run_with_faults_ends_in_the_same_weights_and_its_seconds_add_up(tmp_p
     assert wall["restarting_s"] > 0
     assert wall["lost_s"] > 0
     (whole,), problems = load_runs(tmp_path / "out")
-    assert problems == ["1 run with faults, which `istbench faults` shows"]
+    assert problems == ["1 run with faults, which `istbench report` shows"]
     disturbed = RunDirectory.of(tmp_path / "out", run["cell"]).header()
     assert disturbed.result.weights_sha256 == whole.header.result.weights_sha256
     assert disturbed.cell != whole.header.cell, "the schedule is a part of the cell"

@@ -17,6 +17,9 @@ BAND_FROM = 0.88
 BANDWIDTH_LABEL = "bandwidth of a node's link"
 """The name of an axis of bandwidths."""
 
+OF_FAULTS = "-faults"
+"""The end of the stems of plots of runs with faults."""
+
 _DODGE = 0.18
 
 

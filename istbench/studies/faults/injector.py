@@ -19,9 +19,9 @@ from istbench.launch.processes.orphans import descendants
 from istbench.node.destinations import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation
+from istbench.results.fault_record import FaultRecord, Hit
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-from istbench.studies.faults.record import FaultRecord, Hit
 from istbench.studies.faults.schedule import PlannedFault
 from istbench.studies.faults.small_disk import SmallDisk
 

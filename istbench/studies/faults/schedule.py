@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
@@ -12,15 +12,10 @@ from msgspec import Meta
 from istbench.base.decode import convert, read_text
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.units import parse_period, period_text
+from istbench.results.fault_record import KINDS, MOST_FAULTS, OF_LINKS, Kind
 
-Kind = Literal["kill", "host", "stop", "down", "slow", "full", "damage"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 LASTING: dict[Kind, float] = {"stop": 2.0, "down": 2.0, "slow": 5.0, "full": 5.0}
 """Kinds that last, and their seconds if the schedule names none."""
-OF_LINKS: tuple[Kind, ...] = ("down", "slow")
-ENDING: tuple[Kind, ...] = ("kill", "host", "damage")
-"""Kinds after which all nodes start again."""
-MOST_FAULTS = 1000
 RESTARTS = 100
 _RANDOM = "poisson:"
 _LONGEST = 20  # runs without faults that a random list covers

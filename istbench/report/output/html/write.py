@@ -45,6 +45,11 @@ _GUIDES = {
         "Faults are simulated: each ends all nodes, which lose what they computed since the last checkpoint, and "
         "the seconds of a restart. No fault comes during a restart."
     ),
+    "measured-faults": (
+        "Computing is that of the steps that count. Lost are steps since the checkpoint that were done again; "
+        "noticing ends when all workers have ended, and restarting when all train again. Checkpointing is the rest "
+        "between training and evaluations."
+    ),
     "the-main-table": (
         "The seconds are those of the slowest node, for computing, exchanging and waiting, without evaluation. The "
         "time to a target is that of the first evaluation at it or better, interpolated linearly from the one "

@@ -1,7 +1,7 @@
 """The record of a run with faults, beside its events: when it began, and the faults that hit it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -9,8 +9,13 @@ from msgspec import Meta
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.files import writing_whole
 from istbench.base.options.numbers import Duration, Natural
-from istbench.studies.faults.schedule import MOST_FAULTS, Kind
 
+Kind = Literal["kill", "host", "stop", "down", "slow", "full", "damage"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OF_LINKS: tuple[Kind, ...] = ("down", "slow")
+ENDING: tuple[Kind, ...] = ("kill", "host", "damage")
+"""Kinds after which all nodes start again."""
+MOST_FAULTS = 1000
 _MOST_BYTES = 2**22
 
 

@@ -35,7 +35,7 @@ class Wall:
     @property
     def seconds(self) -> float:
         """All of them."""
-        return sum(dataclasses.astuple(self))
+        return float(sum(dataclasses.astuple(self)))
 
     @property
     def to_target_s(self) -> float:

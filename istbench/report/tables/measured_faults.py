@@ -3,20 +3,20 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from istbench.base.units import period_text
+from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun
 from istbench.report.phrases import Lead, count_nodes, guide_line
 from istbench.report.tables.numbers import finite, number, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.results.fault_record import OF_LINKS
+from istbench.results.fault_wall import Wall
 from istbench.results.metrics import level_text
 from istbench.results.stats import estimate
-from istbench.studies.faults.schedule import OF_LINKS
-from istbench.studies.faults.study import FaultResults, FaultRow, FaultyRun
-from istbench.studies.faults.wall import Wall
 
 _PARTS = {
     "computing_s": "computing",
@@ -60,10 +60,8 @@ def _part(key: str, title: str) -> ColumnOf[FaultRow]:
 
 def faults_answer(found: FaultResults) -> str:
     """The method that loses least and the one that loses most at the highest rate, in a sentence."""
-    last = found.rows[-1].point
-    rows = [
-        row for row in found.rows if row.point == last and row.point is not None and math.isfinite(_factor(row))
-    ]
+    last = found.rows[-1].schedule
+    rows = [row for row in found.rows if row.schedule == last and math.isfinite(_factor(row))]
     if not rows:
         return "No run with faults reached its target."
     least, most = min(rows, key=_factor), max(rows, key=_factor)
@@ -76,16 +74,16 @@ def faults_answer(found: FaultResults) -> str:
     )
 
 
-def faults_record(found: FaultResults) -> dict[str, Any]:
+def faults_record(found: FaultResults, problems: Sequence[str]) -> dict[str, Any]:
     """The object that `--json` prints."""
     return {
         "rows": [
             {
                 "method": row.label,
                 "nodes": row.nodes,
-                "faults": 0.0 if row.point is None else row.point.rate,
-                "every_s": None if row.point is None else row.point.every_s,
-                "schedule": None if row.point is None else row.point.text,
+                "faults": 0.0 if row.schedule is None else row.schedule.rate,
+                "every_s": None if row.schedule is None else row.schedule.every_s,
+                "schedule": None if row.schedule is None else row.schedule.text,
                 "reached": sum(own.wall is not None for own in row.runs),
                 "times": finite(_factor(row)),
                 "simulated_times": row.simulated,
@@ -93,7 +91,7 @@ def faults_record(found: FaultResults) -> dict[str, Any]:
             }
             for row in found.rows
         ],
-        "problems": list(found.problems),
+        "problems": list(problems),
     }
 
 
@@ -112,14 +110,14 @@ def _run_record(own: FaultyRun) -> dict[str, Any]:
 
 
 def _rate(row: FaultRow) -> Entry:
-    if row.point is None:
+    if row.schedule is None:
         return Entry(text="0", value=0)
-    return Entry(text=row.point.short, value=row.point.rate)
+    return Entry(text=row.schedule.short, value=row.schedule.rate)
 
 
 def _rate_words(row: FaultRow) -> str:
-    assert row.point is not None
-    rate, every_s = row.point.rate, row.point.every_s
+    assert row.schedule is not None
+    rate, every_s = row.schedule.rate, row.schedule.every_s
     if rate is not None:
         return f"{rate:g} fault{'' if rate == 1 else 's'} a run"
     return "the faults of the list" if every_s is None else f"a fault every {period_text(every_s)}"
@@ -155,10 +153,10 @@ def _mean(row: FaultRow, of: Callable[[FaultyRun], float]) -> Entry:
 
 
 def _footer(found: FaultResults) -> list[str]:
-    header, points = found.first.header, [row.point for row in found.rows if row.point is not None]
+    header, schedules = found.first.header, [row.schedule for row in found.rows if row.schedule is not None]
     lab = header.config.lab
     where = f"in a lab, {lab.summary}" if lab else "without a lab"
-    kinds = {own for point in points for own in (*point.types, *(own for own, _ in point.listed))}
+    kinds = {kind for schedule in schedules for kind in schedule.kinds}
     slowed = (
         f" Clocks are divided by {lab.dilation:g}, by which the lab is slower." if lab and lab.dilation > 1 else ""
     )
@@ -166,7 +164,7 @@ def _footer(found: FaultResults) -> list[str]:
         Lead(
             f"Measured on {header.host.name}, {where}.{slowed} One schedule for all methods: faults a run are "
             "those in the train seconds of the row without faults, on average. Types: "
-            f"{', '.join(sorted(map(str, kinds)))}."
+            f"{', '.join(sorted(kinds))}."
         ),
         "Times as long: median over seeds, of wall seconds to the target without evaluations. The parts are means "
         "of the runs that reached it, and add up to the seconds. Waiting: train seconds beyond those without "
@@ -175,7 +173,7 @@ def _footer(found: FaultResults) -> list[str]:
         "measured seconds of a restart. Other faults delay nodes, and neither they nor fewer nodes are simulated.",
         guide_line("faults.md#measured-faults"),
     ]
-    if not lab and points:
+    if not lab:
         links = ", ".join(OF_LINKS)
         lines.append(f"Without a lab, no link fails: {links} need `istbench lab ... -- faults` (root).")
     return lines

@@ -1,0 +1,205 @@
+"""Runs that `istbench faults` disturbed, beside the same runs without faults: the figures of tables and plots."""
+
+import dataclasses
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from istbench.base.errors import UserError
+from istbench.base.units import parse_period
+from istbench.cluster.faults import Faults, with_faults
+from istbench.results.fault_record import ENDING, FaultRecord, Hit, read_record
+from istbench.results.fault_wall import Wall, wall_of
+from istbench.results.load import Run
+
+_SCHEDULE = re.compile(r"(?:poisson:(?P<short>\S+) of )?(?P<kinds>.*), seed \d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The schedule of a run, from the text in its config.
+
+    Attributes:
+        short: the rate, the mean time between faults, or `list`. kinds: of its faults.
+        rate: faults in the run time without faults, on average. every_s: mean train seconds between two faults.
+            Both are None for a list.
+    """
+
+    text: str
+    short: str
+    kinds: tuple[str, ...]
+    rate: float | None = None
+    every_s: float | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "Schedule":
+        """The schedule in `text`, for example `poisson:2 of kill, stop:2s, seed 0`."""
+        found = _SCHEDULE.fullmatch(text)
+        if found is None:
+            return cls(text=text, short="list", kinds=())
+        kinds = tuple(dict.fromkeys(part.partition("@")[0] for part in found["kinds"].split(", ")))
+        short = found["short"]
+        if short is None:
+            return cls(text=text, short="list", kinds=kinds)
+        try:
+            return cls(text=text, short=short, kinds=kinds, rate=float(short))
+        except ValueError:
+            return cls(text=text, short=short, kinds=kinds, every_s=parse_period(short, text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRun:
+    """A run with faults.
+
+    Attributes:
+        cell: its name. seed: of the cell. hits: the faults that hit it.
+        wall: None if it did not reach its target. fault_free: that of the run without faults.
+        restart_s: mean seconds from the last sign of life before a loss until all nodes trained on; None without.
+        simulated: the same factor as `times` by `cluster.faults`; None if it missed its target, or is elastic.
+        failure: the error that ended it; empty without one.
+    """
+
+    cell: str
+    seed: int
+    hits: tuple[Hit, ...]
+    wall: Wall | None
+    fault_free: Wall
+    restart_s: float | None = None
+    simulated: float | None = None
+    failure: str = ""
+
+    @property
+    def times(self) -> float:
+        """Its seconds to the target over those without faults; infinity for a miss."""
+        return math.inf if self.wall is None else self.wall.to_target_s / self.fault_free.to_target_s
+
+    @property
+    def ending(self) -> int:
+        """The faults after which all nodes started again."""
+        return sum(hit.kind in ENDING for hit in self.hits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRow:
+    """The runs of a method on some nodes with one schedule, a run for each seed; `schedule` is None without."""
+
+    label: str
+    method: str
+    nodes: int
+    schedule: Schedule | None
+    runs: tuple[FaultyRun, ...]
+
+    @property
+    def simulated(self) -> float | None:
+        """The mean of the simulated factors of its runs; None without one."""
+        found = [own.simulated for own in self.runs if own.simulated is not None]
+        return statistics.mean(found) if self.schedule is not None and found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultResults:
+    """The rows of comparable runs, those of a method together. first: a run without faults."""
+
+    rows: tuple[FaultRow, ...]
+    first: Run
+
+    @property
+    def elastic(self) -> bool:
+        """Whether runs train on fewer nodes after a loss."""
+        return self.first.header.config.elastic is not None
+
+
+def fault_results(free: Sequence[Run], faulty: Sequence[Run]) -> FaultResults | None:
+    """The rows of the runs `free` of faults that reached their targets, each with its `faulty` runs.
+
+    None without a faulty run of one of them.
+    """
+    found: dict[tuple[str, str, int], dict[Schedule | None, list[FaultyRun]]] = {}
+    firsts = list[Run]()
+    for own in free:
+        others = [run for run in faulty if _without_faults(run) == own.header.cell]
+        if not others or not reached(own):
+            continue
+        firsts.append(own)
+        header, wall = own.header, _wall(own, began=0.0, fault_free_s=own.curve.seconds[-1])
+        rows = found.setdefault((header.method_label, header.method, header.nodes), {})
+        undisturbed = FaultyRun(cell=header.cell, seed=header.seed, hits=(), wall=wall, fault_free=wall)
+        rows.setdefault(None, []).append(undisturbed)
+        for run in others:
+            rows.setdefault(Schedule.of(run.header.config.faults or ""), []).append(_faulty(own, wall, run))
+    if not firsts:
+        return None
+    return FaultResults(
+        rows=tuple(
+            FaultRow(label=label, method=method, nodes=nodes, schedule=schedule, runs=tuple(runs))
+            for (label, method, nodes), rows in found.items()
+            for schedule, runs in sorted(rows.items(), key=lambda item: _order(item[0]))
+        ),
+        first=firsts[0],
+    )
+
+
+def _order(schedule: Schedule | None) -> tuple[float, float]:
+    """No faults first, then few; lists last."""
+    if schedule is None:
+        return 0.0, -math.inf
+    return math.inf if schedule.rate is None else schedule.rate, -(schedule.every_s or 0.0)
+
+
+def reached(run: Run) -> bool:
+    """Whether `run` reached the target at which it stops, or its end without one."""
+    target = run.header.config.target
+    return run.done and (target is None or run.reached(target) is not None)
+
+
+def _without_faults(run: Run) -> str:
+    """The cell of the same run without faults."""
+    header = run.header
+    return msgspec.structs.replace(header.config, faults=None).cell(header.data_source.fingerprint)
+
+
+def _faulty(own: Run, fault_free: Wall, run: Run) -> FaultyRun:
+    """The figures of `run`, of which `own` is the run without faults."""
+    try:
+        record = read_record(run.directory.faults)
+    except UserError:
+        record = FaultRecord(began=0.0, hits=())
+    header = run.header
+    found = FaultyRun(cell=header.cell, seed=header.seed, hits=record.hits, wall=None, fault_free=fault_free)
+    if not reached(run):
+        return dataclasses.replace(found, failure=header.error or "it misses its target")
+    wall = _wall(run, began=record.began, fault_free_s=own.curve.seconds[-1])
+    restarts = len(run.restarts)
+    restart_s = (wall.noticing_s + wall.restarting_s) / restarts if restarts else None
+    found = dataclasses.replace(found, wall=wall, restart_s=restart_s)
+    if header.config.elastic is not None:
+        return found
+    return dataclasses.replace(found, simulated=_simulated_times(own, found))
+
+
+def _simulated_times(own: Run, faulty: FaultyRun) -> float:
+    """The seconds of `own` with faults over those without, on average, as `istbench replay --mtbf` simulates them.
+
+    The rate of faults and the seconds of a restart are those of `faulty`, of the faults that end all nodes.
+    """
+    if not faulty.ending or faulty.restart_s is None or faulty.wall is None:
+        return 1.0
+    every, train_s = own.header.config.checkpoint_every_s, own.curve.seconds[-1]
+    checkpoint_s = 0.0 if every == "auto" else every / _dilation(own)
+    mtbf_s = (train_s + faulty.wall.lost_s) / faulty.ending
+    faults = Faults(mtbf_s=mtbf_s, restart_s=faulty.restart_s, checkpoint_s=checkpoint_s)
+    times = with_faults(own.curve.seconds, train_s, 1, faults, seed=own.header.seed)
+    return 1 + float((times.lost_s + times.restarting_s).mean()) / faulty.fault_free.to_target_s
+
+
+def _dilation(run: Run) -> float:
+    lab = run.header.config.lab
+    return lab.dilation if lab else 1.0
+
+
+def _wall(run: Run, *, began: float, fault_free_s: float) -> Wall:
+    return wall_of(run.directory.events(), run.header.own_metric, began, fault_free_s, _dilation(run))

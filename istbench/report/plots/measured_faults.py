@@ -1,0 +1,78 @@
+"""Seconds with faults over those without, by the number of faults: measured beside simulated."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from istbench.report.faulty_runs import FaultResults, FaultRow
+from istbench.report.groups import Group
+from istbench.report.palette import MethodStyle
+from istbench.report.plots.plot import OF_FAULTS, Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
+from istbench.results.stats import Estimate, estimate, interval_name
+
+_LEVELS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+
+
+def times_by_faults(found: FaultResults, group: Group) -> Plot:
+    """A panel of the measured factors and one of the simulated ones, a line for each row of `group`.
+
+    x is the place of the schedule among those there are, counted from 0.
+    """
+    shorts = list(dict.fromkeys("0" if row.schedule is None else row.schedule.short for row in found.rows))
+    names = {(row.label, row.nodes): row.name for row in group.contenders}
+    styles, several = contender_styles(group), len({row.nodes for row in found.rows}) > 1
+    seeds = max(len(row.runs) for row in found.rows)
+
+    def series(factor: Callable[[FaultRow], Estimate | None]) -> tuple[Series, ...]:
+        return tuple(
+            _series(f"{name}, {nodes} nodes" if several else name, styles[name], own, shorts, factor)
+            for (label, nodes), name in names.items()
+            if (own := [row for row in found.rows if (row.label, row.nodes) == (label, nodes)])
+        )
+
+    measured = series(lambda row: estimate([own.times for own in row.runs]))
+    highest = max((height for line in measured for height in line.y), default=1.0)
+    levels = tuple(level for level in _LEVELS if level <= highest)
+    spread = "one seed" if seeds < 2 else f"median over seeds, {interval_name(seeds)}"
+    return Plot(
+        stem=f"{group.stem}{OF_FAULTS}",
+        title=plot_title(group),
+        subtitle=plot_subtitle(group, spread),
+        kind="points",
+        x_label="faults a run, on average",
+        y_label="seconds over those without faults",
+        panels=tuple(
+            Panel(title=title, series=lines, levels=levels, level_names=tuple(f"{level:g}" for level in levels))
+            for title, lines in (("measured", measured), ("simulated", series(_simulated)))
+        ),
+        y_scale="log",
+        ticks=tuple(shorts),
+    )
+
+
+def _simulated(row: FaultRow) -> Estimate | None:
+    value = 1.0 if row.schedule is None else row.simulated
+    return None if value is None else estimate([value])
+
+
+def _series(
+    label: str,
+    style: MethodStyle,
+    rows: Sequence[FaultRow],
+    shorts: Sequence[str],
+    factor: Callable[[FaultRow], Estimate | None],
+) -> Series:
+    points = [
+        (float(shorts.index("0" if row.schedule is None else row.schedule.short)), value)
+        for row in rows
+        if (value := factor(row)) is not None
+    ]
+    reached = [(x, value) for x, value in points if math.isfinite(value.median)]
+    return Series(
+        label=label,
+        style=style,
+        x=tuple(x for x, _ in reached),
+        y=tuple(value.median for _, value in reached),
+        low=tuple(value.low for _, value in reached),
+        high=tuple(value.high for _, value in reached),
+        missed=tuple(x for x, value in points if not math.isfinite(value.median)),
+    )
