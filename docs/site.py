@@ -3,15 +3,18 @@
     python docs/site.py
 
 It needs the extra `docs`. Pages keep their places, so their links to each other hold. Links to other files, such as
-suites, lead to copies.
+suites, lead to copies. A notebook becomes a page, with the outputs that it holds.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "site-pages"
@@ -34,10 +37,29 @@ def gather(pages: Path) -> None:
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".md":
-            copy.write_text(_LINK_TO_CODE.sub(r"\1", source.read_text()))  # the site has no code
+            text = source.read_text().replace(".ipynb)", ".md)")
+            copy.write_text(_LINK_TO_CODE.sub(r"\1", text))  # the site has no code
+        elif source.suffix == ".ipynb":
+            copy.with_suffix(".md").write_text("\n\n".join(_notebook(json.loads(source.read_text()))) + "\n")
         else:
             shutil.copyfile(source, copy)
     (pages / "docs" / "api.md").write_text(_reference())
+
+
+def _notebook(notebook: dict[str, Any]) -> Iterator[str]:
+    """The blocks of a notebook as Markdown: its texts, its code, and of each output the richest form."""
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for output in cell.get("outputs", ()):
+            forms = {name: "".join(form) for name, form in output.get("data", {}).items()}
+            if "image/png" in forms:
+                picture = f"data:image/png;base64,{forms['image/png'].strip()}"
+                yield f'<img alt="The picture of the cell above" src="{picture}">'
+            elif "text/html" in forms:
+                yield f'<div class="output" markdown="0">{forms["text/html"]}</div>'
+            else:
+                yield f"```\n{forms.get('text/plain') or ''.join(output.get('text', ''))}\n```"
 
 
 def _reference() -> str:

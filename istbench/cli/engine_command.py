@@ -13,7 +13,7 @@ from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Nodes
 from istbench.cli import cli
-from istbench.cli.options import kind_of
+from istbench.cli.options import kind_of, refuse_typed
 from istbench.cluster.profile import load_profile, names
 from istbench.launch.engines import kubeflow, parallelcluster, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
@@ -60,6 +60,11 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
     help="Where istbench comes from: a wheel, which `pip wheel --no-deps --wheel-dir dist .` makes of a checkout, "
     "or a requirement of pip, such as git+https://...",
 )
+@click.option(
+    "--image",
+    help="Image of a container with istbench, such as that of docs/container.md; nothing is installed then. "
+    "Default: the machines themselves, where --install installs it.",
+)
 @click.option("--name", default="istbench", show_default=True, help="Name of the job.")
 def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name: str, **given: Any) -> None:
     """Print the file with which an engine runs a command of istbench on machines that it starts.
@@ -77,6 +82,8 @@ def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name:
         raise unknown_name("machine", machine, _MACHINES)
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", name):
         raise UserError(f"--name {shown(name)} is not 1 to 30 lower-case letters, digits and hyphens")
+    if given["image"] is not None:
+        refuse_typed(click.get_current_context(), ["install"], "is for machines without --image")
     _check(words, nodes)
     job = EngineJob(name=name, nodes=nodes, machine=load_profile(machine), words=words, **given)
     click.echo(_ENGINES[engine](job), nl=False)

@@ -45,6 +45,10 @@ def test_the_file_is_all_of_standard_output(istbench, engine):
             ["skypilot", "--nodes", 2, *RUN],
             f"--install '{WHEEL}' is no file; `pip wheel --no-deps --wheel-dir dist .`",
         ),
+        (
+            ["slurm", "--nodes", 2, "--image", "a:1", "--install", "b", *RUN],
+            "--install is for machines without --image; leave it out",
+        ),
         (["kubeflow", "--nodes", 2, *RUN], f"--install '{WHEEL}' is a local file, which pods cannot read"),
     ],
 )

@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from istbench.base.errors import UserError, shown
 from istbench.cluster.profile import ClusterProfile
 
 _PORT = 29500
+_IMAGE = r"[a-z0-9][A-Za-z0-9._:/@-]{0,300}"
 _CARRIED = (".toml", ".py")
 _MOST_CARRIED = 100_000  # Kubernetes takes objects of about a megabyte
 _RENDEZVOUS_S = 1800  # a node may install istbench for so much longer than another
@@ -37,6 +38,7 @@ class EngineJob:
         name: of the job. machine: the profile of a type of machine. words: of the command, without the program.
         results: the place of the results as the engine names it; None for its default.
         install: a requirement for pip, or the path of a wheel. hours: the limit of the run.
+        image: of a container with the program istbench; nothing is installed then. None for the machines' own.
     """
 
     name: str
@@ -46,8 +48,13 @@ class EngineJob:
     results: str | None
     install: str
     hours: float
+    image: str | None = None
 
     def __post_init__(self) -> None:
+        if self.image is not None and not re.fullmatch(_IMAGE, self.image):
+            raise UserError(
+                f"--image {shown(self.image)} is no name of an image, such as registry.example/istbench:1"
+            )
         for text in (*self.words, self.install, self.results or ""):
             _require_plain(text, shown(text))
         if not self.install or self.install.startswith("-"):
@@ -67,7 +74,9 @@ class EngineJob:
 
     @property
     def wheel(self) -> Path | None:
-        """The wheel to install; None if `install` names no file here."""
+        """The wheel to install; None if `install` names no file here, or an image has istbench."""
+        if self.image is not None:
+            return None
         return Path(self.install) if re.fullmatch(r"(?!.*://).+\.whl", self.install) else None
 
     def comment(self, *lines: str) -> str:
@@ -81,21 +90,24 @@ class EngineJob:
         return "".join(f"# {' '.join(line.split())}\n" for line in (command, price, *lines))
 
     def setup(self, wheels: str = "") -> str:
-        """Shell that installs istbench in `$work`, and writes the carried files there.
+        """Shell that installs istbench in `$work`, unless an image has it, and writes the carried files there.
 
         Args:
             wheels: shell for the directory of the wheel on a node.
         """
+        if self.image is not None:
+            return "".join(self._carrying())
         name = shlex.quote(self.install)
         if self.wheel:
             texts = (*self.words, *(text for _, text in self._carried.values()))
             extra = "[speech]" if any("speech" in text for text in texts) else ""
             name = f"{wheels}/{shlex.quote(self.wheel.name + extra)}"
-        lines = [f'"$work/venv/bin/pip" install --quiet {name}\n']
+        return _SETUP + "".join([f'"$work/venv/bin/pip" install --quiet {name}\n', *self._carrying()])
+
+    def _carrying(self) -> Iterator[str]:
         for path, text in self._carried.values():
-            lines.append(f'mkdir -p "$work/{Path(path).parent}"\n')
-            lines.append(f'printf %s {shlex.quote(text)} > "$work"/{shlex.quote(path)}\n')
-        return _SETUP + "".join(lines)
+            yield f'mkdir -p "$work/{Path(path).parent}"\n'
+            yield f'printf %s {shlex.quote(text)} > "$work"/{shlex.quote(path)}\n'
 
     def run(self, rank: str, first: str, out: str) -> str:
         """Shell that runs the command by torchrun as one of the nodes.
@@ -104,9 +116,12 @@ class EngineJob:
             rank, first, out: shell for the number of this node, the address of node 0, the results directory.
         """
         arguments = " ".join(map(self._word, self.words))
-        return (
+        before, python = "", '"$work/venv/bin/python"'
+        if self.image is not None:  # a launcher may put a Python of its own before that of the image
+            before, python = 'python=$(head -n 1 "$(command -v istbench)")\n', '"${python#??}"'
+        return before + (
             f"timeout --foreground --signal=INT --kill-after={_ENDS_S} {math.ceil(self.hours * 3600)} \\\n"
-            f'    "$work/venv/bin/python" -P -m torch.distributed.run --nnodes {self.nodes} \\\n'
+            f"    {python} -P -m torch.distributed.run --nnodes {self.nodes} \\\n"
             f'    --node-rank "{rank}" --nproc-per-node 1 \\\n'
             f'    --rdzv-endpoint "{first}:{_PORT}" --rdzv-conf timeout={_RENDEZVOUS_S} \\\n'
             f'    -m istbench {arguments} --out "{out}"\n'

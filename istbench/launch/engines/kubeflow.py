@@ -10,6 +10,7 @@ from istbench.launch.torchrun.secret import SECRET
 
 _API = "trainer.kubeflow.org/v1alpha1"
 _IMAGE = "python:3.12"
+_GROUP = 1000
 _MOUNTED = "/mnt"
 _CLAIM = "istbench-results"
 _SECRET_NAME = "istbench"
@@ -74,6 +75,8 @@ def _job_template(job: EngineJob) -> dict[str, Any]:
                     "nodeSelector": {"node.kubernetes.io/instance-type": job.machine.name},
                     "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
                     "containers": [_container(job)],
+                    # The user of an image writes to the claim by this group.
+                    **({"securityContext": {"fsGroup": _GROUP}} if job.image else {}),
                     "volumes": [{"name": "results", "persistentVolumeClaim": {"claimName": _claim(job)}}],
                 }
             },
@@ -86,7 +89,7 @@ def _container(job: EngineJob) -> dict[str, Any]:
     secret = {"name": _SECRET_NAME, "key": SECRET}
     return {
         "name": "node",
-        "image": _IMAGE,
+        "image": job.image or _IMAGE,
         "command": ["bash", "-c", script + job.run(_RANK, _FIRST, _MOUNTED)],
         "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": secret}}],
         **({"resources": {"limits": {"nvidia.com/gpu": job.gpus}}} if job.gpus else {}),

@@ -18,6 +18,7 @@ def file_of(job: EngineJob) -> str:
         "Replace SUBNET_ID and KEY_NAME. The head node costs money until delete-cluster.",
         f"pcluster create-cluster --cluster-name {job.name} --cluster-configuration THIS_FILE",
         f"sed -n 's/^#|//p' THIS_FILE | pcluster ssh --cluster-name {job.name} sbatch",
+        *(["The image needs Pyxis, which ParallelCluster installs but does not switch on."] if job.image else []),
         f"Results: {results} of the head node. pcluster delete-cluster --cluster-name {job.name}",
     )
     script = slurm.file_of(dataclasses.replace(job, results=results))

@@ -58,6 +58,7 @@ def task(job: EngineJob) -> dict[str, Any]:
         "resources": {
             "infra": "aws",
             "instance_type": job.machine.name,
+            **({"image_id": f"docker:{job.image}"} if job.image else {}),
             "disk_size": 64,
             "autostop": {"idle_minutes": 10, "down": bool(job.results)},
         },

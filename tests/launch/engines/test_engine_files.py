@@ -89,22 +89,28 @@ def scripts(engine, asked):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("image", [None, "registry.example/us/istbench:1"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_hostile_words_reach_the_command_as_they_are(engine, tmp_path):
+def test_hostile_words_reach_the_command_as_they_are(engine, image, tmp_path):
     suite = tmp_path / "it's; a suite.toml"
     suite.write_text("a = '''$(touch fell)'\n  `x`\n'''\n\n  b = \"ж\"")  # without a line feed at the end
     words = ["compare", str(suite), f"--plugin={suite}", *HOSTILE]
-    for text in scripts(engine, job(words=words)):
+    for text in scripts(engine, job(words=words, image=image)):
         checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
         assert (checked.returncode, checked.stderr) == (0, "")
     work = tmp_path / "work"
     lines = text.replace("\n}\n", "\n").splitlines()
     (start,) = [place for place, line in enumerate(lines) if line.lstrip().startswith("timeout ")]
-    before = scripts(engine, job(words=words))[0].splitlines() if engine is skypilot else lines[:start]
-    (installed,) = [place for place, line in enumerate(before) if "/bin/pip" in line and "install" in line]
+    asked = job(words=words, image=image)
+    before = scripts(engine, asked)[0].splitlines() if engine is skypilot else lines[:start]
+    installed = [place for place, line in enumerate(before) if "/bin/pip" in line and "install" in line]
+    assert len(installed) == (image is None)
+    begins = (installed or [place for place, line in enumerate(before) if line.lstrip()[:5] in ("work=", "trap ")])[
+        -1
+    ]
     last = next(place for place in range(start, len(lines)) if " --out " in lines[place])
     # The program of `timeout` prints its words in place of training.
-    shell = "\n".join([*before[installed + 1 :], *lines[start : last + 1]])
+    shell = "\n".join([*before[begins + 1 :], *lines[start : last + 1]])
     shown = f'timeout() {{ printf "%s\\0" "$@"; }}\nrank=0 first=1 results=r HOME=h\n{shell}'
     printed = subprocess.run(
         ["bash", "-c", shown], text=True, capture_output=True, check=True, env={"work": str(work)}, cwd=tmp_path
@@ -246,6 +252,32 @@ def test_a_cluster_of_parallelcluster_has_as_many_machines_and_minutes_as_its_jo
 def test_a_place_or_a_word_that_cannot_be_is_named(engine, changed, message):
     with pytest.raises(UserError, match=re.escape(message)):
         engine.file_of(job(**changed))
+
+
+def test_an_image_is_that_of_the_engine_and_nothing_is_installed():
+    asked = job(image="registry.example:5000/us/istbench:1", install="not-there.whl", results="/shared/x y")
+    for engine in ENGINES:
+        where = dataclasses.replace(asked, results=None) if engine in (skypilot, kubeflow) else asked
+        text = engine.file_of(where)
+        assert "pip" not in text
+        assert '"${python#??}" -P -m torch.distributed.run' in text.replace('\\"', '"')
+    assert "container" not in slurm.file_of(job())
+    assert (
+        skypilot.task(dataclasses.replace(asked, results=None))["resources"]["image_id"] == f"docker:{asked.image}"
+    )
+    (replicated,) = kubeflow.objects(job(image=asked.image))[0]["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == asked.image
+    assert pod["securityContext"] == {"fsGroup": 1000}
+    assert "srun --kill-on-bad-exit=1 --container-image='registry.example:5000#us/istbench:1' " in slurm.file_of(
+        asked
+    )
+    assert '\nmkdir -p "$results"\n' in slurm.file_of(asked)
+    assert "needs Pyxis" in parallelcluster.file_of(asked)
+    with pytest.raises(UserError, match="no name of an image"):
+        job(image="--privileged")
+    with pytest.raises(UserError, match="has a comma or colon"):
+        slurm.file_of(dataclasses.replace(asked, results="/a,b"))
 
 
 def test_an_address_of_a_wheel_is_no_local_file():
