@@ -14,9 +14,11 @@ from istbench.api.replaying import redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, printable, shown
+from istbench.base.files import is_there
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level, Nodes
+from istbench.base.shipped import EXAMPLE, example_results
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, select_clusters
 from istbench.report.groups import Group
@@ -248,7 +250,8 @@ def load(
     """The runs in results directory `path`.
 
     Args:
-        path: The results directory.
+        path: The results directory. `example` stands for the results that istbench brings along, unless a directory
+            has this name.
         workload: Only its runs.
         metric: The metric to compare, in place of that of the workload.
         baseline: The row that speed-ups compare with, as `istbench report --baseline` has it.
@@ -256,7 +259,9 @@ def load(
     Raises:
         UserError: if there are no runs.
     """
-    return Results(path, workload=workload, metric=metric, baseline=baseline)
+    own = str(path) == EXAMPLE and not is_there(Path(path))
+    results = example_results() if own else path
+    return Results(results, workload=workload, metric=metric, baseline=baseline)
 
 
 _TIME_COLUMNS = (

@@ -32,14 +32,15 @@ def show_report(
     results: Path,
     *,
     pictures: bool = True,
+    beside: Path | None = None,
     page: Path | None = None,
     quiet: bool = False,
     **shown: Any,
 ) -> None:
     """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
 
-    page: the file of the page; None writes none. quiet: print no lines about pictures and runs left out. shown: the
-    other arguments of `print_report`.
+    beside: another directory, whose `report` gets the pictures. page: the file of the page; None writes none.
+    quiet: print no lines about pictures and runs left out. shown: the other arguments of `print_report`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
@@ -47,7 +48,7 @@ def show_report(
     drawn, written = list[Path](), None
     try:
         if pictures:
-            drawn = draw_plots(report.plots, report_folder(results))
+            drawn = draw_plots(report.plots, report_folder(beside or results))
         if page is not None:
             report = write_page_of(report, results, page)
             written = page

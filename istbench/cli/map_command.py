@@ -19,6 +19,7 @@ from istbench.cli.options import (
     RESULTS,
     Typed,
     cluster_or_this_option,
+    example_option,
     explain_option,
     faults_of,
     kind_of,
@@ -27,6 +28,7 @@ from istbench.cli.options import (
     node_counts,
     plugin_option,
     refuse_typed,
+    results_and_pictures,
     script_methods_option,
 )
 from istbench.cluster.profile import load_profile, select_clusters
@@ -42,6 +44,7 @@ _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 
 @click.command("map")
 @click.argument("results", default="results", type=RESULTS)
+@example_option
 @cluster_or_this_option
 @click.option(
     "--bandwidth",
@@ -91,6 +94,7 @@ _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 def command(
     context: click.Context,
     results: Path,
+    example: bool,
     cluster: str | None,
     bandwidths: list[float],
     by: str,
@@ -124,6 +128,7 @@ def command(
     if by != "latency" and latencies is not None:
         raise UserError("--latency is for --by latency; add it, or leave --latency out")
     apart = (latencies or _LATENCIES) if by == "latency" else []
+    results, drawn_in = results_and_pictures(context, results, example, pictures)
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
         _map_script(results, cluster, (bandwidths, apart), by, nodes, methods, explain, as_json)
@@ -154,8 +159,8 @@ def command(
         )
     drawn = list[Path]()
     try:
-        if pictures:
-            drawn = draw_maps(maps, report_folder(results))
+        if drawn_in is not None:
+            drawn = draw_maps(maps, report_folder(drawn_in))
     finally:  # a full disk must not lose the tables
         _print(maps, problems, drawn, as_json=as_json, explain=explain)
 

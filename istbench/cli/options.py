@@ -13,6 +13,7 @@ from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Levels, Nodes, Restarts
 from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RUN_OPTIONS, RunOption
+from istbench.base.shipped import example_results
 from istbench.base.units import parse_bandwidth, parse_period, parse_time
 from istbench.cli.streams import Streams
 from istbench.cluster.profile import THIS, load_profile
@@ -232,6 +233,32 @@ baseline_option = click.option(
     metavar="METHOD|'METHOD NAME=VALUE ...'",
     help="Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
 )
+
+example_option = click.option(
+    "--example",
+    is_flag=True,
+    help="Read the results that istbench brings along, of `istbench compare example`. RESULTS is then the "
+    "directory for the pictures; without it, none are drawn.",
+)
+
+
+def results_and_pictures(
+    context: click.Context, results: Path, example: bool, pictures: bool
+) -> tuple[Path, Path | None]:
+    """The results directory to read, and the one whose `report` gets the pictures; None draws none.
+
+    Raises:
+        UserError: if the user asks for pictures of the example and names no directory.
+    """
+    if not example:
+        return results, results if pictures else None
+    typed = click.core.ParameterSource.COMMANDLINE
+    if context.get_parameter_source("results") == typed:
+        return example_results(), results if pictures else None
+    if pictures and context.get_parameter_source("pictures") == typed:
+        raise UserError(f"--pictures of --example need a directory: {context.command_path} --example first")
+    return example_results(), None
+
 
 explain_option = click.option(
     "--explain",

@@ -17,6 +17,7 @@ from istbench.cli.options import (
     OF_FAULTS,
     RESULTS,
     Typed,
+    example_option,
     faults_of,
     list_of,
     mtbf_options,
@@ -24,6 +25,7 @@ from istbench.cli.options import (
     plugin_option,
     refuse_typed,
     report_options,
+    results_and_pictures,
     script_methods_option,
 )
 from istbench.cluster.profile import select_clusters
@@ -43,6 +45,7 @@ _OF_RUNS = (
 
 @click.command("replay")
 @click.argument("results", default="results", type=RESULTS)
+@example_option
 @click.option(
     "--cluster",
     "clusters",
@@ -88,6 +91,7 @@ _OF_RUNS = (
 def command(
     context: click.Context,
     results: Path,
+    example: bool,
     clusters: Sequence[str],
     bandwidths: Sequence[float],
     latencies: Sequence[float],
@@ -118,6 +122,7 @@ def command(
 
     --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """
+    results, drawn_in = results_and_pictures(context, results, example, pictures)
     links = bandwidths, latencies
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
@@ -144,8 +149,8 @@ def command(
             tell=tell,
             faults=faults,
         )
-    page = page_beside(results) if pictures else None
-    show_report(report, results, pictures=pictures, page=page, **shown)
+    page = None if drawn_in is None else page_beside(drawn_in)
+    show_report(report, results, pictures=drawn_in is not None, beside=drawn_in, page=page, **shown)
 
 
 def _replay_script(

@@ -5,12 +5,20 @@ from typing import Any
 
 import click
 
-from istbench.cli.options import PAGE, RESULTS, cluster_option, report_options
+from istbench.cli.options import (
+    PAGE,
+    RESULTS,
+    cluster_option,
+    example_option,
+    report_options,
+    results_and_pictures,
+)
 from istbench.cluster.profile import ClusterProfile
 
 
 @click.command("report")
 @click.argument("results", default="results", type=RESULTS)
+@example_option
 @report_options
 @cluster_option
 @click.option(
@@ -20,8 +28,12 @@ from istbench.cluster.profile import ClusterProfile
     metavar="FILE",
     help="Also write one self-contained page with answers, tables, charts and settings.",
 )
+@click.pass_context
 def command(
+    context: click.Context,
     results: Path,
+    example: bool,
+    pictures: bool,
     workload: str | None,
     metric: str | None,
     levels: tuple[float, ...],
@@ -39,6 +51,7 @@ def command(
     from istbench.report.page import PAGE_BANDWIDTHS
     from istbench.report.report import build_report
 
+    results, drawn_in = results_and_pictures(context, results, example, pictures)
     with replaying() as tell:
         report = build_report(
             results,
@@ -50,4 +63,4 @@ def command(
             bandwidths=() if page is None else PAGE_BANDWIDTHS,
             tell=tell,
         )
-    show_report(report, results, page=page, **shown)
+    show_report(report, results, pictures=drawn_in is not None, beside=drawn_in, page=page, **shown)

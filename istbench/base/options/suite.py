@@ -2,7 +2,6 @@
 
 import math
 import re
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from istbench.base.files import is_there
 from istbench.base.options.numbers import MOST_NODES, Count, Nodes, Part, Seed
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.task_file import is_task_file, named_with_file
+from istbench.base.shipped import suites_folder
 
 MOST_CELLS = 10_000
 _SUITE_NAME = r"[a-z0-9-]{1,64}(/[a-z0-9-]{1,64})?"
@@ -98,12 +98,6 @@ class Suite:
             for nodes in self.nodes
             for method, options in self.methods
         ]
-
-
-def suites_folder() -> Path:
-    """The folder of istbench's own suites: `configs` of a checkout, or its copy in an installation."""
-    checkout = Path(__file__).parents[3] / "configs"
-    return checkout if checkout.is_dir() else Path(sysconfig.get_path("data")) / "share/istbench/configs"
 
 
 def suite_file(given: Path) -> Path:

@@ -1,12 +1,14 @@
 """istbench's own suites by name."""
 
 import configparser
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.base.options.suite import read_suite, suite_file, suites_folder
+from istbench.base.options.suite import read_suite, suite_file
+from istbench.base.shipped import suites_folder
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,7 +40,12 @@ def test_a_wheel_has_every_suite_and_task():
     assert packed == {".", "light", "paper", "tasks"}
 
 
-def test_without_a_checkout_the_suites_are_those_of_the_installation(monkeypatch):
-    monkeypatch.setattr("istbench.base.options.suite.__file__", "/lib/site-packages/istbench/base/options/suite.py")
-    monkeypatch.setattr("sysconfig.get_path", lambda name: f"/prefix/{name}")
-    assert suites_folder() == Path("/prefix/data/share/istbench/configs")
+@pytest.mark.parametrize("place", ["site", "prefix", "user"])
+def test_without_a_checkout_the_suites_are_those_of_the_installation(tmp_path, monkeypatch, place):
+    """pip puts them beside the package (--target), below the prefix, or below the user's (--user)."""
+    folder = tmp_path / place / "share/istbench/configs"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("istbench.base.shipped._PACKAGE", tmp_path / "site/istbench")
+    schemes = {sysconfig.get_default_scheme(): "prefix", sysconfig.get_preferred_scheme("user"): "user"}
+    monkeypatch.setattr("sysconfig.get_path", lambda name, scheme: f"{tmp_path}/{schemes[scheme]}")
+    assert suites_folder() == folder
