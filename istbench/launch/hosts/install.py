@@ -109,7 +109,8 @@ def build_wheel(scratch: Path) -> Path:
 
 def _copy(checkout: Path, folder: Path) -> Path:
     """Copy the sources of the wheel: files of an older build in the checkout would get into it."""
-    shutil.copytree(checkout / "istbench", folder / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("istbench", "configs"):
+        shutil.copytree(checkout / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, folder / name)
     return folder

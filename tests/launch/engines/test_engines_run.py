@@ -150,6 +150,30 @@ def here(tmp_path_factory):
 ADDRESSES = "\n".join(f"10.79.0.{number + 1}" for number in range(NODES))
 
 
+def test_commands_of_the_readme_hold_for_a_wheel_in_an_empty_folder(copies, packages, wheel, tmp_path):
+    venv, folder = tmp_path / "venv", tmp_path / "empty"
+    folder.mkdir()
+    (tmp_path / "python3").write_text(copies)
+    variables = {"PATH": f"{venv}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "PIP_NO_INDEX": "1"}
+    variables["NUMBA_CACHE_DIR"] = os.environ.get("NUMBA_CACHE_DIR", "")  # else it compiles for half a minute
+
+    def run(*words, status=0):
+        ended = subprocess.run(words, cwd=folder, env=variables, text=True, capture_output=True)
+        assert ended.returncode == status, ended.stderr
+        return ended.stderr if status else ended.stdout
+
+    run("sh", str(tmp_path / "python3"), "-m", "venv", str(venv))
+    (venv / f"lib/python{sysconfig.get_python_version()}/site-packages/packages.pth").write_text(str(packages))
+    run("pip", "install", "--quiet", "--no-deps", str(wheel))
+    assert "to reach accuracy" in " ".join(run("istbench", "report", "--example").split())
+    assert json.loads(run("istbench", "map", "--example", "--json"))
+    suites = run("istbench", "compare", "no-such-suite", status=2)
+    assert all(f" {name}" in suites for name in ("quick", "smoke", "faults", "example"))
+    assert list(folder.iterdir()) == []
+    run("istbench", "new", "task", "my_task.py")
+    assert [path.name for path in folder.iterdir()] == ["my_task.py"]
+
+
 def start_section(nodes, text):
     """Start a section of SkyPilot's on all nodes."""
     return [
