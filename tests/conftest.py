@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -112,8 +113,23 @@ def pytest_runtest_call(item):
     _unmarked.runs = item.get_closest_marker("processes") is None
     try:
         return (yield)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "torch" and find_spec("torch") is None:
+            pytest.skip("no torch")
+        raise
     finally:
         _unmarked.runs = False
+
+
+if find_spec("torch") is None:  # `.ci/run` tests other interpreters without it
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(collector):
+        """Skip a file that imports torch."""
+        report = yield
+        if report.failed and "No module named 'torch" in str(report.longrepr):
+            report.outcome, report.longrepr = "skipped", (str(collector.path), 1, "Skipped: no torch")
+        return report
 
 
 @pytest.fixture(scope="session", autouse=True)
