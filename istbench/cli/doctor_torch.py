@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 TORCH = ("torch", "torchvision", "torchaudio")
 """Each version of the others is built for one of torch, so they change together."""
+_LAST_TORCHAUDIO = 11  # torchaudio 2.11 serves later versions of torch too
 
 
 def torch_clash(needed: Mapping[str, "Requirement"]) -> str:
@@ -17,6 +18,8 @@ def torch_clash(needed: Mapping[str, "Requirement"]) -> str:
 
     needed: what istbench requires of each.
     """
+    from packaging.requirements import Requirement
+
     found = {name: installed for name in TORCH if (installed := _version(name)) is not None}
     outside = [_outside(name, needed[name], found.get(name)) for name in TORCH]
     together = [*outside, *(line for name in TORCH[1:] if name in found for line in _built_for(name, found))]
@@ -26,17 +29,18 @@ def torch_clash(needed: Mapping[str, "Requirement"]) -> str:
         way_out = f"{problems}: pip install {' '.join(ranges.values())}"
         keep = " replaces it; to keep it, give istbench an environment of its own (python3 -m venv)"
         return way_out + keep if "torch" in found else way_out
-    others = " ".join(ranges[name] for name in TORCH[1:])
+    public = found["torch"].partition("+")[0]
+    audio = _torchaudio_for(public)
+    others = f"{ranges['torchvision']} '{audio}'"
     if problems:
         return f"{problems}: pip install 'torch=={found['torch']}' {others}, which keeps torch"
     for name in TORCH[1:]:
         problem = _loads(name)
         if problem:
-            public = found["torch"].partition("+")[0]
-            return (
-                f"{name} {found[name]} does not load beside torch {found['torch']} ({problem}): take all from one "
-                f"index: pip install --force-reinstall 'torch=={public}' {others}"
-            )
+            line = f"{name} {found[name]} does not load beside torch {found['torch']} ({problem}): "
+            if not Requirement(audio).specifier.contains(found["torchaudio"], prereleases=True):
+                return f"{line}pip install 'torch=={found['torch']}' {others}, which keeps torch"
+            return f"{line}take all from one index: pip install --force-reinstall 'torch=={public}' {others}"
     return ""
 
 
@@ -64,6 +68,12 @@ def _built_for(name: str, found: Mapping[str, str]) -> Iterator[str]:
             public = found["torch"].partition("+")[0]
             if not asked.specifier.contains(public, prereleases=True):
                 yield f"{name} {found[name]} is for torch{asked.specifier}, and torch {found['torch']} is installed"
+
+
+def _torchaudio_for(torch: str) -> str:
+    """The torchaudio for a version of torch: of the same minor version, up to the last."""
+    major, minor = torch.split(".")[:2]
+    return f"torchaudio=={major}.{min(int(minor), _LAST_TORCHAUDIO)}.*"
 
 
 def _loads(name: str) -> str:

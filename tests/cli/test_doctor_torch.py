@@ -11,9 +11,9 @@ from istbench.cli.doctor_torch import torch_clash
 NEEDED = {
     name: Requirement(text)
     for name, text in {
-        "torch": "torch>=2.11,<2.13",
-        "torchvision": "torchvision>=0.26,<0.28",
-        "torchaudio": "torchaudio>=2.11,<2.12",
+        "torch": "torch>=2.9,<2.13",
+        "torchvision": "torchvision>=0.24,<0.28",
+        "torchaudio": "torchaudio>=2.9,<2.12",
     }.items()
 }
 
@@ -45,7 +45,7 @@ def test_a_newer_torch_is_named_with_the_way_to_keep_it(installed):
     installed("torchvision", "0.29.2", "torch==2.15.0")
     line = torch_clash(NEEDED)
     assert line.startswith(
-        "torch 2.15.0 is not <2.13,>=2.11; torchvision 0.29.2 is not <0.28,>=0.26: pip install 'torch"
+        "torch 2.15.0 is not <2.13,>=2.9; torchvision 0.29.2 is not <0.28,>=0.24: pip install 'torch"
     )
     assert "replaces it; to keep it, give istbench an environment of its own" in line
     assert "\n" not in line
@@ -57,7 +57,7 @@ def test_a_torchvision_for_another_torch_gives_way_and_torch_stays(installed):
     line = torch_clash(NEEDED)
     assert line == (
         "torchvision 0.27.1 is for torch==2.12.1, and torch 2.11.0 is installed: pip install 'torch==2.11.0' "
-        "'torchvision<0.28,>=0.26' 'torchaudio<2.12,>=2.11', which keeps torch"
+        "'torchvision<0.28,>=0.24' 'torchaudio==2.11.*', which keeps torch"
     )
 
 
@@ -71,6 +71,18 @@ def test_one_that_does_not_load_is_named_with_its_error(installed, tmp_path, mon
         "torchaudio 2.11.0 does not load beside torch 2.12.1+cpu (libcudart.so.13: no such file): "
     )
     assert "'torch==2.12.1'" in line
+
+
+def test_a_torchaudio_for_a_later_torch_gives_way(installed, tmp_path, monkeypatch):
+    installed("torch", "2.9.0")
+    installed("torchvision", "0.24.0", "torch==2.9.0")
+    installed("torchaudio", "2.11.0")
+    monkeypatch.delitem(sys.modules, "torchaudio", raising=False)
+    (tmp_path / "torchaudio.py").write_text("raise OSError('Could not load this library')\n")
+    assert torch_clash(NEEDED) == (
+        "torchaudio 2.11.0 does not load beside torch 2.9.0 (Could not load this library): pip install "
+        "'torch==2.9.0' 'torchvision<0.28,>=0.24' 'torchaudio==2.9.*', which keeps torch"
+    )
 
 
 def test_doctor_prints_one_line_for_the_three(installed):

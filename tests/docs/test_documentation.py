@@ -18,6 +18,8 @@ LINK = re.compile(r"""\]\(([^()\s]+)\)|\bsrc="([^"]+)\"""")
 CODE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 OPTION = re.compile(r"--[a-z][a-z-]*")
+BY_NAME = re.compile(r"""pip install (?:-\S+ )*['"]?istbench(?:\[[\w,]*\])?['"]?(?! @ )(?=[\s`'",;)]|$)""")
+"""An install of the name `istbench`, which no package index has."""
 
 
 def prose(page):
@@ -58,6 +60,15 @@ def test_the_index_of_the_documentation_has_every_page():
 
 def test_the_documentation_names_the_current_timing_rule():
     assert f"The current rule is {TIMING_RULE}." in (ROOT / "docs" / "measuring.md").read_text()
+
+
+def test_no_page_and_no_message_installs_istbench_from_an_index():
+    assert all(map(BY_NAME.search, ("pip install -q 'istbench[slurm]'", "`pip install istbench`")))
+    assert not any(
+        map(BY_NAME.search, ("pip install 'istbench[speech] @ git+URL'", "pip install istbench-0.1.0.whl"))
+    )
+    sources = [*PAGES, *(ROOT / "istbench").rglob("*.py"), ROOT / "action.yml"]
+    assert [str(source) for source in sources if BY_NAME.search(source.read_text())] == []
 
 
 def commands(page):
