@@ -119,7 +119,7 @@ def test_nesting_and_sizes_that_lie(path):
 @pytest.mark.parametrize("name", ["node0", "header", "else"])
 def test_nothing_larger_than_the_largest_trace_is_unpacked(path, monkeypatch, name):
     arrays = {"node0": SOUND.nodes[0], "header": np.frombuffer(json.dumps(HEADER).encode(), np.uint8)}
-    arrays[name] = np.zeros(MOST_EVENTS + 200_000, EVENT) if name != "header" else np.zeros(2**20, np.uint8)
+    arrays[name] = np.zeros(MOST_EVENTS + 600_000, EVENT) if name != "header" else np.zeros(2**20, np.uint8)
     np.savez_compressed(path, **arrays)
     monkeypatch.setattr(np, "load", None)
     with pytest.raises(
