@@ -42,10 +42,10 @@ def grow(_agent: Agent, _question: Mapping[str, Any]) -> None:
     (_running[0].folder / GROW).touch()
 
 
-def end(_agent: Agent, _question: Mapping[str, Any]) -> None:
-    """Interrupt the run."""
+def end(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Interrupt the run; kill it after `grace_s`, if that is not None."""
     for run in _running:
-        run.end()
+        run.end(question["grace_s"] or _GRACE_S)
 
 
 def _of_reason(name: str, reason: Mapping[str, Any] | None) -> dict[str, str]:
@@ -92,13 +92,13 @@ class _Run:
         self._reader.start()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def end(self) -> None:
+    def end(self, grace_s: float = _GRACE_S) -> None:
         """Ask torchrun to end; kill it after a grace period."""
         with self._once:
             if not self._ended.is_set():
                 with contextlib.suppress(OSError):
                     self._process.terminate()
-                if not self._ended.wait(_GRACE_S):
+                if not self._ended.wait(grace_s):
                     kill_descendants()
                     self._ended.wait(_GRACE_S)
 

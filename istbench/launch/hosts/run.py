@@ -34,8 +34,10 @@ from istbench.results.events import Loss, Return
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
-# After one host fails, the others get this long to notice it, report it and stop; then istbench ends them.
+# After one host fails, the others get this long to notice it, report it and stop; then istbench ends them. After
+# one is lost, they may wait for it until their time-out, and no checkpoint is possible without it.
 _FAREWELL_S, _ENDS_S = 15.0, 60.0
+_OF_LOST_S = 5.0
 _POLL_S = 0.2
 _INTERRUPTED = 130
 _LOOKS_S = 10.0  # for hosts that are away
@@ -538,7 +540,7 @@ class Session:
                 self._hear(event)
             if self._ends.bad and until is None:
                 self._bad_since = self._bad_since or time.monotonic()
-                until = time.monotonic() + _FAREWELL_S
+                until = time.monotonic() + (_OF_LOST_S if self._ends.lost else _FAREWELL_S)
             if until is not None and time.monotonic() > until:
                 self._end_all()
                 return
@@ -546,9 +548,10 @@ class Session:
     def _end_all(self) -> None:
         """End torchrun on all hosts, and wait for it."""
         self._ends.first = self._ends.first or self._ends.failed
+        grace_s = _OF_LOST_S if self._ends.lost else None
         for host in self._hosts:
             if host.name not in self._ends.ends:
-                host.ask("end")
+                host.ask("end", grace_s=grace_s)
         until = time.monotonic() + _ENDS_S
         while not self._ends.over(self._hosts) and (left := until - time.monotonic()) > 0:
             try:
