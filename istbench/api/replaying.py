@@ -25,8 +25,8 @@ _PATIENCE_S, _LINE_S = 1.5, 3.0
 
 
 @contextmanager
-def replaying() -> Iterator[Callable[[int, int], None]]:
-    """Replay inside the block. After a while, one line gives the reason for the wait.
+def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Replay inside the block. After a while, one line gives the reason for the wait, unless `quiet`.
 
     Yields a function to call with the runs that are replayed, and all of them: now and then, a line tells both.
     """
@@ -35,12 +35,13 @@ def replaying() -> Iterator[Callable[[int, int], None]]:
     line = "replaying; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
     timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
     timer.daemon = True
-    timer.start()
+    if not quiet:
+        timer.start()
     told = time.monotonic()
 
     def tell(done: int, runs: int) -> None:
         nonlocal told
-        if time.monotonic() - told >= _LINE_S:
+        if not quiet and time.monotonic() - told >= _LINE_S:
             told = time.monotonic()
             print(f"replayed {done:,} of {runs:,} runs", file=sys.stderr, flush=True)
 

@@ -40,7 +40,8 @@ def show_report(
     """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
 
     beside: another directory, whose `report` gets the pictures. page: the file of the page; None writes none.
-    quiet: print no lines about pictures and runs left out. shown: the other arguments of `print_report`.
+    quiet: print the answer and the table alone, and no lines about pictures and runs left out. shown: the other
+    arguments of `print_report`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
@@ -54,7 +55,7 @@ def show_report(
             written = page
     finally:
         notes = StringIO() if quiet else None
-        print_report(report, sys.stdout, pictures=drawn, page=written, notes=notes, **shown)
+        print_report(report, sys.stdout, pictures=drawn, page=written, notes=notes, brief=quiet, **shown)
 
 
 def write_page_of(report: Report, results: Path, file: Path) -> Report:

@@ -80,7 +80,7 @@ from istbench.report.groups import Group
     help="Results directory of the `baseline` in --fail-if, paired by seed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
-@click.option("--quiet", is_flag=True, help="Print the answer, the table and failures alone, without progress.")
+@click.option("--quiet", is_flag=True, help="Print the answer, the table, its data and failures, no progress.")
 def command(
     suite: Path | None,
     out: Path,
@@ -152,7 +152,7 @@ def command(
         from istbench.report.page import PAGE_BANDWIDTHS
         from istbench.report.report import build_report
 
-        with replaying() as tell:
+        with replaying(quiet=quiet) as tell:
             report = build_report(
                 out,
                 cells=sources,

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 from said import one_line
@@ -199,3 +200,6 @@ def test_compare_prints_one_json_object_and_is_quiet_where_asked(tmp_path, istbe
     status, out, said = istbench(*asked, "--quiet", "--again")
     assert (status, said) == (0, "")
     assert out.startswith("ddp on 2 nodes is the first to reach accuracy ")
+    below = out.splitlines()[-4:]
+    assert [line.split(":")[0] for line in below if ": " in line][:1] == ["Data"]
+    assert re.search(r"\d+ more lines: --explain", out)

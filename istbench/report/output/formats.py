@@ -29,13 +29,14 @@ def print_report(
     page: Path | None = None,
     notes: TextIO | None = None,
     explain: bool = True,
+    brief: bool = False,
     all_tables: bool = False,
     fields: Mapping[str, Any] | None = None,
 ) -> None:
     """Print the answers and tables of `report` to `stream`, the rest to `notes` (stderr by default).
 
     output_format: `json` is one object, which holds the problems and pictures too.
-    pictures: paths of the drawn plots of `report`. page: path of its page. explain: as in `print_tables`.
+    pictures: paths of the drawn plots of `report`. page: path of its page. explain, brief: as in `print_tables`.
     all_tables: print all tables at a terminal, too. Other formats have all, with whole footers. fields: more of the
     JSON object.
     """
@@ -50,7 +51,7 @@ def print_report(
         others = [table for table in report.tables if table not in report.overview]
         shown = [*report.overview, *(others if all_tables or not report.overview else ())]
         hidden = len(report.overview) + len(others) - len(shown)
-        print_tables(shown, stream, answers=report.answers, explain=explain, hidden=hidden)
+        print_tables(shown, stream, answers=report.answers, explain=explain, brief=brief, hidden=hidden)
     else:
         assert_never(output_format)
     notes = notes or sys.stderr

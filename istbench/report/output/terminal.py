@@ -51,6 +51,7 @@ def print_tables(
     answers: Sequence[str] = (),
     width: int | None = None,
     explain: bool = True,
+    brief: bool = False,
     hidden: int = 0,
 ) -> None:
     """Print `answers`, then `tables`, in `width` characters: by default those of the terminal, at most 100.
@@ -59,7 +60,8 @@ def print_tables(
     of columns, each with the columns that name the row. A line below several
     tables is printed once, after the last.
 
-    explain: print whole footers, not only the lines that lead them or warn. hidden: number of further tables.
+    explain: print whole footers, not only the lines that lead them or warn. brief: unless `explain`, print of a
+    footer only the data. hidden: number of further tables.
     """
     from rich.console import Console
     from rich.text import Text
@@ -76,7 +78,7 @@ def print_tables(
             console.print(Text(printable(line), style=style))
 
     counts = Counter(line for table in tables for line in dict.fromkeys(table.footer) if line not in answers)
-    unsaid = [] if explain else [line for line in counts if not isinstance(line, Lead | Caution)]
+    unsaid = [] if explain else [line for line in counts if not _leads(line, brief)]
     if len(unsaid) < 2:  # the line that counts them would take as much room
         unsaid = []
     left_out = list[str]()
@@ -97,6 +99,10 @@ def print_tables(
     show((line for line, count in counts.items() if count > 1 and line not in unsaid), "dim")
     show(_more(len(unsaid), hidden, left_out), "dim")
     console.print()
+
+
+def _leads(line: str, brief: bool) -> bool:
+    return line.startswith("Data: ") if brief else isinstance(line, Lead | Caution)
 
 
 def _width() -> int:
