@@ -35,7 +35,7 @@ SLOW_FILES = [
     "fabric/test_counted_bytes", "identities/test_streaming_ist", "identities/test_convolutions",
     "launch/hosts/test_ssh_run", "launch/hosts/test_ssh_detach", "launch/hosts/test_ssh_files",
     "cli/test_lab_command", "plan/test_redeal", "node/test_node_seconds", "cli/test_streams",
-    "identities/test_served", "launch/lab/test_lab", "test_from_outside",
+    "identities/test_served", "launch/lab/test_lab", "docs/test_container", "test_from_outside",
 ]  # fmt: skip
 
 # Tests in these folders and with these fixtures start processes. Elsewhere, a file or a test has the mark itself.
