@@ -1,12 +1,15 @@
 """Put the runs of `istbench compare example` into the package, for `istbench report --example`.
 
-istbench compare example --out DIR    # on an idle machine
-python scripts/freeze_example.py DIR
+    istbench compare example --out DIR    # on an idle machine
+    python scripts/freeze_example.py DIR
+    python scripts/freeze_example.py RESULTS --into TARGET    # to try it
+
+The runs replace those that are there. Their headers keep no path of the machine.
 """
 
+import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
 from istbench.base.shipped import example_results
@@ -34,5 +37,14 @@ def freeze(results: Path, example: Path) -> None:
         (copy / "run.json").write_text(json.dumps(header, indent=1) + "\n")
 
 
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="the results directory of the new runs")
+    parser.add_argument("--into", type=Path, default=example_results(), help="default: the package's")
+    given = parser.parse_args()
+    freeze(given.results, given.into)
+
+
 if __name__ == "__main__":
-    freeze(Path(sys.argv[1]), example_results())
+    main()

@@ -124,6 +124,7 @@ def write_two_methods(results):
 
 RUNS = {
     "dealing": write_dealing,
+    "freeze_example": write_results,
     "freeze_results": write_results,
     "gpu_gains": write_p3_runs,
     "grid": write_grid,
