@@ -137,10 +137,10 @@ LONG, MANY = "x" * 100_000, {str(number): 1 for number in range(20_000)}
 TOO_MUCH = {
     "budget": LONG, "error": LONG, "started_at": LONG, "finished_at": LONG, "unit": LONG, "typed_data": LONG,
     "versions": {"torch": LONG}, "git": {"commit": LONG, "dirty": True},
-    "narrowed": {"width": LONG}, "host.machine": LONG, "host.lab": LONG, "host.name": 5 * LONG,
+    "narrowed": {"width": LONG}, "host.machine": LONG, "host.lab": LONG, "host.name": 20 * LONG,
     "data_source.kind": LONG, "data_source.path": LONG, "data_source.fingerprint": LONG, "data_source.note": LONG,
     "result.final": MANY, "result.weights_sha256": LONG,
-    "result.node_seconds": [{"rank": 0, "host": "h", "computing_s": 1, "waiting_s": 1}] * 5000,
+    "result.node_seconds": [{"rank": 0, "host": "h", "computing_s": 1, "waiting_s": 1}] * 20_000,
     "config.workload": LONG, "config.method_options": {"lr": [[[1]]]}, "config.workload_options": {"width": 10**30},
     "config.plugins": ["a.py"] * 5000, "config.sinks": [LONG], "config.save": LONG, "config.code": LONG,
     "config.lab.summary": LONG,
