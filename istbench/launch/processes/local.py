@@ -65,6 +65,7 @@ _SERVES_S = 30.0
 PRELOADED = ["istbench.launch.processes.fork_server"]
 _KERNELS = "istbench.launch.processes.compiled_kernels"
 _COMPILER, _ON_DEMAND = "torch._dynamo", "istbench.launch.processes.compiler_on_demand"
+_HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 _started = threading.Event()
 
 
@@ -87,6 +88,10 @@ def preload(requests: Iterable[RunRequest] = (), modules: Sequence[str] = ()) ->
     # output prints no traceback.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     terminal = os.dup(2)
+    # A gradient of a large layer is new memory in every step. With pages of 4 kB, the system takes up to a third of
+    # the step to make them. In workers, torch asks for pages of 2 MB, unless the user has set its switch.
+    own_switch = os.environ.get(_HUGE_PAGES)
+    os.environ.setdefault(_HUGE_PAGES, "1")
     try:
         os.dup2(_server_output().fileno(), 2)
         with no_code_from_here():
@@ -94,6 +99,8 @@ def preload(requests: Iterable[RunRequest] = (), modules: Sequence[str] = ()) ->
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # multiprocessing unblocks some
             forkserver.ensure_running()
     finally:
+        if own_switch is None:
+            del os.environ[_HUGE_PAGES]
         os.dup2(terminal, 2)
         os.close(terminal)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
