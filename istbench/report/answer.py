@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from istbench.results.stats import estimate, median
 Outcome = Literal["first", "close", "nobody"]
 
 _MEGA = 1e6
+_FIGURE = re.compile(r"\d+(?:\.\d+)?")
 _EXPECTED = ("ddp", "local_sgd", "diloco")  # by readers, among the contenders
 _FEWEST_SEEDS = 3
 _WITHOUT_CORE = 0.2  # on an idle machine it is up to a tenth
@@ -278,7 +280,7 @@ def _doubts(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
         yield f"without {joined(missing)}"
     runs = [run for row in shown for run in row.contender.runs]
     if group.profile is not None:
-        yield from (run.doubt for run in runs if run.doubt)
+        yield from _worst(run.doubt for run in runs if run.doubt)
         if len(shown) > 1 and _may_swap(*shown[:2]):
             yield "the ranges of what is known of computing overlap"
         return
@@ -290,6 +292,16 @@ def _doubts(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
             yield from filter(None, [max(map(_others, runs), default="")])
     if any(run.stalls for run in runs):
         yield "something outside training held up a run"
+
+
+def _worst(doubts: Iterable[str]) -> Iterable[str]:
+    """Of doubts that differ in their figures alone, the one with the largest first figure."""
+    worst: dict[str, tuple[float, str]] = {}
+    for doubt in doubts:
+        figures = [float(figure) for figure in _FIGURE.findall(doubt)]
+        kind = _FIGURE.sub("", doubt)
+        worst[kind] = max(worst.get(kind, (0.0, doubt)), (figures[0] if figures else 0.0, doubt))
+    return (doubt for _, doubt in worst.values())
 
 
 def _may_swap(first: RowTime, second: RowTime) -> bool:

@@ -7,7 +7,7 @@ from read_tables import group_of
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.replay_checks import known_checks
-from istbench.report.answer import answer, answer_lines
+from istbench.report.answer import _worst, answer, answer_lines
 from istbench.report.groups import by_study
 from istbench.report.report import build_report
 
@@ -171,3 +171,8 @@ def test_controls_alone_have_no_first_method(results):
     found, text = answered(group)
     assert found.outcome == "nobody"
     assert text.startswith("Only controls have finished, so no method is the first to accuracy 0.8.")
+
+
+def test_of_like_doubts_the_worst_is_said():
+    like = [f"the machine's speed changed by {times} times" for times in ("1.4", "10.2", "9.1")]
+    assert list(_worst([*like, "one of a kind"])) == [like[1], "one of a kind"]
