@@ -111,7 +111,7 @@ def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
     )
     config = prepare_cell(request, lambda *_: None).config
     named = False
-    # A note shows one moment, in which a rank that sleeps in its steps may exchange, and one that is late may compute
+    # A note shows one moment, in which a rank that sleeps in its steps may exchange, and a late one may compute
     # on a busy machine: then another run shows it.
     for number in range(3):
         # With so short a time-out, heartbeats come in less than the seconds of the run.
