@@ -21,7 +21,7 @@ from istbench.results.store import RunDirectory
 
 pytestmark = pytest.mark.processes
 
-SLOW = load_profile("home-100mbit").with_bandwidth(10e6)  # computing hardly matters
+SLOW = load_profile("home-100mbit").with_bandwidth(1e6)  # computing hardly matters, on a busy machine either
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_two_nodes_dealt_to_four_are_the_run_on_four(method, recorded):
         there.header.result.bytes_sent_per_node, rel=0.02 if method == "ist" else 1e-9
     )
     seconds, expected = (cluster_time(found, SLOW, [40]).seconds[0] for found in (dealt, on_four))
-    assert seconds == pytest.approx(expected, rel=0.08)
+    assert seconds == pytest.approx(expected, rel=0.05)
     # Some of four servers have more slices than others.
     many_run, many = redeal(there, on_four, 6)
     assert (many.world_size, many_run.header.nodes) == (6, 6)
