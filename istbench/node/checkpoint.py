@@ -31,10 +31,10 @@ from istbench.node.checkpoint_steps import (
     ManifestEntry,
     Step,
     Totals,
+    bare_cause,
     cell_of,
     manifest_of,
     step_of,
-    without_way_out,
 )
 from istbench.node.digest import blocks_of
 from istbench.node.weights_file import file_content
@@ -249,7 +249,7 @@ def read_rank(directory: Path, step: int, rank: int) -> dict[str, Any]:
         state = decode_json(content, dict[str, Any], path.name, "")
         found: dict[str, Any] = _with_tensors(state, _load(folder / tensors), shared)
     except UserError as error:
-        raise Broken(path, without_way_out(error)) from None
+        raise Broken(path, bare_cause(error)) from None
     except (KeyError, RecursionError):
         raise Broken(path, "it names a tensor that is missing") from None
     return found

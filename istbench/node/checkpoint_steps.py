@@ -220,7 +220,7 @@ def step_of(directory: Path, step: int, manifest: bytes) -> Step:
             raise Broken(path, "its content does not match its own SHA-256")
         contents = decode_json(bytes(sealed.contents), _Contents, path.name, "")
     except UserError as error:
-        raise Broken(path, without_way_out(error)) from None
+        raise Broken(path, bare_cause(error)) from None
     if contents.totals.step != step:
         raise Broken(path, f"it is of step {contents.totals.step}")
     return Step(
@@ -321,7 +321,7 @@ def _read_pointer(directory: Path) -> _Pointer | Broken | None:
     try:
         return decode_json(_content(path), _Pointer, path.name, "")
     except UserError as error:
-        return Broken(path, without_way_out(error))
+        return Broken(path, bare_cause(error))
     except Broken as broken:
         return broken
 
@@ -331,7 +331,7 @@ def _content(path: Path) -> bytes:
     try:
         return read_bytes(path, "")
     except UserError as error:
-        raise Broken(path, without_way_out(error)) from None
+        raise Broken(path, bare_cause(error)) from None
 
 
 def _size(path: Path) -> int:
@@ -360,6 +360,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
         raise Broken(path, error.strerror or str(error)) from None
 
 
-def without_way_out(error: UserError) -> str:
+def bare_cause(error: UserError) -> str:
     """The message of `error` without its way out, because the caller adds another one."""
     return str(error).rpartition("; ")[0] or str(error)

@@ -30,9 +30,9 @@ from istbench.node.checkpoint_steps import (
     NoneWhole,
     Step,
     Totals,
+    bare_cause,
     find,
     step_of,
-    without_way_out,
 )
 
 _MOST_OF_AVAILABLE = 0.25  # of the memory, for the copies of all ranks
@@ -60,7 +60,7 @@ class _Written(msgspec.Struct):
         try:
             self.files.update(write() or {})
         except NoSpace as error:
-            self.full = self.full or without_way_out(error)
+            self.full = self.full or bare_cause(error)
 
     def join(self, other: "_Written") -> None:
         """Add those of another rank."""

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +61,9 @@ def words_of(method: str, steps: int) -> list[str]:
 class SlowRun:
     """A run in a process of its own, in a session of its own, `slow_s` seconds a step."""
 
-    def __init__(self, words: list[str], out: Path, slow_s: float) -> None:
+    def __init__(
+        self, words: list[str], out: Path, slow_s: float, environment: Mapping[str, str] = os.environ
+    ) -> None:
         self.out = out
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (lives as long as the run)
         self.process = subprocess.Popen(
@@ -69,7 +71,7 @@ class SlowRun:
             stdout=subprocess.DEVNULL,
             stderr=self._said,
             start_new_session=True,
-            env={**os.environ, "SLOW_S": str(slow_s)},
+            env={**environment, "SLOW_S": str(slow_s)},
         )
 
     def wait_for(self, ready: Callable[[Path], bool]) -> Path:
@@ -80,10 +82,14 @@ class SlowRun:
                 if ready(run):
                     return run
             if self.process.poll() is not None:
-                self._said.seek(0)
-                raise SystemExit(self._said.read())
+                raise SystemExit(self.said())
             time.sleep(0.01)
         raise SystemExit("the run did not start")
+
+    def said(self) -> str:
+        """What the run has written to standard error."""
+        self._said.seek(0)
+        return self._said.read()
 
     def kill(self, victim: int) -> None:
         """Kill process `victim`, and wait until nothing of the run is left."""

@@ -4,7 +4,7 @@ import contextlib
 import time
 
 from istbench.base.errors import UserError
-from istbench.launch.processes.failures import StuckAtStep, WorkerLost, without_way_out
+from istbench.launch.processes.failures import StuckAtStep, WorkerLost, cause_in
 from istbench.node.checkpoint_steps import newest
 from istbench.node.destinations import Progress
 from istbench.results.curves import Curve
@@ -67,7 +67,7 @@ def restarted(run: RunDirectory, metric: Metric, by: str) -> Loss | None:
             last_step, last_s = (evaluations[-1].step, evaluations[-1].wall_s) if evaluations else (0, 0.0)
             now = time.time()
             return Loss(
-                cause=without_way_out((header.error or f"{by} started all processes again").splitlines()[0]),
+                cause=cause_in((header.error or f"{by} started all processes again").splitlines()[0]),
                 noticed=now,
                 noticing_s=max(0.0, now - run.events_jsonl.stat().st_mtime),
                 redone_steps=max(0, last_step - step),

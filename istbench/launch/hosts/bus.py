@@ -66,7 +66,9 @@ def measure_bus(
         raise Unfit(found)
     measured = [convert(answer, list[BusBandwidth], lambda _: "an all-reduce") for answer in answers]
     wrong = [
-        host.name for host, own in zip(connections, measured, strict=True) if not all(one.right for one in own)
+        host.name
+        for host, own in zip(connections, measured, strict=True)
+        if len(own) != host.host.slots or not all(one.right for one in own)
     ]
     if wrong:
         raise Unfit([f"{name}: an all-reduce of all hosts gives other values than the mean" for name in wrong])

@@ -8,7 +8,7 @@ from istbench.launch.cells.restarts import Restarts
 from istbench.launch.hosts.group import Say, Unfit, Unlinked
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, RunLost, run_on_hosts
-from istbench.launch.processes.failures import without_way_out
+from istbench.launch.processes.failures import cause_in
 from istbench.results.store import RunDirectory
 
 _WAITS_S = 10.0  # for a link, or a host without a spare, that may be back then
@@ -56,7 +56,7 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                 continue
             if not left.allow(step):
                 raise left.ended(failure) from None
-            say(f"{without_way_out(failure.what)}; the run starts again from its last checkpoint")
+            say(f"{cause_in(failure.what)}; the run starts again from its last checkpoint")
             again = run.again and not failure.began
             run = dataclasses.replace(run, lost=failure.loss, back=None, again=again)
 

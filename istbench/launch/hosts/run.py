@@ -27,7 +27,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
-from istbench.launch.processes.failures import WorkerLost, without_way_out
+from istbench.launch.processes.failures import WorkerLost, cause_in
 from istbench.node.checkpoint_steps import newest
 from istbench.results.curves import Curve
 from istbench.results.events import Loss, Return
@@ -512,7 +512,7 @@ class Session:
         redone = max(0, max(step, trained) - saved)
         failure.step, failure.began = max(step, saved), self._began
         failure.loss = Loss(
-            cause=without_way_out(failure.what),
+            cause=cause_in(failure.what),
             noticed=time.time(),
             noticing_s=quiet_s,
             redone_steps=redone,

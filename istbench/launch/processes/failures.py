@@ -67,7 +67,7 @@ def same_command(step: int) -> str:
     return "the same command starts from step 0: no checkpoint was written yet"
 
 
-def without_way_out(what: str) -> str:
+def cause_in(what: str) -> str:
     """The cause in `what`, a line that may end in `same_command`, or in the like of a run on hosts."""
     return re.split("; (?:run )?the same command|; no checkpoint has been", what, maxsplit=1)[0]
 

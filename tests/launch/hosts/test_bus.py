@@ -81,9 +81,9 @@ def test_gpus_of_their_own_take_nccl_and_others_gloo(gpus, device):
     assert {(*host.asked.endpoint, host.asked.device) for host in hosts} == {("10.0.0.a", 77, device)}
 
 
-def test_a_host_with_other_values_than_the_mean_is_named():
-    wrong = msgspec.to_builtins(msgspec.structs.replace(MEASURED, right=False))
-    hosts = [Answers("a", [msgspec.to_builtins(MEASURED)]), Answers("b", [wrong])]
+@pytest.mark.parametrize("wrong", [[msgspec.structs.replace(MEASURED, right=False)], []])
+def test_a_host_with_other_values_than_the_mean_or_none_is_named(wrong):
+    hosts = [Answers("a", msgspec.to_builtins([MEASURED])), Answers("b", msgspec.to_builtins(wrong))]
     with pytest.raises(Unfit, match="^b: an all-reduce of all hosts gives other values than the mean$"):
         measure_bus(hosts, group({"a": 0, "b": 0}), {}, 1.0)
 

@@ -15,7 +15,7 @@ from istbench.launch.hosts.group import Needs, Unfit, Unlinked, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
 from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
-from istbench.launch.processes.failures import WorkerLost, without_way_out
+from istbench.launch.processes.failures import WorkerLost, cause_in
 from istbench.results.events import Loss
 
 A, B, C, D, E = map(Host, "abcde")
@@ -214,7 +214,7 @@ def test_steps_of_a_lost_host_go_on_at_their_pace_until_its_last_message(reports
     ],
 )
 def test_the_cause_of_a_loss_leaves_the_way_out(what, cause):
-    assert without_way_out(what) == cause
+    assert cause_in(what) == cause
 
 
 @pytest.mark.parametrize(
