@@ -43,7 +43,7 @@ def lose_host(row: Row, words: list[str], slow_s: float, number: int, wait_s: fl
             *training, spare = found.names
             where = ["--hosts", ",".join(training), "--spare", spare, "--restarts=1"]
             slow = SlowRun([*words, *where], found.out, slow_s, found.environment)
-            run = slow.wait_for(has_evaluated)
+            run = found.out / "runs" / slow.wait_for(has_evaluated, found.results(0)).name
             time.sleep(wait_s)
             if slow.process.poll() is None:
                 lose_power(found, number)
@@ -68,7 +68,7 @@ def main() -> int:
     """Print a row for each method, and the seconds of all restarts; returns 1 if a run differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS), metavar="NAME,...")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--slow", type=float, default=0.1, metavar="S", help="seconds that every step waits")
     parser.add_argument("--seed", type=int, default=0, help="of moments")
     asked = parser.parse_args()

@@ -74,11 +74,11 @@ class SlowRun:
             env={**environment, "SLOW_S": str(slow_s)},
         )
 
-    def wait_for(self, ready: Callable[[Path], bool]) -> Path:
-        """The run directory, once it is `ready`."""
+    def wait_for(self, ready: Callable[[Path], bool], seen: Path | None = None) -> Path:
+        """The run directory, once it is `ready`. seen: where another host sees `out`."""
         until = time.monotonic() + _STARTS_S
         while time.monotonic() < until:
-            for run in self.out.glob("runs/*"):
+            for run in (seen or self.out).glob("runs/*"):
                 if ready(run):
                     return run
             if self.process.poll() is not None:

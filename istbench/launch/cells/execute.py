@@ -229,6 +229,8 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
             raise UserError(f"{run.path} has a checkpoint, and no {run.run_json.name}; {_FROM_BEGINNING}")
         run.create(msgspec.structs.replace(cell.header, started_at=now))
         run.append(Start(time=now, part=part))
+        if lost is not None:  # rank 0's host is gone, with all that the run had written
+            run.append(Resume(step=-1, time=now, part=part, loss=lost, resize=resize))
         return
     before = run.own_header()
     if step is not None:

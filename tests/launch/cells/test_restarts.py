@@ -128,6 +128,14 @@ def test_a_run_without_a_checkpoint_starts_again_from_step_0(run, scratch):
     assert (resume.step, resume.loss.redone_steps) == (-1, 5)
 
 
+def test_a_run_whose_record_went_with_its_host_begins_with_the_loss(run, scratch):
+    lost = Loss(cause="a is gone", noticed=1.0, noticing_s=30.0, redone_steps=7, redone_s=2.0)
+    assert execute(CELL, run, scratch, Scripted((12, None)), reason=lost)
+    assert names_of(run.events()) == ["start", "resume", "evaluation", "stop"]
+    (restart,) = restarts(run.events())
+    assert (restart.step, restart.cause, restart.seconds) == (0, "a is gone", 32.0)
+
+
 def test_a_run_that_is_lost_too_often_fails_with_the_last_loss(run, scratch):
     launcher = Scripted((5, KILLED), (9, KILLED), (12, None))
     with pytest.raises(WorkerLost) as failure:
