@@ -25,6 +25,8 @@ FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 
 # Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
 # end. Two files that make labs are apart: a machine has one lab at a time.
+LONG_FILES = {"scripts/test_programs", "launch/engines/test_engines_run", "cli/test_run_on_hosts", "cli/test_run"}
+"""Files that one worker would be busy with when all others have ended. What a module shares, each worker makes."""
 SLOW_FILES = [
     "scripts/test_programs", "launch/engines/test_engines_run", "cli/test_run_on_hosts",
     "cli/test_restarts_on_hosts_over_ssh",
@@ -57,6 +59,19 @@ def pytest_configure(config):
     """Keep the order of files, instead of taking those with the most tests first."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give workers of pytest-xdist a file at a time, or a test at a time of `LONG_FILES`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return nodeid if file.removeprefix("tests/").removesuffix(".py") in LONG_FILES else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

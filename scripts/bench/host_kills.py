@@ -1,6 +1,4 @@
-"""Runs of every method over ssh that lose a whole host, which a spare host replaces, against undisturbed runs.
-
-python scripts/bench/host_kills.py --methods ddp --steps 60    # to try it; root
+"""The part of `kills.py --over-ssh`: runs over ssh that lose a whole host, which a spare host replaces.
 
 The hosts are network namespaces of this machine, each with its own sshd (tests/ssh_hosts.py): three that train, and
 a spare. At a random moment between the first evaluation and the end, the link of one of the three goes down and all
@@ -8,17 +6,17 @@ its processes are killed, its sshd included, as when a machine loses its power. 
 end by itself, on the spare, in the weights and evaluations of an undisturbed run of three workers here.
 """
 
-import argparse
 import json
 import random
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from host_faults import Hosts, hosts, set_link, why_not
-from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
+from killed_runs import Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
@@ -64,25 +62,19 @@ def lose_host(row: Row, words: list[str], slow_s: float, number: int, wait_s: fl
             return lost
 
 
-def main() -> int:
+def lose_hosts(methods: Sequence[str], steps: int, slow_s: float, seed: int) -> int:
     """Print a row for each method, and the seconds of all restarts; returns 1 if a run differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(METHODS), metavar="NAME,...")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--slow", type=float, default=0.1, metavar="S", help="seconds that every step waits")
-    parser.add_argument("--seed", type=int, default=0, help="of moments")
-    asked = parser.parse_args()
     if reason := why_not():
-        parser.error(reason)
-    chance = random.Random(asked.seed)
+        raise SystemExit(reason)
+    chance = random.Random(seed)
     print("| method | lost host | undisturbed result | seconds lost | of them noticing | else |")
     print("| :--- | :--- | ---: | ---: | ---: | :--- |", flush=True)
-    every, same, methods = list[Restart](), 0, asked.methods.split(",")
-    for turn, method in enumerate(methods):
-        words = words_of(method, asked.steps)
+    every, same = list[Restart](), 0
+    for turn, method in enumerate(methods, start=seed):
+        words = words_of(method, steps)
         words[words.index("--nodes") + 1] = str(NODES)
-        row = undisturbed(words, asked.slow)
-        found = lose_host(row, words, asked.slow, turn % NODES, chance.uniform(0, 0.8 * row.seconds))
+        row = undisturbed(words, slow_s)
+        found = lose_host(row, words, slow_s, turn % NODES, chance.uniform(0, 0.8 * row.seconds))
         parts = ([one.seconds for one in found], [one.noticing_s for one in found])
         seconds, noticing = (", ".join(f"{value:.1f}" for value in values) for values in parts)
         victim, wrong = ", ".join(row.kills) or "none: the run had ended", "; ".join(row.wrong)
@@ -94,7 +86,3 @@ def main() -> int:
         values = [float(getattr(one, part)) for one in every]
         print(f"{part} {statistics.median(values):.2f} [{min(values):.2f}-{max(values):.2f}]")
     return int(same != len(methods))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,6 +6,8 @@ For each method, one run of three workers goes undisturbed. Others have `--resta
 rank, and a host in turn, at random moments between the first evaluation and the end. A host has rank 0 alone, or
 the other two workers, which are killed at once. The run evaluates again before the next kill. Each must end by
 itself in the weights and evaluations of the first run. The seconds are those of its own record.
+
+`--over-ssh` takes the power of whole hosts instead, once in each method's run (`host_kills`); it needs root.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from host_kills import lose_hosts
 from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
@@ -112,7 +115,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--slow", type=float, default=0.03, metavar="S", help="seconds that every step waits")
     parser.add_argument("--seed", type=int, default=0, help="of moments")
+    parser.add_argument("--over-ssh", action="store_true", help="lose hosts over ssh, each of which has a spare")
     asked = parser.parse_args()
+    if asked.over_ssh:
+        return lose_hosts(asked.methods.split(","), asked.steps, asked.slow, asked.seed)
     if not 0 < asked.kills <= RESTARTS:
         parser.error(f"--kills must be 1 to {RESTARTS}: a run restarts so often")
     chance = random.Random(asked.seed)
