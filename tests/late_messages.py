@@ -7,10 +7,10 @@ from istbench.fabric import Fabric
 from istbench.fabric.transport import Transport
 
 
-def make_late(fabric, seconds):
+def make_late(fabric, seconds, hold=lambda: None):
     """From now on, each operation of `fabric` and each message of its transport ends `seconds` late.
 
-    Every rank must call this.
+    Every rank must call this. An operation also lasts until `hold()` returns.
     """
     make_arrivals_late(fabric.transport, seconds)
 
@@ -20,6 +20,7 @@ def make_late(fabric, seconds):
             yield
             with fabric.recorder.waiting():
                 time.sleep(seconds)
+                hold()
 
     fabric._operation = operation
 

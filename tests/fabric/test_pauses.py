@@ -22,7 +22,9 @@ def node_pauses(fabric):
         time.sleep(STOPPED_S)
         os.kill(process, signal.SIGCONT)
     fabric.barrier()
-    time.sleep(0.5)
+    until = time.monotonic() + 30.0
+    while fabric.rank == 1 and not fabric.texts.heartbeats.paused_s(since, until) and time.monotonic() < until:
+        time.sleep(0.01)
     return fabric.texts.heartbeats.paused_s(since, time.perf_counter())
 
 

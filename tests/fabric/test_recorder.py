@@ -7,23 +7,46 @@ import pytest
 import torch
 
 from istbench.cluster.trace import COMPUTE, MARK, POST, ROUND, STEP, WAIT, WAIT_BEFORE
+from istbench.fabric import recorder as recorder_file
 from istbench.fabric.recorder import Recorder
+from istbench.fabric.timestamps import Timestamps
 
 
-def spin(seconds):
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
+class Clock:
+    """The seconds that a test says: of the processor, and of the wall."""
+
+    def __init__(self):
+        self.cpu = self.wall = 0.0
+
+    def compute(self, seconds):
+        self.cpu += seconds
+        self.wall += seconds
+
+    def wait(self, seconds):
+        self.wall += seconds
 
 
-def train(recorder, steps, local_steps, work=0.0, wait=0.0):
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """The clock of the recorders of a test."""
+    own = Clock()
+
+    def timestamps(device, of=time.perf_counter):
+        return Timestamps(device, lambda: own.cpu if of is time.thread_time else own.wall)
+
+    monkeypatch.setattr(recorder_file, "Timestamps", timestamps)
+    return own
+
+
+def train(recorder, steps, local_steps, clock=None, work=0.0, wait=0.0):
+    clock = clock or Clock()
     recorder.resume()
     for step in range(1, steps + 1):
-        spin(work)
+        clock.compute(work)
         if step % local_steps == 0:
             op = recorder.post("all_reduce", 100)
             with recorder.waiting(op):
-                time.sleep(wait)
+                clock.wait(wait)
             recorder.mark("round")
         recorder.mark("step")
 
@@ -45,17 +68,17 @@ def test_it_records_whole_rounds_after_the_first(local_steps, steps, rounds):
     assert events[events["code"] == WAIT]["op"].tolist() == list(range(rounds))
 
 
-def test_waiting_and_what_happens_off_the_clock_is_not_compute():
+def test_waiting_and_what_happens_off_the_clock_is_not_compute(clock):
     recorder = Recorder(torch.device("cpu"))
-    train(recorder, 60, 30, work=0.001, wait=0.4)
-    spin(0.5)
+    train(recorder, 60, 30, clock, work=0.001, wait=0.4)
+    clock.compute(0.5)
     with recorder.waiting(-1):  # as for what evaluating sends
         pass
-    train(recorder, 60, 30, work=0.001, wait=0.4)
+    train(recorder, 60, 30, clock, work=0.001, wait=0.4)
     events = recorder.events()
     seconds = events[events["code"] == COMPUTE]["seconds"].sum()
     assert recorder.finished
-    assert 0.09 < seconds < 0.4  # with one wait it would be 0.49
+    assert seconds == pytest.approx(0.09)
 
 
 def test_the_first_wait_of_a_sample_is_for_operations_from_before_it():
@@ -101,24 +124,22 @@ def test_the_seconds_of_a_pool_count_as_computing_of_their_lap_alone():
     recorder.computed_beside(1.0)
     recorder.mark("step")
     events = recorder.events()
-    assert events["seconds"][events["code"] == COMPUTE].tolist() == pytest.approx([2.0, 1.0], abs=0.01)
+    assert events["seconds"][events["code"] == COMPUTE].tolist() == [2.0, 1.0]
 
 
-def test_waits_for_other_nodes_add_up_over_all_rounds_and_no_others():
+def test_waits_for_other_nodes_add_up_over_all_rounds_and_no_others(clock):
     recorder = Recorder(torch.device("cpu"))
-    train(recorder, 60, 30, wait=0.05)
-    assert recorder.waited_s() >= 0.1
-    before = recorder.waited_s()
+    train(recorder, 60, 30, clock, wait=0.05)
+    assert recorder.waited_s() == pytest.approx(0.1)
     with recorder.waiting(for_nodes=False):  # for a batch of this node's own
-        time.sleep(0.05)
-    assert recorder.waited_s() == before
+        clock.wait(0.05)
+    assert recorder.waited_s() == pytest.approx(0.1)
     recorder.post("all_reduce", 100)
-    time.sleep(0.05)  # in the backward pass, which waits by itself
+    clock.wait(0.05)  # in the backward pass, which waits by itself
     recorder.wait_all()
-    after = recorder.waited_s()
-    assert after >= before + 0.05
+    assert recorder.waited_s() == pytest.approx(0.15)
     recorder.wait_all()
-    assert recorder.waited_s() == after
+    assert recorder.waited_s() == pytest.approx(0.15)
 
 
 def test_a_sample_begins_after_a_round_that_ends_steady():

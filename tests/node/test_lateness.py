@@ -1,14 +1,21 @@
 """Whether the next evaluation comes far too late. Functions named `node_*` run on every node."""
 
+import threading
+import time
+
 import msgspec
 import pytest
-from test_stalls import Disturbing, Kept
+from late_messages import make_late
+from test_stalls import Kept
 
+from istbench.base.activity import current
 from istbench.base.options.run import RunRequest
+from istbench.fabric.heartbeats import doing, waits
 from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import lateness
+from istbench.node.destinations import Destinations
 from istbench.node.lateness import RoundSeconds
 from istbench.node.worker import train_rank
 from istbench.results.store import RunDirectory
@@ -79,21 +86,86 @@ def test_a_segment_of_slow_rounds_is_compared_with_those_before():
     assert found == (pytest.approx(500.0), pytest.approx(10.0))
 
 
-STEPS = 26
+STEPS, SLOW_FROM, LOOKS = 26, 20, 5
+
+
+class Script:
+    """The clock of rank 0: a hundredth of a second a local step, until a step stands still for several looks."""
+
+    def __init__(self, fabric, standing):
+        self._fabric, self._standing = fabric, standing
+        self._looked = threading.Condition()
+        self.looks = self.steps = self._stood = 0
+
+    def perf_counter(self):
+        """In place of that of `time`; each call of the thread that looks is a look."""
+        if threading.current_thread().name == "lateness":
+            with self._looked:
+                self._stood = self._stood + 1 if self._standing(self._fabric) else 0
+                self.looks += 1
+                self._looked.notify()
+        return 0.01 * self.steps + (1000.0 if self._stood >= LOOKS else 0.0)
+
+    def await_look(self):
+        """Wait for a look at the steps so far, of which the usual seconds of a round come."""
+        with self._looked:
+            before = self.looks
+            assert self._looked.wait_for(lambda: self.looks > before + 1, 60)
+
+
+def stands_in_a_step(fabric):
+    """Whether rank 0 waits, and the last heartbeat of rank 1 is one of a training step."""
+    sign = fabric.texts.heartbeats.sign_of(1)
+    return current.look().waits and not waits(sign) and f"computing training step {SLOW_FROM - 1}" in doing(sign)
+
+
+def stands_in_messages(fabric):
+    """Whether both ranks wait."""
+    return current.look().waits and waits(fabric.texts.heartbeats.sign_of(1))
+
+
+STANDING = {"sleep": stands_in_a_step, "late": stands_in_messages, "": lambda _: False}
+
+
+class Slow(Destinations):
+    """Destinations whose rank 1 stands still in a step, or whose messages are late, until rank 0 has a note."""
+
+    def __init__(self, sinks, fabric, how, noted, script):
+        super().__init__(sinks)
+        self._fabric, self._how, self._noted, self._script = fabric, how, noted, script
+
+    def record(self, event):
+        super().record(event)
+        if getattr(event, "urgent", False):
+            self._noted.touch()
+
+    def step(self, done):
+        super().step(done)
+        if self._script is not None:
+            self._script.steps = done
+            if 0 < done < SLOW_FROM:
+                self._script.await_look()
+        if done == SLOW_FROM and self._how == "late":
+            make_late(self._fabric, 0.0, self._await_note)
+        elif done == SLOW_FROM and self._how == "sleep" and self._fabric.rank == 1:
+            self._await_note()
+
+    def _await_note(self):
+        until = time.monotonic() + 60.0
+        while not self._noted.exists() and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def node_notes(fabric, config, folder, how):
-    """The urgent notes of a run whose local steps from 20 to its evaluation are slow."""
-    lateness._LOOKS_S, lateness._LEAST_S = 0.05, 0.3
+    """The urgent notes of a run whose local step 21 is slow."""
+    lateness._LOOKS_S, lateness._LEAST_S = 0.01, 0.05
     kept = Kept()
     fabric.recorder = Recorder(fabric.device)
-
-    class Slow(Disturbing):
-        def step(self, done):
-            self._step = done if 20 <= done < STEPS else -1
-            super().step(done)
-
-    sinks = Slow([kept] if fabric.rank == 0 else [], fabric, 0, how)
+    fabric.texts.heartbeats.every_s = 0.05
+    script = None
+    if fabric.rank == 0:
+        script = lateness.time = Script(fabric, STANDING[how])
+    sinks = Slow([kept] if fabric.rank == 0 else [], fabric, how, folder / "noted", script)
     train_rank(RunDirectory(folder), config, open_workload("toy", config.workload_options), fabric, sinks)
     return [event.message for event in kept.events if getattr(event, "urgent", False)]
 
@@ -110,18 +182,9 @@ def test_a_slow_run_says_so_once_with_its_operation(tmp_path, how):
         method_options={"local_steps": "1"},
     )
     config = prepare_cell(request, lambda *_: None).config
-    named = False
-    # A note shows one moment, in which a rank that sleeps in its steps may exchange, and a late one may compute
-    # on a busy machine: then another run shows it.
-    for number in range(3):
-        # With so short a time-out, heartbeats come in less than the seconds of the run.
-        short = {"timeout_s": 3.0} if how == "sleep" else {}
-        notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path / str(number), how, **short)[0]
-        assert len(notes) == (1 if how else 0)
-        for note in notes:
-            assert note.startswith("slow: the evaluation after step 26 seems to come ")
-            assert "averag" in note
-        named = any("rank 1 is computing training step" in note for note in notes)
-        if named == (how == "sleep"):
-            break
-    assert named == (how == "sleep")
+    notes = on_nodes(node_notes, 2, msgspec.structs.replace(config), tmp_path, how)[0]
+    assert len(notes) == (1 if how else 0)
+    for note in notes:
+        assert note.startswith("slow: the evaluation after step 26 seems to come ")
+        assert "averag" in note
+        assert ("rank 1 is computing training step" in note) == (how == "sleep")
