@@ -1,4 +1,7 @@
 import pytest
+from toy_cell import CELL
+
+from istbench.results.store import RunDirectory
 
 
 @pytest.fixture
@@ -6,3 +9,9 @@ def scratch(tmp_path):
     """An empty scratch directory of a run."""
     (tmp_path / "scratch").mkdir()
     return tmp_path / "scratch"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The run directory of `CELL`."""
+    return RunDirectory.of(tmp_path, CELL.name)

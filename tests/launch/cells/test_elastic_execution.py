@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from fake_runs import RESULT, evaluation
 from published_steps import publish_step, write_step
-from test_execute import CELL
 from test_refused_cells import prepare
+from toy_cell import CELL
 
 from istbench.base.errors import UserError
 from istbench.base.options.elastic import Elastic
@@ -60,13 +60,13 @@ def test_without_elastic_no_node_is_lost():
 
 
 class Clock:
-    """Stands for `time`; it sleeps at once."""
+    """Stands for `time`: it stands still, and sleeps at once."""
 
-    ahead_s = 0.0
+    began = ahead_s = 0.0
 
     @classmethod
     def time(cls):
-        return time.time() + cls.ahead_s
+        return cls.began + cls.ahead_s
 
     @classmethod
     def sleep(cls, seconds):
@@ -109,11 +109,11 @@ def cell():
     return dataclasses.replace(CELL, config=config, header=msgspec.structs.replace(CELL.header, config=config))
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.setattr("istbench.launch.cells.execute.time", Clock)
-    Clock.ahead_s = 0.0
-    return RunDirectory.of(tmp_path, CELL.name)
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    for room in ("execute", "restarts"):
+        monkeypatch.setattr(f"istbench.launch.cells.{room}.time", Clock)
+    Clock.began, Clock.ahead_s = time.time() // 1, 0.0  # its sums are exact
 
 
 def sizes(run):
@@ -141,7 +141,7 @@ def test_nodes_that_are_lost_together_count_each_and_a_cut_link_loses_none(cell,
 def test_a_run_without_enough_nodes_waits_for_them(cell, run, scratch):
     everyone = WorkerLost("worker 0 was killed by SIGKILL", nodes=3)
     assert execute(cell, run, scratch, launcher := Scripted((5, everyone), (12, None)), restarts=1)
-    assert 9.0 < Clock.ahead_s <= 10.0
+    assert Clock.ahead_s == 10.0
     assert [job.nodes for job in launcher.jobs] == [3, 3]
     assert sizes(run) == []
 

@@ -8,23 +8,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_runs import RESULT, evaluation, header
+from fake_runs import RESULT, evaluation
 from garbage import one_line
 from published_steps import publish_step, write_step
+from toy_cell import CELL, HEADER, names_of
 
-from istbench.base.decode import decode_own
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.resolve import Cell
 from istbench.launch.processes.failures import WorkerLost
 from istbench.results.events import Resume, Start
-from istbench.results.header import TIMING_RULE, Git, Header, HostRecord
+from istbench.results.header import TIMING_RULE, Git, HostRecord
 from istbench.results.store import OfAnotherCell, RunDirectory
-
-HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
-HEAD["threads"] = 2
-HEADER = msgspec.convert(HEAD, Header, dec_hook=decode_own)
-CELL = Cell(name=HEADER.cell, config=HEADER.config, header=HEADER)
 
 
 class Pretended:
@@ -50,15 +45,6 @@ class Pretended:
 
     def end(self):
         pass
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDirectory.of(tmp_path, CELL.name)
-
-
-def names_of(events):
-    return [type(event).__name__.lower() for event in events]
 
 
 def test_a_job_is_the_cell_on_its_nodes(run, scratch):

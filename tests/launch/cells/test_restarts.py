@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_runs import RESULT, evaluation
 from published_steps import publish_step, write_step
-from test_execute import CELL, names_of
+from toy_cell import CELL, names_of
 
 from istbench.base.errors import RunFailed, UserError, diverged
 from istbench.launch.cells.execute import execute
@@ -103,11 +103,6 @@ class Scripted:
 
     def end(self):
         pass
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDirectory.of(tmp_path, CELL.name)
 
 
 def test_a_lost_run_goes_on_from_its_checkpoint_with_an_event_each_time(run, scratch):
