@@ -4,12 +4,14 @@ import mmap
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from istbench.base.machine import memory_bytes
 from istbench.cluster.speed import Speed
-from istbench.node.step_work import USUAL_SHAPES
+from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPES
 
 _CALIBRATION_S = 0.02
 _ARRAY = 1 << 23  # float32 values: 32 MiB
@@ -61,6 +63,33 @@ def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> 
     left = torch.randn(rows, inner, device=device, generator=own)
     right = torch.randn(inner, columns, device=device, generator=own)
     return _rate(lambda: torch.mm(left, right), 2e-9 * rows * inner * columns, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductSpeeds:
+    """GFLOP/s of the same float32 product on this process's threads: as torch computes it, and by oneDNN."""
+
+    torch: float
+    onednn: float
+
+
+def product_speeds() -> ProductSpeeds | None:
+    """The speeds of a product of `USUAL_SHAPE` on the CPU, measured in turns; None for a torch without oneDNN.
+
+    On x86 processors torch computes float32 products of training by MKL or another BLAS, never by oneDNN.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return None
+    rows, inner, columns = USUAL_SHAPE
+    cpu, own = torch.device("cpu"), torch.Generator().manual_seed(0)
+    left, right = (torch.randn(size, inner, generator=own).to_mkldnn() for size in (rows, columns))
+    amount = 2e-9 * rows * inner * columns
+    taken = [
+        (matmul_gflops(*USUAL_SHAPE, cpu), _rate(lambda: functional.linear(left, right), amount, cpu))
+        for _ in range(_TIMES)
+    ]
+    by_torch, by_onednn = (statistics.median(figures) for figures in zip(*taken, strict=True))
+    return ProductSpeeds(torch=by_torch, onednn=by_onednn)
 
 
 def speed_here(device: torch.device) -> Speed:

@@ -3,8 +3,28 @@
 import os
 from pathlib import Path
 
+import torch
+
 from istbench.cli import doctor_command
 from istbench.cli.doctor_command import Finding
+from istbench.node.machine_speed import product_speeds
+
+
+def test_products_by_onednn_that_are_much_faster_are_a_finding():
+    (finding,) = doctor_command.products_findings(104.0, 236.0, "MKL")
+    assert finding.state == "ok"
+    assert "by MKL at 104 GFLOP/s, oneDNN reaches 236" in finding.detail
+    assert list(doctor_command.products_findings(104.0, 120.0, "MKL")) == []
+    assert list(doctor_command.products_findings(236.0, 104.0, "MKL")) == []
+
+
+def test_both_libraries_compute_the_measured_product():
+    speeds = product_speeds()
+    if not torch.backends.mkldnn.is_available():
+        assert speeds is None
+        return
+    assert speeds.torch > 0.1
+    assert speeds.onednn > 0.1
 
 
 def test_a_cache_in_a_directory_of_another_user_is_broken(tmp_path, monkeypatch):
