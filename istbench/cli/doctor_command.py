@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _MUCH_FASTER = 1.3
-"""The rate of oneDNN over that of torch. On an Intel Xeon with AVX-512 oneDNN reached .96 to 1.13 times as many GFLOP/s in eight measurements."""
+"""The rate of oneDNN over that of torch. On an Intel Xeon it was .96 to 1.13 in eight measurements."""
 
 
 @dataclass(frozen=True)
