@@ -104,7 +104,7 @@ def replay(
         spans=int(ends.sum()) * 2 + messages if spans else 0,
     )
     steps = int(ends.sum()) + messages
-    state, seconds = _simulated(trace, program, profile, ends, room, steps, window=window, streams=streams)
+    state, seconds = _simulated(trace, program, profile, ends, room, steps, far, window=window, streams=streams)
     _check_finished(program, state.node["waits_for"])
     alike = program.world // program.n
     sent, received = (_of_all(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
@@ -155,17 +155,18 @@ def _simulated(
     ends: Ints,
     room: Room,
     steps: int,
+    far: bool,
     *,
     window: int,
     streams: int,
 ) -> tuple[State, float]:
-    """The end of the simulation. steps: events and messages."""
+    """The end of the simulation. steps: events and messages. far: as `program` was compiled."""
     from istbench.cluster.simulator.simulate import simulation
 
     _check_room(program)
     simulate = simulation(steps)
     while True:
-        given = room, profile.collectives
+        given = room, profile.collectives, far
         blank = trace.derived("blank", given, functools.partial(blank_state, program, room))
         state = new_state(blank, profile, window=window, streams=streams)
         seconds = simulate(program, state, ends)

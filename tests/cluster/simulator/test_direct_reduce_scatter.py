@@ -22,3 +22,11 @@ def test_a_reduce_scatter_and_an_all_gather_take_as_long_as_an_all_reduce(nodes)
     both = [*blocking("reduce_scatter", SIZE), ("post", "all_gather", SIZE // nodes), ("wait", 1)]
     one = replay(same(nodes, blocking("all_reduce", SIZE)), cluster(backend="nccl"))
     assert replay(same(nodes, both), cluster()).finish_s == exactly(one.finish_s)
+
+
+def test_a_trace_that_was_replayed_near_is_replayed_far_as_a_new_one():
+    near, far = (cluster(latency_s=seconds, backend="gloo", in_turns=True) for seconds in (1e-3, 1e-2))
+    program = [*blocking("reduce_scatter", SIZE), ("post", "all_gather", SIZE // 4), ("wait", 1)]
+    known = same(4, program)
+    replay(known, near)
+    assert replay(known, far).seconds == replay(same(4, program), far).seconds
