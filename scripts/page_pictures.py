@@ -1,6 +1,6 @@
 """Pictures of the page of a results directory in headless Chromium: wide and narrow, light and dark.
 
-    python scripts/page_pictures.py RESULTS TARGET     # to try it
+    python scripts/page_pictures.py RESULTS TARGET --only narrow --height 400     # to try it
     python scripts/page_pictures.py RESULTS docs --only light --height 1400 --view 'clock=2&target=0.75'
 
 The second command makes docs/page.png from a comparison on speech, such as the runs of `scripts/maps.py speech`.

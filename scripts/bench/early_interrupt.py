@@ -3,7 +3,7 @@
 The command is a training that lasts. As from a terminal, SIGINT goes to its whole process group. A good end has
 exit status 130, and one line that says so. Before about 0.1 s, Python itself starts.
 
-    python scripts/bench/early_interrupt.py --times 2    # to try it
+    python scripts/bench/early_interrupt.py --times 1 --within 0.5    # to try it
 """
 
 import argparse

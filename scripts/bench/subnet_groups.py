@@ -5,7 +5,7 @@ group indexes, "subnet" the share of all parameters that a node of `--nodes` tra
 reasons why layers stay whole: their share of the parameters, their number and the first one. Without `--models`
 or `--all`, a small network of each family is taken. `--largest` leaves out networks with more million parameters.
 
-    python scripts/bench/subnet_groups.py --models squeezenet1_1,shufflenet_v2_x0_5    # to try it
+    python scripts/bench/subnet_groups.py --models squeezenet1_1    # to try it
 """
 
 import argparse
