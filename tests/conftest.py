@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from pathlib import Path
 gc.disable()  # until all tests are imported: a fifth of that time would be a search for garbage
 
 import pytest  # noqa: E402
+import ssh_hosts  # noqa: E402
 import warm  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from istbench.launch.processes import local  # noqa: E402
+
+ssh_hosts.WARM = True
 
 # What most of the tests' own functions on nodes import beyond what a run's workers do.
 FOR_TESTS = ["pytest", "quick_measurements", "istbench.studies.conformance"]
@@ -155,6 +159,8 @@ def fork_server(request):
     local.PRELOADED += FOR_TESTS
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # it has no sys.path of pytest's
+        warm.server_address()
+        multiprocessing.util.spawnv_passfds = warm.start_helper
         local.preload()
 
 

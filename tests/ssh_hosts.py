@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import warm
+
 import istbench
 from istbench.launch.hosts.check import HostFacts
 from istbench.workloads.cache import cache_directory
@@ -33,6 +35,11 @@ GOOD = HostFacts(
 )
 """What a host without a fault says of itself."""
 
+HOST_PYTHON = Path(__file__).parent / "host_python"
+"""Where Pythons find `sitecustomize`, by which programs of istbench begin warm."""
+WARM = False
+"""Whether programs of istbench begin with torch imported on the hosts to come. Tests set it."""
+
 _SSHD = "/usr/sbin/sshd"
 _SUBNET = "10.79.0"
 _STARTS_S = _ENDS_S = 60.0
@@ -51,7 +58,7 @@ PidFile none
 StrictModes no
 UsePAM no
 PasswordAuthentication no
-SetEnv PYTHONPATH={install} ISTBENCH_CACHE={cache} OMP_NUM_THREADS=1
+SetEnv PYTHONPATH={install} ISTBENCH_CACHE={cache} OMP_NUM_THREADS=1 {more}
 """
 _CLIENT = """
 IdentityFile {folder}/user_key
@@ -211,8 +218,13 @@ def hosts(count: int, folder: Path, install: str = "", rack: int = 0, uplink: st
 
 
 def _server(number: int, folder: Path, install: str) -> str:
-    cache, path = cache_directory(), f"{install}:{_install()}".strip(":")
-    return _CONFIG.format(other_port=OTHER_PORT, address=_address(number), folder=folder, install=path, cache=cache)
+    cache, path, more = cache_directory(), f"{install}:{_install()}".strip(":"), ""
+    if WARM and not install:
+        path = f"{HOST_PYTHON}:{path}"
+        more = f"{warm.ADDRESS}={warm.server_address()} {warm.PYTHON}={sys.executable}"
+    return _CONFIG.format(
+        other_port=OTHER_PORT, address=_address(number), folder=folder, install=path, cache=cache, more=more
+    )
 
 
 def _await_listener(found: Hosts, number: int) -> None:

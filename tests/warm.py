@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import functools
+import multiprocessing.util
 import os
 import socket
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 
 from istbench.launch.processes.orphans import adopt_orphans
 
-_cold = subprocess.Popen._execute_child
+_cold, _cold_helper = subprocess.Popen._execute_child, multiprocessing.util.spawnv_passfds
 _ADOPTS = 37  # PR_GET_CHILD_SUBREAPER
 _WARM = ("istbench", "quick_recorded_script")
+ADDRESS, PYTHON = "ISTBENCH_TESTS_WARM", "ISTBENCH_TESTS_PYTHON"
+"""Variables of hosts: the address of the server, and the Python whose programs begin warm, or "any"."""
 
 
 @functools.cache
@@ -37,33 +40,61 @@ def server_address():
     return str(address)
 
 
-def _start(popen, words, paths, cwd, env, streams, session):
-    """In place of a new Python: have the server fork one that becomes a child of this process."""
+def _fork(words, paths, folder, environment, files, session=False, kept=()):
+    """Have the server fork a program that becomes a child of this process; returns its number.
+
+    files: descriptors of its standard streams, then those of `kept`, which stay under their numbers.
+    """
     os.umask(mask := os.umask(0))
-    files = [own if own != -1 else number for number, own in enumerate(streams)]
-    environment = dict(os.environ if env is None else env)
-    request = (os.getpid(), str(cwd or Path.cwd()), words, paths, environment, session, mask)
+    environment = dict(os.environ if environment is None else environment)
+    request = (os.getpid(), str(folder or Path.cwd()), words, paths, environment, session, mask, False, kept)
     ctypes.CDLL(None).prctl(_ADOPTS, ctypes.byref(adopts := ctypes.c_int()))
     adopt_orphans()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(server_address())
         socket.send_fds(server, [repr(request).encode()], files)
-        popen.pid = int(server.makefile().readline())
+        process = int(server.makefile().readline())
     adopt_orphans(bool(adopts.value))
-    popen._child_created = True
+    return process
+
+
+def start_helper(path, words, kept):
+    """In place of `spawnv_passfds` of multiprocessing: its fork server begins warm too."""
+    if "forkserver" not in words[-1]:
+        return _cold_helper(path, words, kept)
+    kept = sorted(map(int, kept))
+    return _fork(["-c", words[-1]], [], None, None, [0, 1, 2, *kept], kept=kept)
+
+
+def _program(words, cwd, modules=_WARM):
+    """The words of a program that begins warm, and the paths that Python adds; None for another command.
+
+    The first word is a module, a file, or "-c" with a text behind it.
+    """
+    words = [str(word) for word in words] if isinstance(words, list) else []
+    paths = [] if "-P" in words[1:3] else [str(cwd or Path.cwd())]
+    while words[1:2] in (["-P"], ["-u"]):
+        del words[1]
+    if len(words) < 2 or words[0] != sys.executable:
+        return None
+    if words[1].endswith(".py"):
+        return words[1:], [str(Path(cwd or Path.cwd(), words[1]).resolve().parent)]
+    if words[1] == "-c":
+        return words[1:], paths
+    return (words[2:], paths) if words[1] == "-m" and words[2] in modules else None
 
 
 def execute_child(popen, words, executable, preexec, close, passed, cwd, env, startup, flags, shell, *rest):
-    """In place of `Popen._execute_child`: begin `python -m istbench` warm, and other commands as ever."""
-    module = [str(word) for word in words] if isinstance(words, list) else []
-    paths = [] if "-P" in module[1:3] else [str(cwd or Path.cwd())]
-    while module[1:2] in (["-P"], ["-u"]):
-        del module[1]
-    if not isinstance(popen, Python) and (module[:2] != [sys.executable, "-m"] or module[2] not in _WARM):
+    """In place of `Popen._execute_child`: begin Pythons warm, and other commands as ever."""
+    found = _program(words, cwd, words[2:3] if isinstance(popen, Python) else _WARM)
+    if found is None or passed:
         return _cold(popen, words, executable, preexec, close, passed, cwd, env, startup, flags, shell, *rest)
     pipes, session = rest[:6], rest[-2]
     sys.audit("subprocess.Popen", sys.executable, words, cwd, env)
-    _start(popen, module[2:], paths, cwd, env, (pipes[0], pipes[3], pipes[5]), session)
+    streams = (pipes[0], pipes[3], pipes[5])
+    files = [own if own != -1 else number for number, own in enumerate(streams)]
+    popen.pid = _fork(*found, cwd, env, files, session)
+    popen._child_created = True
     popen._close_pipe_fds(*pipes)
     return None
 

@@ -5,11 +5,13 @@ They differ from new Pythons in how they begin alone: torchrun's agent is torch'
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import multiprocessing.util
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -17,7 +19,9 @@ import sys
 import threading
 import time
 import traceback
+import types
 from itertools import pairwise
+from pathlib import Path
 
 import quick_measurements  # noqa: F401  (of ranks, and of workers that they start)
 import torch._dynamo
@@ -27,7 +31,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 
 import istbench.launch.cells.resolve  # noqa: F401  (as in every rank)
 from istbench.launch.processes.launcher import ENDING
-from istbench.launch.processes.orphans import die_with_parent
+from istbench.launch.processes.orphans import adopt_orphans, die_with_parent, kill_descendants
 
 DEFAULTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
@@ -63,15 +67,21 @@ def become(words, environment, run, kept=()):
 
 
 def run_module(words, environment, rank=False):
-    """Become `python -m` with these words."""
+    """Become `python -m`, `python` or `python -c` with these words."""
 
     def run():
         if rank:
             multiprocessing.util.spawnv_passfds = helper_ahead()
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        if words[0] == "-c":
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(words[1], vars(main))
+        elif words[0].endswith(".py"):
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
     atexit._clear()
-    become(words, environment, run)
+    become([words[0], *words[2:]] if words[0] == "-c" else words, environment, run)
 
 
 def start_rank(_, words, environment):
@@ -117,27 +127,68 @@ def helper_ahead():
     return start
 
 
+def enter_namespaces(process):
+    """Move this process, which has one thread, to the host on which `process` runs."""
+    for name in ("net", "uts", "mnt"):
+        there = Path(f"/proc/{process}/ns/{name}")
+        if there.readlink() != Path(f"/proc/self/ns/{name}").readlink():
+            with there.open() as file:
+                if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+                    raise OSError(ctypes.get_errno(), f"cannot enter {there}")
+
+
+def watch(process, asked):
+    """Tell who asked the end of the child `process`; end it and all that it started if that one ends first."""
+    adopt_orphans()
+    ended = os.pidfd_open(process)
+    asked.sendall(b"%d\n" % process)
+    seen, _, _ = select.select([ended, asked], [], [])
+    if ended in seen:
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        kill_descendants()
+        asked.sendall(b"%d\n" % status)
+    kill_descendants()
+
+
+def begin(asked, request, files):
+    """Become the program of a request."""
+    parent, folder, words, paths, environment, session, mask, on_host, kept = request
+    if session:
+        os.setsid()
+    if on_host:
+        enter_namespaces(parent)
+    else:
+        while os.getppid() != parent:  # which adopts it, when the process between has ended
+            time.sleep(0.001)
+        asked.sendall(b"%d\n" % os.getpid())
+    os.umask(mask)
+    os.chdir(folder)
+    high = [fcntl.fcntl(file, fcntl.F_DUPFD, 512) for file in files]
+    for number, file in zip([0, 1, 2, *kept], high, strict=True):
+        os.dup2(file, number)
+    sys.path[:1] = [*paths, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    if kept:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # as in a fork server from its beginning
+        become(["-c"], environment, lambda: exec(words[-1], {"__name__": "__main__"}), kept)
+    if words[0] != "torch.distributed.run":  # the fork server of a rank would inherit its connections to others
+        multiprocessing.util.spawnv_passfds = start_helper
+    run_module(words, environment)
+
+
 def serve(asked):
-    """Fork a program for one connection, a child of the process that asks."""
-    content, files, *_ = socket.recv_fds(asked, 1 << 20, 3)
-    parent, folder, words, paths, environment, session, mask = eval(content)
+    """Fork a program for one connection: a child of the process that asks, on a host of one that watches both."""
+    content, files, *_ = socket.recv_fds(asked, 1 << 20, 32)
+    request = eval(content)
     between = os.fork()
     if between:
         os.waitpid(between, 0)
     elif not os.fork():
-        if session:
-            os.setsid()
-        while os.getppid() != parent:  # which adopts it, when the process between has ended
-            time.sleep(0.001)
-        asked.sendall(b"%d\n" % os.getpid())
-        os.umask(mask)
-        os.chdir(folder)
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        sys.path[:1] = [*paths, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-        if words[0] == "istbench":  # the fork server of a rank would inherit its connections to other ranks
-            multiprocessing.util.spawnv_passfds = start_helper
-        run_module(words, environment)
+        process = os.fork() if request[-2] else 0
+        if not process:
+            begin(asked, request, files)
+        with contextlib.suppress(BrokenPipeError):
+            watch(process, asked)
+        os._exit(0)
     else:
         os._exit(0)
     for file in files:
