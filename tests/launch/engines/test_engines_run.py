@@ -1,6 +1,7 @@
 """The sections of engine files as they stand, on namespaces that play the nodes: the same weights as a run here."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 import ssh_hosts
+import warm
 from small_task import write_task
 
+import istbench
 from istbench.cli import main
 from istbench.cluster.profile import load_profile
 from istbench.launch.engines import kubeflow, skypilot, slurm
@@ -78,7 +81,7 @@ def copies(tmp_path_factory):
 
 @pytest.fixture
 def quick_venv(copies, tmp_path):
-    """Nodes copy a venv. The test of a `TrainJob` makes one on each node."""
+    """Nodes copy a venv, and torchrun begins warm. The test of a `TrainJob` does neither."""
     path = tmp_path / "bin/python3"
     path.parent.mkdir()
     path.write_text(copies)
@@ -88,8 +91,13 @@ def quick_venv(copies, tmp_path):
 @pytest.fixture
 def nodes(machines, packages, tmp_path):
     """Starts a shell text on node `number` with variables; returns the process."""
-    started = []
-    if not (tmp_path / "bin").exists():
+    started, warmly = [], {}
+    if (tmp_path / "bin").exists():
+        warmly = {
+            warm.ADDRESS: warm.server_address(), warm.PYTHON: "any",
+            "PYTHONPATH": f"{ssh_hosts.HOST_PYTHON}:{packages}",
+        }  # fmt: skip
+    else:
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin/python3").symlink_to(BASE)
 
@@ -99,7 +107,7 @@ def nodes(machines, packages, tmp_path):
         given = {
             "PATH": f"{tmp_path}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(home), "PYTHONPATH": str(packages), "PIP_NO_INDEX": "1", "OMP_NUM_THREADS": "1",
-            "ISTBENCH_SECRET": _SECRET, **variables,
+            "ISTBENCH_SECRET": _SECRET, **warmly, **variables,
         }  # fmt: skip
         enter = ["nsenter", "--net", "--uts", "--target", str(machines.servers[number].pid)]
         process = subprocess.Popen(
@@ -150,12 +158,30 @@ def here(tmp_path_factory):
 ADDRESSES = "\n".join(f"10.79.0.{number + 1}" for number in range(NODES))
 
 
+def keep_compiled(folder, installed):
+    """Let the package in `installed` find what the checkout compiled: numba looks by path and time of a source.
+
+    Else it compiles for half a minute.
+    """
+    checkout = Path(istbench.__file__).parent
+    compiled = Path(os.environ.get("NUMBA_CACHE_DIR") or checkout / "__pycache__")
+    for source in {path.parent for path in (checkout / "cluster").rglob("*.py")}:
+        own, its = (
+            f"{path.name}_{hashlib.sha1(str(path).encode()).hexdigest()}"
+            for path in (source, installed / source.relative_to(checkout))
+        )
+        for found in compiled.glob(f"compiled-cluster-*/{own}"):
+            shutil.copytree(found, folder / found.parent.name / its)
+        for path in source.glob("*.py"):
+            shutil.copystat(path, installed / path.relative_to(checkout))
+
+
 def test_commands_of_the_readme_hold_for_a_wheel_in_an_empty_folder(copies, packages, wheel, tmp_path):
     venv, folder = tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
     (tmp_path / "python3").write_text(copies)
     variables = {"PATH": f"{venv}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "PIP_NO_INDEX": "1"}
-    variables["NUMBA_CACHE_DIR"] = os.environ.get("NUMBA_CACHE_DIR", "")  # else it compiles for half a minute
+    variables["NUMBA_CACHE_DIR"] = str(tmp_path / "compiled")
 
     def run(*words, status=0):
         ended = subprocess.run(words, cwd=folder, env=variables, text=True, capture_output=True)
@@ -163,8 +189,12 @@ def test_commands_of_the_readme_hold_for_a_wheel_in_an_empty_folder(copies, pack
         return ended.stderr if status else ended.stdout
 
     run("sh", str(tmp_path / "python3"), "-m", "venv", str(venv))
-    (venv / f"lib/python{sysconfig.get_python_version()}/site-packages/packages.pth").write_text(str(packages))
+    site = venv / f"lib/python{sysconfig.get_python_version()}/site-packages"
+    (site / "packages.pth").write_text(str(packages))
     run("pip", "install", "--quiet", "--no-deps", str(wheel))
+    keep_compiled(
+        tmp_path / "compiled", venv / f"lib/python{sysconfig.get_python_version()}/site-packages/istbench"
+    )
     assert "to reach accuracy" in " ".join(run("istbench", "report", "--example").split())
     assert json.loads(run("istbench", "map", "--example", "--json"))
     suites = run("istbench", "compare", "no-such-suite", status=2)
