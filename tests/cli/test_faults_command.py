@@ -4,17 +4,28 @@ import json
 
 import pytest
 from said import one_line
+from small_task import TASK
 
 from istbench.results.load import load_runs
 from istbench.results.store import RunDirectory
 
+# Its steps wait, so that a fault finds the run at its step on a busy machine too.
+TASK_OF_WAITS = f"""{TASK}
+import time
+
+trained = loss
+
+def loss(model, batch):
+    time.sleep(0.0 if batch[0].is_meta else 0.004)
+    return trained(model, batch)
+"""
 SUITE = """
-workload = "toy"
+workload = "waits"
 methods = ["local_sgd"]
 nodes = [2]
 [run]
-steps = 600
-eval_every = 100
+steps = 300
+eval_every = 50
 checkpoint_every_s = 0
 threads = 1
 """
@@ -24,13 +35,14 @@ threads = 1
 def suite(tmp_path):
     path = tmp_path / "suite.toml"
     path.write_text(SUITE)
+    (tmp_path / "waits.py").write_text(TASK_OF_WAITS)
     return path
 
 
 @pytest.mark.processes
 def test_a_run_with_faults_ends_in_the_same_weights_and_its_seconds_add_up(tmp_path, istbench, suite):
     words = ["faults", suite, "--schedule=poisson:4", "--types=damage,stop:0.2s", "--schedule-seed=5"]
-    words += ["--out", tmp_path / "out", "--json"]
+    words += ["--plugin", tmp_path / "waits.py", "--out", tmp_path / "out", "--json"]
     status, out, said = istbench(*words)
     assert status == 0, said
     free, faulty = json.loads(out)["rows"]
