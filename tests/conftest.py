@@ -36,6 +36,8 @@ SLOW_FILES = [
     "cli/test_restarts_on_hosts_over_ssh",
     "plan/recording/test_scripts", "scripts/test_hostile_results", "studies/conformance/test_check",
     "cli/test_torchrun_cells", "node/test_stopping", "cli/test_run", "cli/test_silent_runs",
+    "identities/test_resharded", "cli/test_reproduce_command", "identities/test_grouped",
+    "identities/test_partial_deals",
     "cli/test_restarted_runs", "node/test_stalls",
     "cli/test_stopped_runs", "cli/test_torchrun", "launch/torchrun/test_strangers", "launch/hosts/test_ssh_install",
     "fabric/test_counted_bytes", "identities/test_streaming_ist", "identities/test_convolutions",

@@ -127,6 +127,7 @@ def test_a_loss_that_never_returns_on_all_nodes_is_noticed(run_still, monkeypatc
     assert "for more than --timeout 4 s without finishing; if this work only takes long" in said
 
 
+@pytest.mark.usefixtures("warm_commands")
 def test_a_killed_fork_server_is_named(tmp_path):
     still = Still(tmp_path, "loss", on="01")
     command = [sys.executable, "-m", "istbench", *map(str, still.command)]
