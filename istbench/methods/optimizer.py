@@ -289,6 +289,14 @@ def is_fused_on_cpu(optimizer: torch.optim.Optimizer) -> bool:
     return isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
 
+def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of `optimizer` subtracts the gradient times the rate, and nothing else."""
+    groups = optimizer.param_groups
+    return type(optimizer) is torch.optim.SGD and not any(
+        group["momentum"] or group["weight_decay"] or group["maximize"] for group in groups
+    )
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of the next step of `optimizer`."""
     for group in optimizer.param_groups:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from istbench.fabric import Fabric
 from istbench.fabric.transport import payload_of
-from istbench.methods.optimizer import load_optimizer_state, optimizer_state, set_rate
+from istbench.methods.optimizer import is_plain_sgd, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.served.memory import DirectMemory
 from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.slices import SendOrder, SlicedParameters
@@ -149,9 +149,13 @@ class SliceOptimizer:
             mean.add_(other)
         if self._world_size > 1:
             mean.div_(self._world_size)
-        value.grad = mean
-        self._optimizers[index].step()
-        value.grad = None
+        optimizer = self._optimizers[index]
+        if is_plain_sgd(optimizer):  # torch's step of a slice spends two thirds of its time outside of kernels
+            value.add_(mean, alpha=-optimizer.param_groups[0]["lr"])
+        else:
+            value.grad = mean
+            optimizer.step()
+            value.grad = None
         return True
 
     def state_dict(self) -> dict[str, object]:
