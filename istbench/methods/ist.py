@@ -55,6 +55,7 @@ from istbench.methods.shared_tensors import MeansInPlace, MeansWithState, averag
 from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import subnet_footprint
 from istbench.methods.subnet_share import SubnetShare, initial_rows, rows_of
+from istbench.methods.wide_layers import WideLayers, updates_wide_layers
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.layout import Rows, layout_of, undealt
@@ -126,6 +127,8 @@ class IndependentSubnetTraining(Method):
         )
         share.fill(self._partition, rows)
         self._subnet, self._optimizer = share.subnet, share.optimizer
+        plain = updates_wide_layers(share.optimizer, options, self._workload)
+        self._wide = WideLayers(share.subnet, share.optimizer, plain=plain)
         self._home, self._planes = share.home, share.planes
         self._undealt = (
             MeansInPlace(fabric, undealt(share.subnet, groups))
@@ -154,10 +157,11 @@ class IndependentSubnetTraining(Method):
             with torch.no_grad():
                 return self._workload.loss(self._subnet, batch).detach()
         self._optimizer.zero_grad()
-        loss = self._workload.loss(self._subnet, batch)
-        loss.backward()
-        self.options.clip_gradients(self._subnet.parameters())
         set_rate(self._optimizer, self.learning_rate)
+        with self._wide:
+            loss = self._workload.loss(self._subnet, batch)
+        self._wide.backward(loss)
+        self.options.clip_gradients(self._subnet.parameters())
         self._optimizer.step()
         return loss.detach()
 

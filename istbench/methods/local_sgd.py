@@ -38,6 +38,7 @@ from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, opt
 from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_optimizer, mean_tensors
 from istbench.methods.weights import Weights, weigh
+from istbench.methods.wide_layers import WideLayers, updates_wide_layers
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.layout import own_vectors
 
@@ -98,7 +99,7 @@ class LocalSGD(Method):
         self._fabric = fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
         # One flat buffer behind all tensors: the average is one all-reduce without copies. The tensors of a single
-        # node stay where they are, so that it computes as a plain loop does, to the last bit.
+        # node stay where they are, so that it computes as a plain loop does, to the last bit but for `WideLayers`.
         self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
         # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
         self._sizes = Counter[torch.dtype]()
@@ -107,6 +108,8 @@ class LocalSGD(Method):
         self._groups = groups_of(fabric, self.options.group_nodes)
         self._weights = Weights.of(self.samples, fabric.rank, self.options.group_nodes)
         self._optimizer = self.build_optimizer(self._model, workload)
+        plain = updates_wide_layers(self._optimizer, self.options, workload) and self._groups is None
+        self._wide = WideLayers(self._model, self._optimizer, plain=plain)
         self._steps = 0  # of the current round
         self._ddp_steps = self._ddp_rounds() * self.options.local_steps
         fabric.recorder.warmup_steps = self._ddp_steps
@@ -141,13 +144,14 @@ class LocalSGD(Method):
 
     def _train(self, batch: Batch) -> Tensor:
         self._optimizer.zero_grad()
-        loss = self._workload.loss(self._model, batch)
-        loss.backward()
+        self.set_rates(self._optimizer)
+        with self._wide:
+            loss = self._workload.loss(self._model, batch)
+        self._wide.backward(loss)
         if self._groups is not None:
             gradients = all_gradients(trained(self._model))
             average(self._groups.inside, gradients, "averaging gradients", self._weights.inside)
         self.options.clip_gradients(self._model.parameters())
-        self.set_rates(self._optimizer)
         self._optimizer.step()
         return loss.detach()
 

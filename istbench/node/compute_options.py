@@ -71,7 +71,7 @@ class _Computed:
         self, workload: Workload, device: torch.device, amp: Precision | None, channels_last: bool, compiled: bool
     ) -> None:
         self._workload, self._device = workload, device
-        self._amp, self._channels_last, self._compiled = amp, channels_last, compiled
+        self._amp, self._channels_last, self.compiles = amp, channels_last, compiled
         self._forward: tuple[nn.Module, Callable[..., Any]] | None = None
         self._scaled_back: dict[int, weakref.ref[Tensor]] = {}
 
@@ -95,7 +95,7 @@ class _Computed:
         inputs, targets = batch
         if self._channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        if self._compiled and model.training:
+        if self.compiles and model.training:
             model = self._compile(model)
         if self._amp is None:
             return self._workload.loss(model, (inputs, targets))

@@ -356,6 +356,9 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
     epochs: ClassVar[float] = 10
     """Default length of a run, in passes over the training data by all nodes together."""
 
+    compiles: bool = False
+    """Whether `loss` computes with a compiled copy of the model, as under `--compile`."""
+
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
