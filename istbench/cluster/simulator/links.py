@@ -4,8 +4,8 @@ Every host has a link to a switch. A message to another host crosses the outgoin
 incoming link of the receiver's; without full duplex, a host has one link for both ways. A profile may add links:
 from each node of a host to the others, an uplink of each rack, up and down, and a backplane that all hosts share.
 The switches themselves never block. Flowing messages share the links on their routes. The shares are max-min fair,
-like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and the
-next message gets it at once: a token bucket. Store and forward with one message per link would be simpler. But
+like those of TCP connections with equal round-trip times. A link saves unused capacity up to its burst, and has no
+limit until that is spent: a token bucket. Store and forward with one message per link would be simpler. But
 then peers in rank order queue behind each other, which gloo's concurrent connections do not.
 """
 
@@ -14,6 +14,9 @@ import numpy as np
 from istbench.base.jit import jit_part
 from istbench.cluster.simulator.processors import pace
 from istbench.cluster.simulator.state import State
+
+_A_BYTE = 1.0  # less of a saved burst is none: its parts are rounded
+_NO_LIMIT = 1e18  # bytes a second
 
 
 @jit_part
@@ -34,50 +37,78 @@ def share_links(state: State, n: int, now: float) -> None:
             link = state.link[state.route[number, hop]]
             link.flows += 1
             most = max(most, link.flows)
+    for number in range(len(state.link)):
+        state.link[number].capacity_left = state.link[number].capacity
     if shared.burst > 0:
         _spend_bursts(state, now)
     shared.next_end = np.inf
     if most <= 1:
         for number in range(shared.flowing):
             flow = state.flow[number]
-            alone = min(state.link[flow.out].capacity, state.link[flow.into].capacity)
+            alone = min(state.link[flow.out].capacity_left, state.link[flow.into].capacity_left)
             for hop in range(flow.more):
-                alone = min(alone, state.link[state.route[number, hop]].capacity)
+                alone = min(alone, state.link[state.route[number, hop]].capacity_left)
             _set_rate(state, flow.pair, alone, now)
     else:
         _fill_links(state, now)
     if shared.burst > 0:
-        _note_use(state)
+        _note_use(state, now)
     if shared.cpu_byte > 0:
         _slow_computing(state, n, now)
 
 
 @jit_part
 def _spend_bursts(state: State, now: float) -> None:
-    """Spend the saved capacity of links on the messages that start now."""
+    """Spend at once what all links of a message have saved, max-min fair; lift the limits of links with more."""
     for number in range(len(state.link)):
         link = state.link[number]
-        saved = max(0.0, link.capacity - link.used) * (now - link.since)
-        link.burst_left = min(link.burst, link.burst_left + saved)
+        saved = (link.capacity - link.used) * (now - link.since)
+        link.burst_left = min(link.burst, max(0.0, link.burst_left + saved))
         link.since = now
-    for number in range(state.shared[0].flowing):
-        flow = state.flow[number]
-        connection = state.connection[flow.pair]
-        if connection.rate == 0:
-            out, into = state.link[flow.out], state.link[flow.into]
-            at_once = min(connection.bytes_left, out.burst_left, into.burst_left)
-            for hop in range(flow.more):
-                at_once = min(at_once, state.link[state.route[number, hop]].burst_left)
-            connection.bytes_left -= at_once
-            out.burst_left -= at_once
-            into.burst_left -= at_once
-            for hop in range(flow.more):
-                state.link[state.route[number, hop]].burst_left -= at_once
+    flows, todo = state.shared[0].flowing, 0
+    for number in range(flows):
+        connection = state.connection[state.flow[number].pair]
+        connection.bytes_left = max(0.0, connection.bytes_left - connection.rate * (now - connection.since))
+        connection.since, connection.rate = now, 0.0
+        state.flow[number].fixed = 0
+        todo += 1
+    while todo > 0:  # all have the same of it, until a message or the savings of a link end
+        for number in range(len(state.link)):
+            state.link[number].tight = 0
+        share = np.inf
+        for number in range(flows):
+            flow = state.flow[number]
+            if not flow.fixed:
+                share = min(share, state.connection[flow.pair].bytes_left)
+                state.link[flow.out].tight += 1
+                state.link[flow.into].tight += 1
+                for hop in range(flow.more):
+                    state.link[state.route[number, hop]].tight += 1
+        for number in range(len(state.link)):
+            link = state.link[number]
+            if link.tight > 0:
+                share = min(share, link.burst_left / link.tight)
+        for number in range(len(state.link)):
+            state.link[number].burst_left -= share * state.link[number].tight
+        for number in range(flows):
+            flow = state.flow[number]
+            if not flow.fixed:
+                connection = state.connection[flow.pair]
+                connection.bytes_left -= share
+                left = min(connection.bytes_left, state.link[flow.out].burst_left, state.link[flow.into].burst_left)
+                for hop in range(flow.more):
+                    left = min(left, state.link[state.route[number, hop]].burst_left)
+                if left < _A_BYTE:
+                    flow.fixed = 1
+                    todo -= 1
+    for number in range(len(state.link)):
+        if state.link[number].burst_left >= _A_BYTE:
+            state.link[number].capacity_left = _NO_LIMIT
 
 
 @jit_part
-def _note_use(state: State) -> None:
-    """Update the use of each link from now on."""
+def _note_use(state: State, now: float) -> None:
+    """Update the use of each link from now on, and the time when the first has spent its burst."""
     for number in range(len(state.link)):
         state.link[number].used = 0.0
     for number in range(state.shared[0].flowing):
@@ -87,6 +118,11 @@ def _note_use(state: State) -> None:
         state.link[flow.into].used += rate
         for hop in range(flow.more):
             state.link[state.route[number, hop]].used += rate
+    for number in range(len(state.link)):
+        link = state.link[number]
+        if link.burst_left >= _A_BYTE and link.used > link.capacity:
+            spent = now + link.burst_left / (link.used - link.capacity)
+            state.shared[0].next_end = min(state.shared[0].next_end, spent)
 
 
 @jit_part
@@ -107,8 +143,6 @@ def _slow_computing(state: State, n: int, now: float) -> None:
 @jit_part
 def _fill_links(state: State, now: float) -> None:
     flows = todo = state.shared[0].flowing
-    for number in range(len(state.link)):
-        state.link[number].capacity_left = state.link[number].capacity
     for number in range(flows):
         state.flow[number].fixed = 0
     while todo > 0:

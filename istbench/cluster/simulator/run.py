@@ -137,9 +137,6 @@ def _equal_turn(profile: ClusterProfile, world: int) -> int:
     rack = profile.narrow_rack
     of_racks = 0 if rack is None else rack.hosts * profile.host_nodes
     turn = next((nodes for nodes in (of_racks, profile.host_nodes) if 1 < nodes < world), 1)
-    # On a link that several messages share, saved bursts go to them in the order of ranks.
-    if profile.burst_bytes and (turn > 1 or not profile.full_duplex):
-        return 0
     return 0 if world % turn else turn
 
 

@@ -107,6 +107,7 @@ def _happen(program: Program, state: State, now: float) -> None:
         shared.overhead_head += 1
         start_flow(state, waiting.pair, now)
     if shared.next_end <= now:
+        shared.links_changed = 1  # a burst may be spent
         _end_flows(program, state, now)
     while shared.arrival_head < shared.arrival_tail:
         arrival = state.arrival[shared.arrival_head % len(state.arrival)]

@@ -113,6 +113,20 @@ def test_an_uplink_sends_its_burst_at_once():
     assert found.seconds == exactly(OVERHEAD + (2 * SIZE - burst) / BANDWIDTH + LATENCY)
 
 
+def test_a_link_spends_its_burst_on_messages_whose_senders_have_spent_theirs():
+    burst = SIZE // 4
+    # Nodes 0 and 1 spend their bursts on nodes 3 and 4, and then send to node 2, which has its own.
+    senders = [
+        [("post", "send", burst, (other,)), ("wait", 0), ("post", "send", 2 * burst, (2,)), ("wait", 1)]
+        for other in (3, 4)
+    ]
+    receiver = [*(("post", "receive", 2 * burst, (rank,)) for rank in (0, 1)), ("wait", 0), ("wait", 1)]
+    others = [[("post", "receive", burst, (rank,)), ("wait", 0)] for rank in (0, 1)]
+    found = replay(trace(*senders, receiver, *others), cluster(burst_bytes=burst, overhead_s=0.0))
+    both_whole, shared = burst / BANDWIDTH, 2 * burst / BANDWIDTH
+    assert found.seconds == exactly(both_whole + shared + LATENCY)
+
+
 def test_without_full_duplex_a_message_spends_the_bursts_of_both_hosts():
     burst = SIZE // 4
     ring = transfers({(0, 1): SIZE, (1, 0): SIZE}, 2)
