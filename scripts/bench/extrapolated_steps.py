@@ -1,7 +1,7 @@
 """How well `istbench advise` extrapolates curves, and how often its odds are right, on recorded curves cut short.
 
     python scripts/bench/extrapolated_steps.py
-    python scripts/bench/extrapolated_steps.py --studies extreme --cut 0.45 --short 0.2 --draws 20 --questions 1    # to try it
+    python scripts/bench/extrapolated_steps.py --studies extreme --cut .45 --short .2 --draws 20    # to try it
 
 Each finished curve of the studies in results/ ends early, after each share `--cut` of its evaluations. Every later
 value that is better than all before the cut is a target. Printed: how often the true step lies below the 10 %

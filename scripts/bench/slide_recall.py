@@ -5,7 +5,7 @@ Then it looks up hidden vectors of test points in tables over the output rows: b
 It writes recall.csv, recall.png and recall.svg to `--out`.
 
     python scripts/bench/slide_recall.py --labels 30000 --steps 250 --out results/slide
-    python scripts/bench/slide_recall.py --labels 100 --points 300 --features 50 --hidden 8 --steps 1 --out TARGET    # to try it
+    python scripts/bench/slide_recall.py --labels 200 --points 300 --hidden 8 --steps 1 --out TARGET    # to try it
 """
 
 import argparse
