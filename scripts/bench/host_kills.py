@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from host_faults import Hosts, hosts, set_link, why_not
-from killed_runs import Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
+from killed_runs import Row, SlowRun, has_evaluated, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
@@ -53,12 +53,8 @@ def lose_host(row: Row, words: list[str], slow_s: float, number: int, wait_s: fl
                 row.wrong.append(slow.said().strip().splitlines()[-1])
             elif len(lost) != row.kills.total():
                 row.wrong.append(f"{len(lost)} restarts after {row.kills.total()} lost hosts")
-            elif header["result"]["weights_sha256"] != row.digest:
-                row.wrong.append("other weights")
-            elif curve_of(run) != row.curve:
-                row.wrong.append("other evaluations")
             else:
-                row.same += 1
+                row.compare(header["result"]["weights_sha256"], run)
             return lost
 
 

@@ -138,6 +138,15 @@ class Row:
     same: int = 0
     wrong: list[str] = field(default_factory=list)
 
+    def compare(self, digest: str, run: Path) -> None:
+        """Note whether a run that ended with the weights of `digest` is the undisturbed one."""
+        if digest != self.digest:
+            self.wrong.append("other weights")
+        elif curve_of(run) != self.curve:
+            self.wrong.append("other evaluations")
+        else:
+            self.same += 1
+
 
 def undisturbed(words: list[str], slow_s: float) -> Row:
     """The run of `words` to its end, and its seconds from the first evaluation."""
@@ -171,10 +180,7 @@ def kill_once(row: Row, words: list[str], slow_s: float, chance: random.Random) 
             return
         events = RunDirectory(run).events()
         row.resumed.append(max([0, *(event.step for event in events if isinstance(event, Resume))]))
-        if (digest, curve_of(run)) == (row.digest, row.curve):
-            row.same += 1
-        else:
-            row.wrong.append("other weights" if digest != row.digest else "other evaluations")
+        row.compare(digest, run)
 
 
 def main() -> int:

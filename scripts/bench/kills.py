@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from host_kills import lose_hosts
-from killed_runs import METHODS, Row, SlowRun, curve_of, has_evaluated, undisturbed, words_of
+from killed_runs import METHODS, Row, SlowRun, has_evaluated, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
@@ -97,12 +97,8 @@ def lose(
             row.wrong.append(str(header["error"]))
         elif len(found) > done:
             row.wrong.append(f"{len(found)} restarts after {done} kills")
-        elif header["result"]["weights_sha256"] != row.digest:
-            row.wrong.append("other weights")
-        elif curve_of(run) != row.curve:
-            row.wrong.append("other evaluations")
         else:
-            row.same += 1
+            row.compare(header["result"]["weights_sha256"], run)
         return found
 
 
