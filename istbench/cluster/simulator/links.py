@@ -25,7 +25,8 @@ def share_links(state: State, n: int, now: float) -> None:
     shared = state.shared[0]
     shared.links_changed = 0
     for number in range(len(state.link)):
-        state.link[number].flows = 0
+        link = state.link[number]
+        link.flows, link.capacity_left = 0, link.capacity
     most = 0
     for number in range(shared.flowing):
         flow = state.flow[number]
@@ -37,8 +38,6 @@ def share_links(state: State, n: int, now: float) -> None:
             link = state.link[state.route[number, hop]]
             link.flows += 1
             most = max(most, link.flows)
-    for number in range(len(state.link)):
-        state.link[number].capacity_left = state.link[number].capacity
     if shared.burst > 0:
         _spend_bursts(state, now)
     shared.next_end = np.inf
@@ -65,13 +64,10 @@ def _spend_bursts(state: State, now: float) -> None:
         saved = (link.capacity - link.used) * (now - link.since)
         link.burst_left = min(link.burst, max(0.0, link.burst_left + saved))
         link.since = now
-    flows, todo = state.shared[0].flowing, 0
+    flows = todo = state.shared[0].flowing
     for number in range(flows):
-        connection = state.connection[state.flow[number].pair]
-        connection.bytes_left = max(0.0, connection.bytes_left - connection.rate * (now - connection.since))
-        connection.since, connection.rate = now, 0.0
+        _begin_rate(state, state.flow[number].pair, 0.0, now)
         state.flow[number].fixed = 0
-        todo += 1
     while todo > 0:  # all have the same of it, until a message or the savings of a link end
         for number in range(len(state.link)):
             state.link[number].tight = 0
@@ -177,8 +173,14 @@ def _fill_links(state: State, now: float) -> None:
 def _set_rate(state: State, pair: int, rate: float, now: float) -> None:
     shared, connection = state.shared[0], state.connection[pair]
     if rate != connection.rate:
-        connection.bytes_left = max(0.0, connection.bytes_left - connection.rate * (now - connection.since))
-        connection.since = now
-        connection.rate = rate
+        _begin_rate(state, pair, rate, now)
         connection.end = now + connection.bytes_left / rate
     shared.next_end = min(shared.next_end, connection.end)
+
+
+@jit_part
+def _begin_rate(state: State, pair: int, rate: float, now: float) -> None:
+    """Count what a message has sent until `now`; from now on it has another rate."""
+    connection = state.connection[pair]
+    connection.bytes_left = max(0.0, connection.bytes_left - connection.rate * (now - connection.since))
+    connection.since, connection.rate = now, rate

@@ -104,7 +104,7 @@ def replay(
         spans=int(ends.sum()) * 2 + messages if spans else 0,
     )
     steps = int(ends.sum()) + messages
-    state, seconds = _simulated(trace, program, profile, ends, room, steps, far, window=window, streams=streams)
+    state, seconds = _simulated(trace, program, profile, ends, room, steps, window=window, streams=streams)
     _check_finished(program, state.node["waits_for"])
     alike = program.world // program.n
     sent, received = (_of_all(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
@@ -152,18 +152,17 @@ def _simulated(
     ends: Ints,
     room: Room,
     steps: int,
-    far: bool,
     *,
     window: int,
     streams: int,
 ) -> tuple[State, float]:
-    """The end of the simulation. steps: events and messages. far: as `program` was compiled."""
+    """The end of the simulation. steps: events and messages."""
     from istbench.cluster.simulator.simulate import simulation
 
     _check_room(program)
     simulate = simulation(steps)
     while True:
-        given = room, profile.collectives, far
+        given = room, program.at_once  # the trace alone decides all else that is read of `program`
         blank = trace.derived("blank", given, functools.partial(blank_state, program, room))
         state = new_state(blank, profile, window=window, streams=streams)
         seconds = simulate(program, state, ends)
