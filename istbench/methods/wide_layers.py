@@ -7,13 +7,13 @@ differ by the rounding of the update.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from istbench.methods.optimizer import ClippedOptions, is_plain_sgd
 from istbench.workloads.base import Workload
@@ -61,7 +61,7 @@ class WideLayers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        used = [id(value) for value in _tensors((args, named)) if id(value) in self._groups]
+        used = [id(value) for value in tree_leaves((args, named)) if id(value) in self._groups]
         self._uses.update(used)
         is_layer = func is F.linear and len(args) > 1 and used == [id(args[1])]
         if not is_layer or not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or _saves_by_hooks():
@@ -132,13 +132,3 @@ def _saves_by_hooks() -> bool:
 
 def _is_compiled(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
-
-
-def _tensors(value: object) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 # Properties of a parameter; they do not read its values.
 _PROPERTIES = ("device", "dtype", "grad", "is_cuda", "ndim", "requires_grad", "shape")
@@ -88,19 +89,10 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _ABOUT:
-            for parameter in _parameters([args, kwargs]):
-                self._read(parameter)
+            for value in tree_leaves((args, kwargs)):
+                if isinstance(value, nn.Parameter):
+                    self._read(value)
         return func(*args, **(kwargs or {}))
-
-
-def _parameters(value: object) -> Iterator[nn.Parameter]:
-    if isinstance(value, nn.Parameter):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _parameters(item)
-    elif isinstance(value, dict):
-        yield from _parameters(list(value.values()))
 
 
 def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, int]) -> Usage:
