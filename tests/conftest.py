@@ -27,10 +27,10 @@ ssh_hosts.WARM = True
 FOR_TESTS = ["pytest", "quick_measurements", "istbench.studies.conformance"]
 FOR_TESTS += [point.module for point in entry_points(group="istbench.methods")]
 
-# Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
-# end. Two files that make labs are apart: a machine has one lab at a time.
 LONG_FILES = {"scripts/test_programs", "cli/test_run"}
 """Files that one worker would be busy with when all others have ended. What a module shares, each worker makes."""
+# Workers of pytest-xdist take these files first, the slowest before all others. So none has a long file left at the
+# end. Two files that make labs are apart: a machine has one lab at a time.
 SLOW_FILES = [
     "scripts/test_programs", "launch/engines/test_engines_run", "cli/test_run_on_hosts",
     "cli/test_restarts_on_hosts_over_ssh",

@@ -8,7 +8,6 @@ end by itself, on the spare, in the weights and evaluations of an undisturbed ru
 
 import json
 import random
-import statistics
 import subprocess
 import tempfile
 import time
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from host_faults import Hosts, hosts, set_link, why_not
-from killed_runs import Row, SlowRun, has_evaluated, undisturbed, words_of
+from killed_runs import Row, SlowRun, has_evaluated, print_seconds, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
@@ -78,7 +77,5 @@ def lose_hosts(methods: Sequence[str], steps: int, slow_s: float, seed: int) -> 
         every, same = [*every, *found], same + row.same
     ended = f"{same} of {len(methods)} runs with {len(every)} restarts"
     print(f"\n{ended} ended in the undisturbed weights and evaluations")
-    for part in ("seconds", "noticing_s", "starting_s", "loading_s", "redone_s") if every else ():
-        values = [float(getattr(one, part)) for one in every]
-        print(f"{part} {statistics.median(values):.2f} [{min(values):.2f}-{max(values):.2f}]")
+    print_seconds(every)
     return int(same != len(methods))

@@ -17,14 +17,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cells import run_cell
+from spread import spread
 
 from istbench.results.events import Resume
 from istbench.results.load import load_run
+from istbench.results.run_parts import Restart
 from istbench.results.store import RunDirectory
 
 PLUGIN = Path(__file__).parent / "slow_workloads.py"
@@ -146,6 +148,14 @@ class Row:
             self.wrong.append("other evaluations")
         else:
             self.same += 1
+
+
+def print_seconds(lost: Sequence[Restart]) -> None:
+    """Print what the losses cost, if there are any."""
+    parts = ("seconds", "noticing_s", "starting_s", "loading_s", "redone_s") if lost else ()
+    said = [f"{part} {spread([float(getattr(one, part)) for one in lost], 2)}" for part in parts]
+    if said:
+        print(f"median [range] of a loss: {', '.join(said)}")
 
 
 def undisturbed(words: list[str], slow_s: float) -> Row:

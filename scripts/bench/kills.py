@@ -18,7 +18,6 @@ import os
 import random
 import re
 import signal
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from host_kills import lose_hosts
-from killed_runs import METHODS, Row, SlowRun, has_evaluated, undisturbed, words_of
+from killed_runs import METHODS, Row, SlowRun, has_evaluated, print_seconds, undisturbed, words_of
 
 from istbench.results.run_parts import Restart, restarts
 from istbench.results.store import RunDirectory
@@ -137,12 +136,7 @@ def main() -> int:
         f"\n{same} of {runs} runs with {killed.total()} kills and {len(every)} restarts ended in the undisturbed "
         f"weights and evaluations; kills of {', '.join(f'{name}: {killed[name]}' for name in VICTIMS)}"
     )
-    if every:
-        said = []
-        for part in ("seconds", "noticing_s", "starting_s", "loading_s", "redone_s"):
-            values = [float(getattr(one, part)) for one in every]
-            said.append(f"{part} {statistics.median(values):.2f} [{min(values):.2f}-{max(values):.2f}]")
-        print(f"median [range] of a kill: {', '.join(said)}")
+    print_seconds(every)
     return int(same != runs)
 
 
