@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ class Footprint:
             rest when it computes; None if it keeps all.
         parameters_beside: bytes of parameters outside the model, such as home shards.
         gradients_copied: whether each computed gradient is copied to permanent memory.
+        updates_wide_layers: whether the backward pass updates wide layers on a CPU, as `WideLayers` does.
         buffers: bytes of permanent buffers. gloo_buffers: bytes of more of them, which gloo's collectives need.
         round_buffers: bytes of the buffers of an exchange, which exist beside gradients, without activations.
         samples: samples of a minibatch that pass through the model at once.
@@ -41,12 +43,13 @@ class Footprint:
     rounds: Callable[[PlannedNode], Iterator[None]] | None
     optimizer_state: int
     stepped: tuple[Tensor, ...]
-    build: Callable[[list[nn.Parameter]], object]
+    build: Callable[[list[nn.Parameter]], Any]
     samples: int
     parts: tuple[nn.Module, ...] = ()
     shards: tuple[nn.Parameter, ...] | None = None
     parameters_beside: int = 0
     gradients_copied: bool = False
+    updates_wide_layers: bool = False
     buffers: int = 0
     gloo_buffers: int = 0
     round_buffers: int = 0
@@ -94,7 +97,7 @@ def whole_model(
     parameters = trained(model)
     outer = options.rule.as_vectors(model)
 
-    def build(tensors: list[nn.Parameter]) -> object:
+    def build(tensors: list[nn.Parameter]) -> Any:
         same = zip(tensors, parameters, strict=True)
         return options.build(tensors, as_vectors=[own for own, like in same if any(like is one for one in outer)])
 

@@ -48,7 +48,7 @@ from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
 from istbench.methods.dealt_groups import ALL, check_groups, compare_groups, dealt_groups, whole_groups
-from istbench.methods.footprint import Footprint
+from istbench.methods.footprint import Footprint, trained
 from istbench.methods.optimizer import ClippedOptions, set_rate
 from istbench.methods.saved_shares import Deal, SavedShares
 from istbench.methods.shared_tensors import MeansInPlace, MeansWithState, averaged_in_place
@@ -289,4 +289,5 @@ class IndependentSubnetTraining(Method):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """A subnet with its gradients and optimizer state, and the home shards of tensors cut along two axes."""
         layout = layout_of(model, self._groups(model, workload, world_size))
-        return subnet_footprint(model, layout, self.options, world_size, batch_size, self.shares)
+        plain = updates_wide_layers(self.options.build(trained(model)), self.options, workload)
+        return subnet_footprint(model, layout, self.options, world_size, batch_size, self.shares, plain=plain)

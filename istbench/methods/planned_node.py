@@ -19,6 +19,7 @@ class StepCost:
             operations read and write.
         uses: trained parameters, by number, in the order of their first use, each with the share of the operations
             before it. ready: the same in the order in which gradients are complete.
+        updated: bytes of the parameters that the backward pass itself updates, so that they have no gradient.
     """
 
     peak: int | None
@@ -27,6 +28,7 @@ class StepCost:
     uses: tuple[tuple[int, float], ...]
     ready: tuple[tuple[int, float], ...]
     bytes: float = 0.0
+    updated: int = 0
 
 
 class PlannedNode:

@@ -12,6 +12,7 @@ from istbench.methods.flat import by_dtype, is_frozen
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.shared_tensors import averaged_in_place
 from istbench.methods.subnets.exchange import expected_moves, owned_behind
+from istbench.methods.wide_layers import wide_weights
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undealt
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units
@@ -77,23 +78,29 @@ def subnet_footprint(
     world_size: int,
     batch_size: int,
     shares: Sequence[float] = (),
+    *,
+    plain: bool,
 ) -> Footprint:
-    """The footprint of `ist` on `model` (meta device): of a largest subnet, and of the whole model in a warm-up."""
+    """The footprint of `ist` on `model` (meta device): of a largest subnet, and of the whole model in a warm-up.
+
+    plain: whether the backward pass updates wide layers (`updates_wide_layers`).
+    """
     parts = unequal_subnets(model, layout, world_size, shares)
     subnet = (
         max(parts, key=lambda part: tensor_bytes(trained(part)))
         if parts
         else largest_subnet(model, layout, world_size, options.coverage)
     )
-    planned = _footprint_of(subnet, layout, options, world_size, batch_size)
+    planned = replace(_footprint_of(subnet, layout, options, world_size, batch_size), updates_wide_layers=plain)
     if parts:
         planned = replace(planned, parts=parts, notes=("a round sends the bytes of equal parts",))
     if not options.warmup_rounds or world_size == 1:
         return planned
     assert planned.rounds is not None
-    whole = whole_model(model, options, planned.rounds, batch_size)
+    whole = replace(whole_model(model, options, planned.rounds, batch_size), updates_wide_layers=plain)
     # At the first deal the share is built in the memory of the gradients of the whole model, and in more.
-    more = _built_bytes(subnet, layout, options, world_size) - tensor_bytes(trained(model))
+    gradients = tensor_bytes(trained(model)) - (tensor_bytes(wide_weights(model)) if plain else 0)
+    more = _built_bytes(subnet, layout, options, world_size) - gradients
     rounds = options.warmup_rounds
     note = f"in the first {rounds} rounds the nodes train and average the whole model; a later round is planned"
     return replace(

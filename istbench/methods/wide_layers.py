@@ -27,6 +27,11 @@ def updates_wide_layers(optimizer: torch.optim.Optimizer, options: ClippedOption
     return is_plain_sgd(optimizer) and not (options.clip or workload.has_optimizer or workload.compiles)
 
 
+def wide_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of `model` (on a CPU or the meta device) that `WideLayers` may update in the backward pass."""
+    return [weight for weight in model.parameters() if weight.requires_grad and _is_wide(weight)]
+
+
 class WideLayers(TorchFunctionMode):
     """The wide linear layers of `model`, which `optimizer` updates by plain SGD.
 
@@ -118,7 +123,7 @@ class _Linear(torch.autograd.Function):
 
 def _is_wide(weight: Tensor) -> bool:
     wide = weight.dim() == 2 and weight.numel() >= _WIDE and weight.is_contiguous()
-    return wide and type(weight) is nn.Parameter and weight.is_cpu and weight.is_floating_point()
+    return wide and type(weight) is nn.Parameter and not weight.is_cuda and weight.is_floating_point()
 
 
 def _saves_by_hooks() -> bool:

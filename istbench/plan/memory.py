@@ -32,7 +32,7 @@ def node_memory(
     """
     gradients = trained(footprint.model)
     kept = tuple(footprint.model.parameters()) if footprint.shards is None else footprint.shards
-    gradient_bytes = tensor_bytes(parameter for parameter in kept if parameter.requires_grad)
+    gradient_bytes = tensor_bytes(parameter for parameter in kept if parameter.requires_grad) - cost.updated
     largest = max((tensor_bytes([gradient]) for gradient in gradients), default=0)
     activations = None
     if cost.peak is not None:

@@ -199,15 +199,18 @@ class _Planner:
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
         shapes = tuple((parameter.shape, parameter.requires_grad) for parameter in footprint.model.parameters())
-        key = shapes, footprint.samples, footprint.gradients_copied
+        updates_wide = footprint.updates_wide_layers and not self._on_gpu
+        key = shapes, footprint.samples, footprint.gradients_copied, updates_wide
         if key not in self._costs:
+            copied = footprint.gradients_copied
             self._costs[key] = step_cost(
-                footprint.model, cell.workload, footprint.samples, copied=footprint.gradients_copied
+                footprint.model, cell.workload, footprint.samples, copied=copied, updates_wide=updates_wide
             )
         return self._costs[key]
 
     def _memory(self, cell: _Cell, footprint: Footprint, *, whole: bool) -> NodeMemory:
-        cost = self._cost(cell, footprint) if whole else unknown_cost(footprint.model)
+        updates_wide = footprint.updates_wide_layers and not self._on_gpu
+        cost = self._cost(cell, footprint) if whole else unknown_cost(footprint.model, updates_wide=updates_wide)
         memory = node_memory(
             footprint,
             cost,

@@ -12,20 +12,24 @@ from torch.utils._pytree import tree_leaves
 from istbench.base.error_lines import during
 from istbench.methods.footprint import Footprint, StepCost, batch_tensors, tensor_bytes, trained
 from istbench.methods.optimizer import is_fused_on_cpu
+from istbench.methods.wide_layers import WideLayers, wide_weights
 from istbench.node.step_work import OperationCounter
 from istbench.workloads.base import Workload
 
 
-def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: bool) -> StepCost:
+def step_cost(
+    model: nn.Module, workload: Workload, samples: int, *, copied: bool, updates_wide: bool = False
+) -> StepCost:
     """The cost of a forward and backward pass of `samples` through `model` (meta device).
 
     copied: whether the method copies each complete gradient and frees it at once.
+    updates_wide: whether the backward pass updates wide layers.
     """
     parameters = trained(model)
     with torch.device("meta"):
         batch = workload.meta_batch(samples)
     if batch is None:
-        return unknown_cost(model)
+        return unknown_cost(model, updates_wide=updates_wide)
     with during("counting the bytes of a batch", workload.place("data")):
         inputs = batch_tensors(batch)
         batch_bytes = tensor_bytes(inputs)
@@ -39,14 +43,22 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         for module in model.modules()
         if (own := [numbers[p] for p in module.parameters(recurse=False) if p in numbers])
     ]
-    hooks += [p.register_post_accumulate_grad_hook(_ready(n, ready, counter, copied)) for p, n in numbers.items()]
+    wide = {*wide_weights(model)} if updates_wide else set[nn.Parameter]()
+    hooks += [
+        p.register_post_accumulate_grad_hook(_ready(n, ready, counter, copied))
+        for p, n in numbers.items()
+        if p not in wide  # a hook needs a gradient
+    ]
+    layers = WideLayers(model, torch.optim.SGD([{"params": parameters}]), plain=updates_wide)
     try:
         with counter, live:
-            loss = workload.loss(model, batch)
-            loss.backward()
+            with layers:
+                loss = workload.loss(model, batch)
+            layers.backward(loss)
             del loss
+        updated = tensor_bytes(weight for weight in wide if weight.grad is None)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):  # the loss needs values
-        return unknown_cost(model)
+        return unknown_cost(model, updates_wide=updates_wide)
     finally:
         for hook in hooks:
             hook.remove()
@@ -60,6 +72,7 @@ def step_cost(model: nn.Module, workload: Workload, samples: int, *, copied: boo
         bytes=work.bytes,
         uses=_in_order(uses, range(len(parameters)), flops, missing=0.0),
         ready=_in_order(ready, reversed(range(len(parameters))), flops, missing=flops),
+        updated=updated,
     )
 
 
@@ -84,10 +97,11 @@ def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
     return live.peak
 
 
-def unknown_cost(model: nn.Module) -> StepCost:
+def unknown_cost(model: nn.Module, *, updates_wide: bool = False) -> StepCost:
     """The cost of a step through `model` if the step cannot run on the meta device."""
     uses = tuple((number, 0.0) for number in range(len(trained(model))))
-    return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1])
+    updated = tensor_bytes(wide_weights(model)) if updates_wide else 0
+    return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1], updated=updated)
 
 
 def _used(own: Sequence[int], uses: dict[int, float], counter: OperationCounter) -> Callable[..., None]:

@@ -15,6 +15,7 @@ from istbench.cli.plan_command import plan_table
 from istbench.cluster.profile import Rack, load_profile
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods import wide_layers
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
@@ -46,7 +47,13 @@ def memory_of(method, *, nodes=2, hidden=16, options=None):
     with torch.device("meta"):
         model = workload.build_model()
     footprint = build_method(method, options or {}, workload=workload).footprint(model, workload, nodes, 16)
-    cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+    cost = step_cost(
+        footprint.model,
+        workload,
+        footprint.samples,
+        copied=footprint.gradients_copied,
+        updates_wide=footprint.updates_wide_layers,
+    )
     return node_memory(footprint, cost)
 
 
@@ -65,6 +72,28 @@ def test_parameters_gradients_and_slots_of_methods_that_keep_the_model(method, o
     assert memory.optimizer_state == slots * own
     assert memory.buffers == (own if served else 0)
     assert memory.total == sum(memory.parts.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "wide", "gradients"),
+    [
+        ("local_sgd", {}, 16 * 16, PARAMETERS - 4 * 16 * 16),
+        ("local_sgd", {"momentum": 0.9}, 16 * 16, PARAMETERS),
+        ("local_sgd", {"clip": 1.0}, 16 * 16, PARAMETERS),
+        ("diloco", {"optimizer": "sgd", "lr": 0.1}, 16 * 16, PARAMETERS - 4 * 16 * 16),
+        ("ist", {}, 8 * 8, 4 * (8 * 4 + 8 + 8 + 4)),
+        ("ddp", {}, 16 * 16, PARAMETERS),
+    ],
+)
+def test_weights_that_the_backward_pass_updates_have_no_gradient(monkeypatch, method, options, wide, gradients):
+    monkeypatch.setattr(wide_layers, "_WIDE", wide)
+    assert memory_of(method, options=options).gradients == gradients
+
+
+def test_on_a_gpu_all_weights_have_gradients(monkeypatch):
+    monkeypatch.setattr(wide_layers, "_WIDE", 16 * 16)
+    on_cpus, on_gpus = (plan("local_sgd", cluster=load_profile(name)) for name in ("m5.2xlarge", "p3.2xlarge"))
+    assert on_gpus.memory.gradients - on_cpus.memory.gradients > 0
 
 
 @pytest.mark.parametrize(("options", "slots"), [({}, 0), ({"momentum": 0.9}, 1), ({"optimizer": "adam"}, 2)])

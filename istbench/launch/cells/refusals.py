@@ -218,15 +218,18 @@ def _memory(unchecked: UncheckedCell) -> None:
     if footprint is None:
         memory, needed = None, data
     else:
-        memory = node_memory(footprint, unknown_cost(footprint.model), stepping=False)
+        updates_wide = footprint.updates_wide_layers
+        least = unknown_cost(footprint.model, updates_wide=updates_wide)
+        memory = node_memory(footprint, least, stepping=False)
         needed = here * memory.total + data
         largest = max((tensor_bytes([tensor]) for tensor in footprint.stepped), default=0)
         most = needed + here * _MOST_OF_STEPPED * largest
         if most > there:
-            memory = node_memory(footprint, unknown_cost(footprint.model))
+            memory = node_memory(footprint, least)
             needed = here * memory.total + data
         if needed <= there and activations and _may_matter(workload, here, batch_size, most, there):
-            cost = step_cost(footprint.model, workload, footprint.samples, copied=footprint.gradients_copied)
+            copied = footprint.gradients_copied
+            cost = step_cost(footprint.model, workload, footprint.samples, copied=copied, updates_wide=updates_wide)
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
             needed = here * memory.total + data
     if needed > there:
