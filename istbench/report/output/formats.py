@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, assert_never
@@ -95,9 +96,12 @@ def tables_csv(tables: Iterable[Table]) -> str:
     """
     lines: dict[object, dict[str, Scalar]] = {}
     for table in tables:
+        seen = Counter[object]()  # a table may have several rows about the same thing
         for row in table.rows:
             values = [entry.value for entry in row]
-            about = (*table.context.items(), *values[: table.keys]) if table.keys else len(lines)
+            keys = (*table.context.items(), *values[: table.keys])
+            about = (keys, seen[keys]) if table.keys else len(lines)
+            seen[keys] += 1
             lines.setdefault(about, dict(table.context)).update(_flat(table.columns, values))
     records = list(lines.values())
     names = list(dict.fromkeys(name for record in records for name in record))

@@ -59,6 +59,29 @@ def test_a_spreadsheet_computes_no_cell_of_a_csv_and_numbers_stay_numbers(text, 
     assert values == [cell, cell]
 
 
+def test_rows_of_two_tables_about_the_same_share_a_line_and_those_of_one_table_never_do():
+    columns = [
+        (Column(key="method", title="method"), Column(key=key, title=key)) for key in ("seconds", "megabytes")
+    ]
+    tables = [
+        Table(
+            title="t",
+            columns=of,
+            rows=(
+                (Entry(text="ddp", value="ddp"), Entry(text="x", value=2 * n)),
+                (Entry(text="ddp", value="ddp"), Entry(text="x", value=n)),
+            ),
+            keys=1,
+        )
+        for n, of in enumerate(columns, 1)
+    ]
+    assert [*csv.reader(io.StringIO(tables_csv(tables)))] == [
+        ["method", "seconds", "megabytes"],
+        ["ddp", "2", "4"],
+        ["ddp", "1", "2"],
+    ]
+
+
 def test_a_table_without_rows_says_so(results):
     write_run(results, header(status="failed", error="died"), [])
     report = build_report(results)
