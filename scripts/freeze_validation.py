@@ -116,6 +116,7 @@ def page(folder: Path) -> str:
         "`istbench lab validate` trains on links that `tc` shapes, and replays the trace of the same run.\n",
         "**These are errors of the network's model alone**: a replay has the computing that its run recorded.\n",
         table_markdown(summary_table(network, "Errors by method")),
+        f"**Traces from elsewhere.** {elsewhere_words(network)}\n",
         f"**Other computing speeds.** {scaling_words(scaled)}\n",
         *([table_markdown(scaling_table(scaled, "Errors of replays for other speeds"))] if scaled else []),
         f"**Late packets.** {latency_words(FROZEN / LATENCY)}\n",
@@ -129,6 +130,13 @@ def page(folder: Path) -> str:
         "`scripts/freeze_validation.py` writes this page from the measurements.",
     ]
     return "\n".join(parts) + "\n"
+
+
+def elsewhere_words(errors: Sequence[ReplayError]) -> str:
+    """A sentence on replays of traces that another run recorded."""
+    summary = summary_of([error.error_recorded_elsewhere for error in errors])
+    where = "from another run, recorded on the loopback interface (the speed of the machine changes)"
+    return f"Traces {where}:\n  {summary}."
 
 
 def latency_words(folder: Path) -> str:
@@ -168,8 +176,7 @@ def paragraph(folder: Path) -> str:
         f"{' and '.join(map(str, nodes))} nodes and links of {links[0]} to {links[-1]}:",
         f"  {summary_of([error.error for error in errors])}.",
         f"- Up to 1 Gbit/s: {summary_of(slow)}.",
-        "- Traces from another run, recorded on the loopback interface (the speed of the machine changes):",
-        f"  {summary_of([error.error_recorded_elsewhere for error in errors])}.",
+        f"- {elsewhere_words(errors)}",
         f"- {scaling_words(scaled)}",
         f"- Trained on {', '.join(sorted({error.data for error in errors}))}.",
     ]
