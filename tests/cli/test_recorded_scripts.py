@@ -78,6 +78,14 @@ def test_rows_have_their_local_steps_and_the_fastest_is_first(istbench, record):
     assert rows[0]["step_s"] < rows[1]["step_s"]
 
 
+@pytest.mark.parametrize(("link", "close"), [("10tbit", True), ("10mbit", False)])
+def test_rows_within_the_errors_of_replays_are_too_close_to_call(istbench, record, link, close):
+    methods = ("--method", "ddp,local_sgd local_steps=7", "--nodes", "2")
+    _, out, _ = istbench("replay", record(), *methods, "--bandwidth", link)
+    answer = " ".join(out.split()).partition(" Replayed on ")[0]
+    assert answer.endswith(" on 2 nodes is too close to call.") == close
+
+
 def test_methods_that_cannot_train_a_clipping_script_are_not_offered(istbench, record):
     file = record(clips=True)
     rows = replayed(istbench, file, "--bandwidth", "1gbit")
