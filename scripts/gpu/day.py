@@ -433,7 +433,7 @@ def curves(day: Day) -> None:
             *("run", "--json", "--workload=cifar10", f"--workload-set=width={width}", f"--data={day.cifar10}"),
             *(f"--method={name}", *(f"--set={setting}" for setting in settings), "--set=lr=0.05", "--nodes=2"),
             *("--batch-size=128", "--channels-last", f"--device={day.device}", "--out", day.out / "curves"),
-            *("--epochs=200", "--eval-every=4s", f"--max-seconds={max(2.0, share_s - 16):.0f}"),
+            *("--epochs=200", "--eval-every=4s", f"--max-seconds={max(2.0, share_s - 30):.0f}"),
             limit_s=share_s,
             tf32=True,
         )
