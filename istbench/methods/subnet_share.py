@@ -26,12 +26,13 @@ from istbench.workloads.base import Workload
 from istbench.workloads.memory_order import memory_format
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import (
+    CutTensor,
     Layout,
     Rows,
     build_subnet,
-    home_shard,
+    initial_part,
     part_of_subnet,
-    subnet_values,
+    subnet_index,
 )
 from istbench.workloads.neuron_groups.partition import Partition, home_partition
 
@@ -77,7 +78,7 @@ class SubnetShare:
         """Give subnet and home shards the values of the full model from `rows`."""
         rank, tensors = self.fabric.rank, self.tensors
         for cut in self.layout.cut:
-            tensors[cut.name].copy_(subnet_values(cut, partition, rank, rows))
+            tensors[cut.name].copy_(initial_part(cut, subnet_index(cut, partition, rank), rows))
         for name in self.layout.replicated:
             tensors[name].copy_(rows(name, None))
         for name in tensors.keys() - self.layout.names():
@@ -87,7 +88,7 @@ class SubnetShare:
             return  # any two units have a common owner: every entry is in a subnet
         for cut in self.layout.cut:
             if cut.needs_home:
-                shard = home_shard(cut, self.home_partition, rank, rows)
+                shard = self._home_shard(cut, rows)
                 self.home[cut.name] = [shard.to(self.fabric.device, tensors[cut.name].dtype)]
 
     def take_state(self, whole: "SubnetShare", partition: Partition) -> None:
@@ -99,7 +100,8 @@ class SubnetShare:
                 continue
             for slot, value in old.get(name, {}).items():
                 if name in cuts and slot in self._options.slots and value is not None:
-                    value = subnet_values(cuts[name], partition, self.fabric.rank, rows_of({name: value}))
+                    index = subnet_index(cuts[name], partition, self.fabric.rank)
+                    value = initial_part(cuts[name], index, rows_of({name: value}))
                     value = value.to(tensor).contiguous(memory_format=memory_format(tensor))
                 self.optimizer.state[tensor][slot] = value
         if self.carries:
@@ -112,8 +114,12 @@ class SubnetShare:
             if cut.name not in self.home or not tensors[cut.name].requires_grad:
                 continue
             for plane in started(whole.optimizer, tensors[cut.name], self._options.slots):
-                shard = home_shard(cut, self.home_partition, self.fabric.rank, rows_of({cut.name: plane}))
+                shard = self._home_shard(cut, rows_of({cut.name: plane}))
                 self.home[cut.name].append(shard.to(self.fabric.device))
+
+    def _home_shard(self, cut: CutTensor, rows: Rows) -> Tensor:
+        """The values of this node's home shard of a tensor cut along two axes."""
+        return initial_part(cut, subnet_index(cut, self.home_partition, self.fabric.rank)[:1], rows)
 
     @property
     def carries(self) -> bool:

@@ -4,7 +4,7 @@ No node ever makes a full tensor.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,32 +275,15 @@ Rows = Callable[[str, Tensor | None], Tensor]
 _CHUNK_VALUES = 1 << 24
 
 
-def subnet_values(tensor: CutTensor, partition: Partition, node: int, rows: Rows) -> Tensor:
-    """Initial values of `node`'s subnet of `tensor`."""
-    index = {axis.dim: i for axis, i in zip(tensor.axes, subnet_index(tensor, partition, node), strict=True)}
-    wanted = index.pop(0, torch.arange(tensor.shape[0]))
+def initial_part(tensor: CutTensor, index: Sequence[Tensor], rows: Rows) -> Tensor:
+    """Initial values of the entries of `tensor` at the product of `index`, an index for each of its first axes."""
+    by_dim = {axis.dim: own for axis, own in zip(tensor.axes, index, strict=False)}
+    wanted = by_dim.pop(0, torch.arange(tensor.shape[0]))
+    values_a_row = max(1, tensor.shape.numel() // max(1, tensor.shape[0]))
     pieces = []
-    for chunk in _chunks(wanted, tensor):
+    for chunk in wanted.split(max(1, _CHUNK_VALUES // values_a_row)):
         piece = rows(tensor.name, chunk)
-        for dim, columns in index.items():
+        for dim, columns in by_dim.items():
             piece = piece.index_select(dim, columns)
         pieces.append(piece)
     return torch.cat(pieces)
-
-
-def home_shard(tensor: CutTensor, home: Partition, node: int, rows: Rows) -> Tensor:
-    """Initial values of `node`'s home shard of `tensor`, which is cut along two axes."""
-    first = tensor.axes[0]
-    units = first.index(home[first.group].units[node], tensor.axis_units[0])
-    if first.dim == 0:
-        return rows(tensor.name, units)
-    pieces = [
-        rows(tensor.name, chunk).index_select(first.dim, units)
-        for chunk in _chunks(torch.arange(tensor.shape[0]), tensor)
-    ]
-    return torch.cat(pieces)
-
-
-def _chunks(rows: Tensor, tensor: CutTensor) -> Iterator[Tensor]:
-    values_a_row = max(1, tensor.shape.numel() // max(1, tensor.shape[0]))
-    return iter(rows.split(max(1, _CHUNK_VALUES // values_a_row)))

@@ -10,7 +10,7 @@ from torch import nn
 from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Attention, Transformer, initializer, transformer_groups
 from istbench.workloads.neuron_groups.groups import permute_units, unindexed, validate_groups
-from istbench.workloads.neuron_groups.layout import build_subnet, layout_of, subnet_values
+from istbench.workloads.neuron_groups.layout import build_subnet, initial_part, layout_of, subnet_index
 from istbench.workloads.neuron_groups.partition import partition_units
 
 SIZES = {"width": 24, "layers": 2, "heads": 4, "context": 10}
@@ -114,7 +114,7 @@ def test_a_subnet_of_equal_units_computes_what_the_full_model_does():
     values = dict(model.named_parameters())
     for cut in layout_of(model, groups).cut:
         rows = lambda name, wanted: values[name] if wanted is None else values[name][wanted]  # noqa: E731
-        subnet.get_parameter(cut.name).copy_(subnet_values(cut, partition, 0, rows))
+        subnet.get_parameter(cut.name).copy_(initial_part(cut, subnet_index(cut, partition, 0), rows))
     for name in layout_of(model, groups).replicated:
         subnet.get_parameter(name).copy_(values[name])
     symbols = torch.randint(7, (3, 10))
