@@ -41,7 +41,7 @@ class DimSlice:
 
 @dataclass(frozen=True)
 class Places:
-    """Entries at `places` along dimension `dim`, in any order."""
+    """Entries at `places` along dimension `dim`."""
 
     dim: int
     places: Tensor
@@ -68,27 +68,17 @@ class Piece:
 def piece_of(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
     """The entries of a holder in the block at `span` of the full tensor.
 
-    The holder has the product of `index`, in increasing order, along `axes`, and all entries of other dimensions.
+    The holder has the product of `index`, in any order, along `axes`, and all entries of other dimensions.
     """
-    held, within = span, list(index)
-    for number, axis in enumerate(axes):
-        if axis.dim != span.dim:
-            continue
-        edges = torch.searchsorted(within[number], torch.tensor([span.first, span.last]))
-        held = DimSlice(span.dim, *edges.tolist())
-        within[number] = within[number][held.first : held.last] - span.first
-    return Piece(held, axes, within)
-
-
-def scattered_piece(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> Piece:
-    """`piece_of` for indices in any order."""
     held: DimSlice | Places = span
     within = list(index)
     for number, axis in enumerate(axes):
         if axis.dim == span.dim:
-            inside = (within[number] >= span.first) & (within[number] < span.last)
-            held = Places(span.dim, inside.nonzero().reshape(-1))
-            within[number] = within[number][inside] - span.first
+            places = ((within[number] >= span.first) & (within[number] < span.last)).nonzero().reshape(-1)
+            within[number] = within[number][places] - span.first
+            first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+            run = last - first == len(places)
+            held = DimSlice(span.dim, first, last) if run else Places(span.dim, places)
     return Piece(held, axes, within)
 
 
@@ -209,11 +199,6 @@ class StreamedShares(Shares):
         if self._flights is not None and name in self._cut:
             self._gather_flights(self._cut[name], span, target)
 
-    def _piece(self, cut: CutTensor, span: DimSlice, node: int, at_home: bool) -> Piece:
-        if at_home:
-            return piece_of(span, cut.axes[:1], subnet_index(cut, self._home, node)[:1])
-        return scattered_piece(span, cut.axes, subnet_index(cut, self._partition, node))
-
     def _gather_flights(self, cut: CutTensor, span: DimSlice, target: Tensor | None) -> None:
         nodes = range(self._fabric.world_size)
         pieces = [[piece for _, _, piece in self._arriving(cut, span, node)] for node in nodes]
@@ -238,4 +223,4 @@ class StreamedShares(Shares):
         for peer in range(self._fabric.world_size):
             for number, move in enumerate(self._flights.moves(peer, node)):
                 if move.tensor is cut:
-                    yield peer, number, scattered_piece(span, cut.axes, cut.index(move.units))
+                    yield peer, number, piece_of(span, cut.axes, cut.index(move.units))
