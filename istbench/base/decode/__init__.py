@@ -1,12 +1,13 @@
 """Read all data from outside, check its bounds and decode it into a type, once."""
 
-from istbench.base.decode.decode import convert, decode_json, decode_own, encode_own
+from istbench.base.decode.decode import Written, convert, decode_json, decode_own, encode_own
 from istbench.base.decode.explain import literal_choices, type_at
 from istbench.base.decode.files import read_bytes, read_text, regular_file, utf8_path
 from istbench.base.decode.toml import Locate, parse_toml, path_text, toml_lines
 
 __all__ = [
     "Locate",
+    "Written",
     "convert",
     "decode_json",
     "decode_own",

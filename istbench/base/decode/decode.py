@@ -88,9 +88,29 @@ def decode_own(kind: type, value: Any) -> Any:
     raise ValueError(f"must be a {kind.__name__}")
 
 
+class Written:
+    """A value of a type with `decode`, known by its plain form. Values of one type and form are equal."""
+
+    def encode_plain(self) -> int | str:
+        """The inverse of `decode`."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.encode_plain())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and str(other) == str(self)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
 def encode_own(value: Any) -> Any:
     """The inverse of `decode_own`: a plain value."""
-    if hasattr(value, "encode_plain"):
+    if isinstance(value, Written):
         return value.encode_plain()
     if isinstance(value, Path):
         return str(value)

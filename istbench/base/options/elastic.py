@@ -3,13 +3,14 @@
 import re
 from typing import Any
 
+from istbench.base.decode import Written
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 
 _FORM = re.compile(r"(\d{1,6}):(\d{1,6})", re.ASCII)
 
 
-class Elastic:
+class Elastic(Written):
     """At least `least` nodes and at most `most`, written `2:4`."""
 
     def __init__(self, least: int, most: int) -> None:
@@ -45,17 +46,4 @@ class Elastic:
         return range(self.least, self.most + 1)
 
     def encode_plain(self) -> str:
-        """The inverse of `decode`."""
-        return str(self)
-
-    def __str__(self) -> str:
         return f"{self.least}:{self.most}"
-
-    def __repr__(self) -> str:
-        return f"Elastic({self})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Elastic) and (self.least, self.most) == (other.least, other.most)
-
-    def __hash__(self) -> int:
-        return hash((self.least, self.most))

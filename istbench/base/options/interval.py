@@ -5,11 +5,13 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from istbench.base.decode import Written
+
 _MOST_STEPS, _MOST_SECONDS = 2**40, 1e9
 _SECONDS = r"\+?(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})s"
 
 
-class Interval:
+class Interval(Written):
     """Local steps, written `200`, or train seconds, written `30s`. One of the two is set."""
 
     def __init__(self, *, steps: int | None = None, seconds: float | None = None) -> None:
@@ -33,17 +35,7 @@ class Interval:
         raise ValueError("must be local steps, such as 200, or train seconds, such as 30s")
 
     def encode_plain(self) -> int | str:
-        """The inverse of `decode`."""
         if self.steps is not None:
             return self.steps
         digits = format(Decimal(repr(self.seconds)), "f")  # all digits, and no exponent
         return f"{digits.removesuffix('.0')}s"
-
-    def __str__(self) -> str:
-        return str(self.encode_plain())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Interval) and (self.steps, self.seconds) == (other.steps, other.seconds)
-
-    def __hash__(self) -> int:
-        return hash((self.steps, self.seconds))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from istbench.base.decode import convert, encode_own
+from istbench.base.decode import Written, convert, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.elastic import Elastic
 from istbench.base.options.interval import Interval
@@ -381,7 +381,7 @@ class RunOption(About):
         Raises:
             UserError: for a value of another type or out of bounds; the message begins with `where`.
         """
-        if isinstance(value, Interval | Path | Shares | Elastic):
+        if isinstance(value, Path | Written):
             return value
         return convert(value, self.kind, lambda _: where, text=text)
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from istbench.base.decode import Written
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 
@@ -13,7 +14,7 @@ _LARGEST = 1e6
 _NUMBER = re.compile(r"\+?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
 
-class Shares:
+class Shares(Written):
     """A relative speed for each node, by rank, written `.5,1,1`; or `speed`, which has each run measure them.
 
     speeds: empty if the run measures them.
@@ -50,20 +51,7 @@ class Shares:
             raise UserError(f"{where} has {numbers} for {many}; give one for each node, or speed to measure them")
 
     def encode_plain(self) -> str:
-        """The inverse of `decode`."""
         return ",".join(f"{speed:g}" for speed in self.speeds) or _MEASURED
-
-    def __str__(self) -> str:
-        return self.encode_plain()
-
-    def __repr__(self) -> str:
-        return f"Shares({self.encode_plain()})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shares) and self.speeds == other.speeds
-
-    def __hash__(self) -> int:
-        return hash(self.speeds)
 
 
 def _number(part: Any) -> float:
