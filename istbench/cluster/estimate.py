@@ -1,5 +1,6 @@
 """The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -215,7 +216,7 @@ def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
         low, high = (middle, high) if suits(middle) else (0, middle)
     if not low:
         return None
-    return _between(suits, low, high)
+    return low + bisect_left(range(low + 1, high), True, key=lambda number: not suits(number))
 
 
 def fewest(suits: Callable[[int], bool], most: int) -> int | None:
@@ -228,12 +229,4 @@ def fewest(suits: Callable[[int], bool], most: int) -> int | None:
         if high == most:
             return None
         low, high = high, min(2 * high, most)
-    return -_between(lambda number: suits(-number), -high, -low)
-
-
-def _between(suits: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number that suits; `low` suits and `high` does not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if suits(middle) else (low, middle)
-    return low
+    return low + 1 + bisect_left(range(low + 1, high), True, key=suits)

@@ -155,7 +155,8 @@ class ActiveOutputs(CutMethod):
             whole = combined([Normaliser(part.numpy()) for part in parts])
         with self._times("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
-        self._active = self._active.and_step(len(sets.rows) / len(sets))
+        self._active.steps += 1
+        self._active.outputs += len(sets.rows) / len(sets)
         rows, width = self._shard.weight.shape
         self._gathered = _kernel_bytes(len(sets.rows), rows, width, len(self.options.slots))
         return whole.loss(labelled), gradient
@@ -258,7 +259,7 @@ def _threads(count: int) -> Threads:
     return Threads(count)
 
 
-class Active(msgspec.Struct, frozen=True, kw_only=True):
+class Active(msgspec.Struct, kw_only=True):
     """The active outputs of this node since the last evaluation.
 
     Attributes:
@@ -267,10 +268,6 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: Natural = 0
     outputs: Amount = 0.0
-
-    def and_step(self, outputs: float) -> "Active":
-        """The sums with one more step."""
-        return Active(steps=self.steps + 1, outputs=self.outputs + outputs)
 
 
 class StepTimes:

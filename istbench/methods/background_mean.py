@@ -68,7 +68,7 @@ class BackgroundMean:
         rank = self._fabric.rank
         leaving = dict(enumerate(encode(part, self._send) for part in vector.split(self._lengths)))
         self._parts = [leaving[rank] if peer == rank else torch.empty_like(leaving[rank]) for peer in leaving]
-        self._transfers = self._exchange(_without(leaving, rank), self._parts)
+        self._transfers = self._exchange(leaving, self._parts)
 
     def turn(self) -> None:
         """Wait for the parts, and send the mean of this rank's part on its way."""
@@ -80,7 +80,7 @@ class BackgroundMean:
             total += self._decoded(part, rank)
         mine = encode(total.div_(len(self._parts)), self._send)
         self._means = [mine if peer == rank else self._blank(peer, mine) for peer in range(len(self._parts))]
-        self._transfers = self._exchange(dict.fromkeys(_others(self._means, rank), mine), self._means)
+        self._transfers = self._exchange(dict.fromkeys(range(len(self._means)), mine), self._means)
 
     def mean(self) -> Tensor:
         """Wait for the means of all parts; returns them as a new vector."""
@@ -105,7 +105,12 @@ class BackgroundMean:
             self._transfers.finish()
 
     def _exchange(self, leaving: dict[int, Tensor], arriving: list[Tensor]) -> Transfers:
-        return self._fabric.exchange_async(leaving, _others(arriving, self._fabric.rank), "averaging changes")
+        """Exchange messages with the other ranks; those of this rank stay."""
+        sends, receives = (
+            {peer: message for peer, message in messages.items() if peer != self._fabric.rank}
+            for messages in (leaving, dict(enumerate(arriving)))
+        )
+        return self._fabric.exchange_async(sends, receives, "averaging changes")
 
     def _blank(self, rank: int, like: Tensor) -> Tensor:
         """An empty message of the part of `rank`."""
@@ -135,17 +140,7 @@ class BackgroundMean:
         """
         like = torch.empty(0, device=device)
         blanks = [self._blank(peer, like) for peer in range(len(self._lengths))]
-        self._means = [_loaded(state[str(peer)], blank) for peer, blank in enumerate(blanks)]
+        self._means = [
+            blank.copy_(fitting(state[str(peer)], blank, "changes in flight")) for peer, blank in enumerate(blanks)
+        ]
         self._transfers = None
-
-
-def _others(messages: list[Tensor], rank: int) -> dict[int, Tensor]:
-    return _without(dict(enumerate(messages)), rank)
-
-
-def _without(messages: dict[int, Tensor], rank: int) -> dict[int, Tensor]:
-    return {peer: message for peer, message in messages.items() if peer != rank}
-
-
-def _loaded(message: Tensor, blank: Tensor) -> Tensor:
-    return blank.copy_(fitting(message, blank, "changes in flight"))
