@@ -160,38 +160,16 @@ def part_lengths(length: int, nodes: int) -> list[int]:
     return [length // nodes + (rank < length % nodes) for rank in range(nodes)]
 
 
-class PlannedMean:
-    """The messages of a `BackgroundMean` of `length` values, in a plan of `node`."""
-
-    def __init__(self, node: PlannedNode, length: int, send: Format) -> None:
-        self._node = node
-        self._sizes = [message_bytes(part, send) for part in part_lengths(length, node.world_size)]
-        self._transfers: list[int] = []
-
-    def start(self) -> None:
-        """Send the parts on their way."""
-        self._transfers = self._posted(
-            arriving=[self._sizes[self._node.rank]] * len(self._sizes), leaving=self._sizes
-        )
-
-    def turn(self) -> None:
-        """Wait for the parts, and send their mean on its way."""
-        self.wait()
-        self._transfers = self._posted(
-            arriving=self._sizes, leaving=[self._sizes[self._node.rank]] * len(self._sizes)
-        )
-
-    def wait(self) -> None:
-        """Wait for the messages of the current phase."""
-        self._node.wait(self._transfers)
-
-    def _posted(self, *, arriving: Sequence[int], leaving: Sequence[int]) -> list[int]:
-        return [
-            self._node.post(kind, sizes[peer], [peer])
-            for kind, sizes in (("receive", arriving), ("send", leaving))
-            for peer in sorted(self._node.peers)
-            if sizes[peer]
-        ]
+def _post_phase(node: PlannedNode, parts: Sequence[int], *, second: bool) -> list[int]:
+    """Post the messages of the first or the second phase of a mean whose parts have so many bytes in a message."""
+    own = [parts[node.rank]] * len(parts)
+    arriving, leaving = (parts, own) if second else (own, parts)
+    return [
+        node.post(kind, sizes[peer], [peer])
+        for kind, sizes in (("receive", arriving), ("send", leaving))
+        for peer in sorted(node.peers)
+        if sizes[peer]
+    ]
 
 
 def balanced_runs(sizes: Sequence[int], count: int) -> list[range]:
@@ -242,20 +220,27 @@ def streaming_rounds(
     half = (delay + 1) // 2
 
     def rounds(node: PlannedNode) -> Iterator[None]:
-        flight = PlannedMean(node, lengths[-1], send)  # of the round before, half-way in the first one
+        # The bytes of a message of each part, of each vector.
+        vectors = [[message_bytes(part, send) for part in part_lengths(own, node.world_size)] for own in lengths]
+        flying, transfers = vectors[-1], list[int]()  # of the round before, half-way in the first one
+
+        def turn() -> None:
+            nonlocal transfers
+            node.wait(transfers)
+            transfers = _post_phase(node, flying, second=True)
+
         while True:
-            for length in lengths:
+            for parts in vectors:
                 if delay:
                     node.steps(half)
-                    flight.turn()
+                    turn()
                     node.steps(delay - half)
-                    flight.wait()
+                    node.wait(transfers)
                 node.steps(gap - delay)
-                flight = PlannedMean(node, length, send)
-                flight.start()
+                flying, transfers = parts, _post_phase(node, parts, second=False)
                 if not delay:
-                    flight.turn()
-                    flight.wait()
+                    turn()
+                    node.wait(transfers)
             for size in averaged:
                 node.all_reduce(size)
             yield
