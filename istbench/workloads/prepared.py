@@ -5,7 +5,6 @@ directory with the final name is complete, whenever a process was killed. Its su
 of every array.
 """
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -28,7 +27,7 @@ from msgspec import Meta
 
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, printable
-from istbench.base.files import sync
+from istbench.base.files import is_full, sync
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, Natural
 from istbench.workloads.base import Progress, Workload
@@ -212,8 +211,7 @@ def _disk_errors(cache: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else error.strerror or error
+        reason = "the disk is full" if is_full(error) else error.strerror or error
         raise UserError(
             f"cannot write prepared data to {cache}: {reason}; "
             "make room there, or choose another cache directory with ISTBENCH_CACHE"

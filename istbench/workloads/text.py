@@ -184,19 +184,9 @@ class Text(Workload):
     # Model.
 
     def build_model(self) -> Transformer:
-        options = self.options
+        of_text = {"symbols", "test_percent"}
         return Transformer(
-            self._symbols,
-            width=options.width,
-            layers=options.layers,
-            heads=options.heads,
-            context=options.context,
-            dropout=options.dropout,
-            bias=options.bias,
-            tied=options.tied,
-            widen=options.widen,
-            widened=options.widened,
-            narrow=options.narrow,
+            self._symbols, **{name: value for name, value in vars(self.options).items() if name not in of_text}
         )
 
     def initial_rows(self, model: nn.Module, name: str, rows: Tensor | None, seed: int) -> Tensor:
