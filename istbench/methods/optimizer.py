@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -95,20 +96,11 @@ def _sgd(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
     )
 
 
-def _adam(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
-    return _fused(torch.optim.Adam(groups, **_adam_settings(options)))
-
-
-def _adamw(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
-    return _fused(torch.optim.AdamW(groups, **_adam_settings(options)))
-
-
-def _muon(groups: list[dict[str, Any]], options: Any) -> torch.optim.Optimizer:
-    return MuonAndAdamW(groups, **_adam_settings(options))
-
-
-def _adam_settings(options: Any) -> dict[str, Any]:
-    return {"lr": options.lr, "betas": options.betas, "weight_decay": options.weight_decay}
+def _adam(
+    made_by: Callable[..., torch.optim.Optimizer], groups: list[dict[str, Any]], options: Any
+) -> torch.optim.Optimizer:
+    made = made_by(groups, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay)
+    return made if made_by is MuonAndAdamW else _fused(made)
 
 
 _TABLE = (
@@ -123,17 +115,17 @@ _TABLE = (
     *(
         UpdateRule(
             name=name,
-            build=build,
+            build=partial(_adam, kind),
             made_by=kind,
             options=frozenset({"beta1", "beta2"}),
             slots=lambda options, dimensions: _ADAM_SLOTS,
             kept=lambda dimensions: (*_ADAM_SLOTS, "step"),
         )
-        for name, build, kind in (("adam", _adam, torch.optim.Adam), ("adamw", _adamw, torch.optim.AdamW))
+        for name, kind in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW))
     ),
     UpdateRule(
         name="muon",
-        build=_muon,
+        build=partial(_adam, MuonAndAdamW),
         made_by=MuonAndAdamW,
         options=frozenset({"beta1", "beta2"}),
         slots=lambda options, dimensions: ("momentum_buffer",) if dimensions == 2 else _ADAM_SLOTS,

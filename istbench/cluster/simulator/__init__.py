@@ -1,6 +1,5 @@
 """Simulation of a trace on a cluster profile. Numba compiles it; only the first replay imports Numba."""
 
-from istbench.cluster.simulator.outcome import Replay, Span
-from istbench.cluster.simulator.run import replay
+from istbench.cluster.simulator.run import Replay, Span, replay
 
 __all__ = ["Replay", "Span", "replay"]
