@@ -9,20 +9,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from istbench.base.errors import UserError
 from istbench.cluster.collective import Backend, Schedule
 from istbench.cluster.collectives import COLLECTIVES
 from istbench.cluster.trace import (
     AFTER,
     COMPUTE,
-    KINDS,
     MARK,
     NOT_COLLECTIVE,
     POST,
     RECEIVE,
     SEND,
-    WAIT,
-    WAIT_BEFORE,
     Ints,
     Trace,
     round_ends,
@@ -87,11 +83,7 @@ def compile_trace(
 
     backend: carries the collectives. speeds: of computing, by node of the trace; by default 1. work_scale: of the
     seconds of work; by default `compute_scale`. far: the nodes are distant (`cluster.in_turns`).
-
-    Raises:
-        UserError: for an event or an operation that the simulation does not know.
     """
-    _check_rules(trace)
     n, world = len(trace.nodes), trace.world_size
     counts = [int(np.count_nonzero(events["code"] == POST)) for events in trace.nodes]
     op_base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -130,24 +122,6 @@ def compile_trace(
         message=message,
         at_once=max(1, int(op.messages[op.at_once > 0].max(initial=0))),
     )
-
-
-def _check_rules(trace: Trace) -> None:
-    new_event = ~np.isin(np.arange(256), (COMPUTE, POST, WAIT, MARK, AFTER, WAIT_BEFORE))
-    new_operation = ~np.isin(np.arange(256), (*NOT_COLLECTIVE, *COLLECTIVES))
-    for rank, node in enumerate(trace.nodes):
-        posted = node["kind"][node["code"] == POST]
-        found = [f"has an event {code}" for code in node["code"][new_event[node["code"]]]]
-        found += [f"posts {_operation(kind)}" for kind in posted[new_operation[posted]].tolist()]
-        if found:
-            raise UserError(
-                f"the trace does not replay: node {rank} {found[0]}, which this istbench does not know; "
-                "use the istbench that recorded it"
-            )
-
-
-def _operation(kind: int) -> str:
-    return f"a {KINDS[kind]}" if kind < len(KINDS) else f"an operation {kind}"
 
 
 def records(size: int, fields: Fields, **start: Any) -> Records:

@@ -130,8 +130,8 @@ def replay(
             same. With `spans`, only the nodes in the trace have spans.
 
     Raises:
-        UserError: for fewer than one round; as `cluster.scale.scale` does if `compute_scale` is None; for an
-            unknown event or operation; or for nodes that wait in a circle.
+        UserError: for fewer than one round; as `cluster.scale.scale` does if `compute_scale` is None; or for nodes
+            that wait in a circle.
     """
     rounds = trace.rounds if rounds is None else rounds
     window = (trace.meta.window or _WINDOW) if window is None else window
