@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from istbench.base.errors import UserError
 from istbench.base.seeds import derived_seed
 from istbench.methods.slide.hashing import MOST_BITS, Family, HashFamily
 from istbench.methods.slide.threads import Threads, kernel
@@ -45,13 +44,8 @@ def choose(
 
     Args:
         seed: the seed of the tables' hash family.
-
-    Raises:
-        UserError: `target` is larger than the number of rows.
     """
     size = len(weight)
-    if target > size:
-        raise UserError(f"target_active={target:,} is more than the {size:,} outputs; lower it")
     if target == size:
         return Choice(functions=0, tables=1, active=size)
     rows, samples = _sampled(weight, hidden, seed)

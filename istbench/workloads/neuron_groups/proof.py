@@ -197,56 +197,33 @@ def _plain_attention() -> Iterator[None]:
 @contextmanager
 def _float64() -> Iterator[None]:
     """Inside, everything is computed in float64, whatever precision the code asks for, and without dropout."""
-    copies = _Float64Copies()
-    with _Operations(copies), _Functions(copies):
+    made: dict[int, tuple[Tensor, Tensor]] = {}  # of one tensor, always the same copy
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return torch.float64 if value in _LOWER else value
+        if value.dtype not in _LOWER:
+            return value
+        if id(value) not in made:
+            made[id(value)] = value, value.double()
+        return made[id(value)][1]
+
+    class Functions(TorchFunctionMode):
+        """Torch's functions, some of which check precisions."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args, kwargs = tree_map_only((Tensor, torch.dtype), widened, (args, kwargs or {}))
+            return func(*args, **kwargs)
+
+    class Operations(TorchDispatchMode):
+        """The operations below them, also on tensors that the functions make."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args, kwargs = tree_map_only((Tensor, torch.dtype), widened, (args, kwargs or {}))
+            return args[0] if without_dropout(func, args) else func(*args, **kwargs)
+
+    with Operations(), Functions():
         yield
-
-
-class _Float64Copies:
-    """Tensors in float64: of one tensor, always the same."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        """`args` and `kwargs` with copies of their tensors."""
-        given = tree_map_only(Tensor, self._copy, (args, kwargs or {}))
-        return tree_map_only(torch.dtype, _widest, given)
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        if tensor.dtype not in _LOWER:
-            return tensor
-        if id(tensor) not in self._made:
-            self._made[id(tensor)] = tensor, tensor.double()
-        return self._made[id(tensor)][1]
-
-
-class _Functions(TorchFunctionMode):
-    """Torch's functions, some of which check precisions."""
-
-    def __init__(self, copies: _Float64Copies) -> None:
-        super().__init__()
-        self._copies = copies
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = self._copies(args, kwargs)
-        return func(*args, **kwargs)
-
-
-class _Operations(TorchDispatchMode):
-    """The operations below them, also on tensors that the functions make."""
-
-    def __init__(self, copies: _Float64Copies) -> None:
-        super().__init__()
-        self._copies = copies
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = self._copies(args, kwargs)
-        return args[0] if without_dropout(func, args) else func(*args, **kwargs)
-
-
-def _widest(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype in _LOWER else dtype
 
 
 @torch.no_grad()
