@@ -10,8 +10,7 @@ buckets, two nodes then mix them up and abort (torch 2.12). Here all nodes send 
 pass runs, and Q of all buckets after it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,27 +25,6 @@ RankOf = Callable[[Tensor], int]
 """The rank of the factors of a gradient; 0 sends it as it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Bucket:
-    """A gradient bucket under way.
-
-    Attributes:
-        low: gradients with factors. matrices: the same as matrices, with the errors of earlier steps.
-        left, right: P and Q of each. plain: the other gradients. flat: their values in one tensor.
-        of_plain, of_left: the all-reduces of `flat` and of P; None without values.
-    """
-
-    index: str
-    low: list[Tensor]
-    matrices: list[Tensor]
-    left: list[Tensor]
-    right: list[Tensor]
-    plain: list[Tensor]
-    flat: Tensor
-    of_plain: Pending | None
-    of_left: Pending | None
-
-
 class PowerSGD:
     """Averages gradient buckets. It keeps the errors of this node and Q, each a flat tensor for each bucket."""
 
@@ -54,71 +32,60 @@ class PowerSGD:
         self._fabric, self._rank_of, self._seed = fabric, rank_of, seed
         self._errors: dict[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
-        self._under_way: list[_Bucket] = []
+        self._under_way: list[Iterator[None]] = []
 
     def start(self, bucket: GradBucket) -> "Future[Tensor]":
         """Start averaging `bucket` in place. With the last bucket of a step, finish all of them."""
-        self._under_way.append(self._send_left(str(bucket.index()), bucket.gradients()))
+        self._under_way.append(self._stages(str(bucket.index()), bucket.gradients()))
+        next(self._under_way[-1])
         if bucket.is_last():
             under_way, self._under_way = self._under_way, []
-            rights = [self._send_right(own) for own in under_way]
-            for own, of_right in zip(under_way, rights, strict=True):
-                self._finish(own, of_right)
+            for stages in under_way:
+                next(stages)
+            for stages in under_way:
+                next(stages, None)
         # torch reads the values of all futures after the last bucket, so each may be complete now.
         values = bucket.buffer()
         done: Future[Tensor] = Future(devices=[values.device] if values.is_cuda else None)
         done.set_result(values)
         return done
 
-    def _send_left(self, index: str, gradients: list[Tensor]) -> _Bucket:
-        """Start the all-reduces of the gradients without factors, and of P."""
+    def _stages(self, index: str, gradients: list[Tensor]) -> Iterator[None]:
+        """Average the `gradients` of a bucket in place, in three stages."""
+        # Start the all-reduces of the gradients without factors, and of P.
         low = [gradient for gradient in gradients if self._rank_of(gradient)]
         plain = [gradient for gradient in gradients if not self._rank_of(gradient)]
         flat = torch.cat([gradient.reshape(-1) for gradient in plain]) if plain else gradients[0].new_empty(0)
         of_plain = self._all_reduce(flat, index)
-        matrices, right = self._kept(index, low)
-        for gradient, matrix, factor in zip(low, matrices, right, strict=True):
+        matrices, rights = self._kept(index, low)
+        for gradient, matrix, right in zip(low, matrices, rights, strict=True):
             matrix.add_(gradient.reshape(matrix.shape))
-            factor.copy_(orthogonal(factor))
-        products = [matrix @ factor for matrix, factor in zip(matrices, right, strict=True)]
+            right.copy_(orthogonal(right))
+        products = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
         factors = torch.cat([product.reshape(-1) for product in products]) if low else flat.new_empty(0)
-        return _Bucket(
-            index=index,
-            low=low,
-            matrices=matrices,
-            left=_views(factors, [product.shape for product in products]),
-            right=right,
-            plain=plain,
-            flat=flat,
-            of_plain=of_plain,
-            of_left=self._all_reduce(factors, index),
-        )
-
-    def _send_right(self, own: _Bucket) -> Pending | None:
-        """Wait for P, and start the all-reduce of Q."""
-        if own.of_left is None:
-            return None
-        own.of_left.wait()
-        for matrix, left, right in zip(own.matrices, own.left, own.right, strict=True):
-            left.copy_(orthogonal(left))
-            torch.mm(matrix.t(), left, out=right)
-        return self._all_reduce(self._factors[own.index], own.index)
-
-    def _finish(self, own: _Bucket, of_right: Pending | None) -> None:
-        """Wait for the rest, replace the gradients by their means, and keep the errors."""
-        if own.of_plain is not None:
-            own.of_plain.wait()
-            for gradient, mean in zip(
-                own.plain, _views(own.flat, [gradient.shape for gradient in own.plain]), strict=True
-            ):
+        lefts = _views(factors, [product.shape for product in products])
+        of_left = self._all_reduce(factors, index)
+        yield
+        # Wait for P, and start the all-reduce of Q.
+        of_right = None
+        if of_left is not None:
+            of_left.wait()
+            for matrix, left, right in zip(matrices, lefts, rights, strict=True):
+                left.copy_(orthogonal(left))
+                torch.mm(matrix.t(), left, out=right)
+            of_right = self._all_reduce(self._factors[index], index)
+        yield
+        # Wait for the rest, replace the gradients by their means, and keep the errors.
+        if of_plain is not None:
+            of_plain.wait()
+            for gradient, mean in zip(plain, _views(flat, [gradient.shape for gradient in plain]), strict=True):
                 gradient.copy_(mean)
-        if of_right is None:
-            return
-        of_right.wait()
-        for gradient, matrix, left, right in zip(own.low, own.matrices, own.left, own.right, strict=True):
-            mean = left @ right.t()
-            matrix.sub_(mean)
-            gradient.copy_(mean.view(gradient.shape))
+        if of_right is not None:
+            of_right.wait()
+            for gradient, matrix, left, right in zip(low, matrices, lefts, rights, strict=True):
+                mean = left @ right.t()
+                matrix.sub_(mean)
+                gradient.copy_(mean.view(gradient.shape))
 
     def _all_reduce(self, values: Tensor, index: str) -> Pending | None:
         return self._fabric.start_mean(values, f"gradient bucket {index}") if len(values) else None

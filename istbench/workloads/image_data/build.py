@@ -8,7 +8,7 @@ A directory of listed files, which are decoded for each batch, has `train_paths.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -308,15 +308,6 @@ def _conversions(summary: DecodedSummary | ListedSummary) -> str:
     return "; ".join(notes)
 
 
-@dataclass
-class _Chunk:
-    """Some consecutive images: decoded pixels, names of broken files, and a hash of the files."""
-
-    pixels: list[Pixels] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    digest: bytes = b""
-
-
 class Scan:
     """Decodes every image of `files` with `decode`, in one thread per core.
 
@@ -345,12 +336,13 @@ class Scan:
         self._progress(_TASK, 0, total)
         firsts = range(0, total, _CHUNK)
         for first, chunk in zip(firsts, in_order(cores(), self._chunk, firsts), strict=True):
-            broken += chunk.broken
-            self.converted += sum(pixels.converted for pixels in chunk.pixels)
-            self.resized += sum(pixels.resized for pixels in chunk.pixels)
-            self._digest.update(chunk.digest)
+            found, names, digest = chunk
+            broken += names
+            self.converted += sum(pixels.converted for pixels in found)
+            self.resized += sum(pixels.resized for pixels in found)
+            self._digest.update(digest)
             if not broken:
-                yield first, [pixels.image for pixels in chunk.pixels]
+                yield first, [pixels.image for pixels in found]
             self._progress(_TASK, min(first + _CHUNK, total), total)
         if broken:
             more = f" and {len(broken) - _SHOWN:,} more" if len(broken) > _SHOWN else ""
@@ -359,18 +351,14 @@ class Scan:
                 "replace or remove them"
             )
 
-    def _chunk(self, first: int) -> _Chunk:
-        chunk, digest = _Chunk(), hashlib.sha256()
+    def _chunk(self, first: int) -> tuple[list[Pixels], list[str], bytes]:
+        """Images from `first` on: decoded pixels, names of broken files, and a hash of the files."""
+        found, broken, digest = list[Pixels](), list[str](), hashlib.sha256()
         for path in self._files.paths[first : first + _CHUNK]:
             try:
                 content = read_file(path)
-                chunk.pixels.append(self._decode(content))
+                found.append(self._decode(content))
                 digest.update(hashlib.sha256(content).digest())
             except BrokenImage as why:
-                chunk.broken.append(_named(path, why))
-        chunk.digest = digest.digest()
-        return chunk
-
-
-def _named(path: Path, why: BrokenImage) -> str:
-    return f"{printable(str(path))} ({why})"
+                broken.append(f"{printable(str(path))} ({why})")
+        return found, broken, digest.digest()

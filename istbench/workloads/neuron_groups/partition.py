@@ -10,6 +10,7 @@ p - d of them after b, and p - (n - d) after a, where these are positive. They h
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -137,31 +138,22 @@ class Deals:
         moving: float = 1.0,
         shares: Sequence[float] = (),
     ) -> None:
-        self._groups, self._world_size, self._shares = groups, world_size, shares
+        self._groups, self._world_size = groups, world_size
         self._seed, self._coverage, self._moving = seed, coverage, moving
+        self._drawn = partial(partition_units, groups, world_size, seed=seed, coverage=coverage, shares=shares)
         self._last: tuple[int, Partition] | None = None
 
     def partition(self, round_index: int) -> Partition:
         """The partition of round `round_index`. A walk goes on from the round before, or from round 0."""
         if self._moving == 1:
-            return self._drawn(round_index)
-        reached, partition = self._last or (0, self._drawn(0))
+            return self._drawn(round_index=round_index)
+        reached, partition = self._last or (0, self._drawn(round_index=0))
         if reached > round_index:
-            reached, partition = 0, self._drawn(0)
+            reached, partition = 0, self._drawn(round_index=0)
         for number in range(reached + 1, round_index + 1):
             partition = {group.name: self._walked(group, partition[group.name], number) for group in self._groups}
         self._last = round_index, partition
         return partition
-
-    def _drawn(self, round_index: int) -> Partition:
-        return partition_units(
-            self._groups,
-            self._world_size,
-            seed=self._seed,
-            round_index=round_index,
-            coverage=self._coverage,
-            shares=self._shares,
-        )
 
     def _walked(self, group: NeuronGroup, parts: GroupPartition, round_index: int) -> GroupPartition:
         """`parts` after the step of the walk to round `round_index`."""
