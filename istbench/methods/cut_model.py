@@ -60,7 +60,7 @@ class CutModel:
     """One node's part of a model (meta device), with the initial values of `seed`; assembles the model again.
 
     Attributes:
-        softmax: the way to cut the model. part: this node's part, on its device.
+        part: this node's part, on its device.
         units, outputs: the hidden units and the outputs of every node.
     """
 
@@ -74,7 +74,6 @@ class CutModel:
         *,
         sparse_gradients: bool = False,
     ) -> None:
-        self.softmax = softmax
         self.units = even_cut(softmax.units.size, fabric.world_size)
         self.outputs = even_cut(softmax.outputs.size, fabric.world_size)
         self._full, self._fabric = model, fabric

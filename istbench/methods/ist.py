@@ -129,11 +129,10 @@ class IndependentSubnetTraining(Method):
         self._subnet, self._optimizer = share.subnet, share.optimizer
         plain = updates_wide_layers(share.optimizer, options, self._workload)
         self._wide = WideLayers(share.subnet, share.optimizer, plain=plain)
-        self._home, self._planes = share.home, share.planes
         self._undealt = (
             MeansInPlace(fabric, undealt(share.subnet, groups))
             if in_place
-            else MeansWithState(fabric, {name: share.tensors[name] for name in layout.replicated}, self._planes)
+            else MeansWithState(fabric, {name: share.tensors[name] for name in layout.replicated}, share.planes)
         )
         fabric.recorder.steady = not self._warming
         fabric.recorder.unlike_steps = self._warmup_rounds * self.round_steps

@@ -68,7 +68,7 @@ class ShardedBatches:
                 f"{world_size} nodes: the workload's train_size must equal the number that prepare returned"
             )
         self._train_size, self._batch_size, self._seed = train_size, batch_size, seed
-        self._rank, self._world_size = rank, world_size
+        self._rank = rank
         self._step_samples = batch_size * world_size
         self._first = sum(samples[:rank]) if samples else batch_size * rank
         self._own = samples[rank] if samples else batch_size

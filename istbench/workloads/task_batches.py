@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -307,7 +308,8 @@ class Stream:
         self._file, self._train, self._where = file, train, f"data(train={train})"
         self._length = _length_of(found)
         self._opened: tuple[Any, RandomNumbers] | None = (found, numbers)
-        self._passes: OrderedDict[int, _Pass] = OrderedDict()
+        # By seed: the number and the batch drawn last of a pass, and those that follow.
+        self._passes: OrderedDict[int, tuple[int, Any, Iterator[Any]]] = OrderedDict()
         self._content: str | None = None
 
     @cached_property
@@ -367,28 +369,27 @@ class Stream:
     def at(self, number: int, seed: int) -> Any:
         """Batch `number` of the pass that belongs to `seed`."""
         opened = self._passes.pop(seed, None)
-        if opened is None or number < opened.last:
-            opened = self._begun(seed)
-        while opened.last < number:
-            if not opened.draw():
-                count = opened.last + 1
-                if not count:
-                    raise self._file.wrong("data", f"{self._where} yields no batch; it should yield at least one")
-                raise self._file.wrong(
-                    "data",
-                    f"{self._where} ends after {count} batches, not {number + 1}; "
-                    "it should yield as many in every pass",
-                )
-        self._passes[seed] = opened  # a pass that fails begins anew
+        if opened is None or number < opened[0]:
+            opened = -1, None, self._begun(seed)
+        last, batch, following = opened
+        for found in islice(following, number - last):
+            last, batch = last + 1, found
+        if last < number:
+            if last < 0:
+                raise self._file.wrong("data", f"{self._where} yields no batch; it should yield at least one")
+            raise self._file.wrong(
+                "data",
+                f"{self._where} ends after {last + 1} batches, not {number + 1}; "
+                "it should yield as many in every pass",
+            )
+        self._passes[seed] = last, batch, following  # a pass that fails begins anew
         while len(self._passes) > self._PASSES:
             self._passes.popitem(last=False)
-        return opened.batch
+        return batch
 
     def in_order(self) -> Iterator[Any]:
         """The batches of a pass, in order."""
-        every = self._begun(_FIRST)
-        while every.draw():
-            yield every.batch
+        yield from self._begun(_FIRST)
 
     @property
     def content(self) -> str:
@@ -399,8 +400,8 @@ class Stream:
                 self._content = _steady(self._file, first, next(self.in_order(), None))
         return self._content
 
-    def _begun(self, seed: int) -> "_Pass":
-        """A new pass."""
+    def _begun(self, seed: int) -> Iterator[Any]:
+        """The batches of a new pass."""
         if seed == _FIRST and self._opened is not None:
             found, numbers = self._opened
             self._opened = None
@@ -408,7 +409,19 @@ class Stream:
             numbers = RandomNumbers(seed)
             with numbers.drawn():
                 found = _opened(self._file, self._train)
-        return _Pass(self._file, self._where, found, numbers)
+        with self._file.running("data"), numbers.drawn():
+            batches = iter(found)
+        return self._drawn(batches, numbers)
+
+    def _drawn(self, batches: Iterator[Any], numbers: RandomNumbers) -> Iterator[Any]:
+        """The `batches` of the user's code, checked. It draws `numbers`, as `data` left them."""
+        while True:
+            with self._file.running("data"), numbers.drawn():
+                try:
+                    found = next(batches)
+                except StopIteration:
+                    return
+            yield checked_parts(self._file, found, f"a batch of {self._where}")
 
     def _counted(self) -> Iterator[Any]:
         for number, batch in enumerate(self.in_order()):
@@ -418,30 +431,6 @@ class Stream:
                     f"{self._where} yields more than {_MOST_BATCHES:,} batches; a pass over the data should end",
                 )
             yield batch
-
-
-class _Pass:
-    """A pass over the iterable `found`. last: the number of `batch`, the batch drawn last; -1 before the first.
-
-    numbers: the random numbers that the user's code draws, as `data` left them.
-    """
-
-    def __init__(self, file: TaskFile, where: str, found: Any, numbers: RandomNumbers) -> None:
-        self._file, self._where, self._random = file, where, numbers
-        self.last, self.batch = -1, None
-        with file.running("data"), self._random.drawn():
-            self._batches = iter(found)
-
-    def draw(self) -> bool:
-        """Take the next batch; returns False at the end."""
-        with self._file.running("data"), self._random.drawn():
-            try:
-                found = next(self._batches)
-            except StopIteration:
-                return False
-        self.batch = checked_parts(self._file, found, f"a batch of {self._where}")
-        self.last += 1
-        return True
 
 
 def _length_of(found: Any) -> int | None:

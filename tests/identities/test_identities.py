@@ -184,7 +184,7 @@ def node_ist_shares(fabric):
     method = set_up(fabric, workload, "ist", {})
     train(fabric, workload, method, 0, 5)
     held = sum(p.numel() for p in method._subnet.parameters())
-    at_home = sum(shard.numel() for shards in method._home.values() for shard in shards)
+    at_home = sum(shard.numel() for shards in method._share.home.values() for shard in shards)
     full = sum(p.numel() for p in workload.build_model().parameters())
     return [held, at_home, full]
 

@@ -301,7 +301,7 @@ def still(fabric):
     for step in range(STEPS):
         train(fabric, workload, method, step, step + 1)
         units.append(torch.cat([parts.units[fabric.rank] for parts in method._partition.values()]).tolist())
-    shared = sum(plane.numel() for name in method._layout.replicated for plane in method._planes()[name])
+    shared = sum(plane.numel() for name in method._layout.replicated for plane in method._share.planes()[name])
     return units, fabric.traffic["training"].sent - before, shared
 
 

@@ -64,7 +64,7 @@ def find_image_files(data: Path) -> ImageFiles:
         train_files = _class_files(root / "train")
         classes = tuple(train_files)
         annotated = test / _ANNOTATIONS
-        test_files = _annotated(annotated, classes) if annotated.is_file() else _class_files(test)
+        test_files = _annotated(annotated) if annotated.is_file() else _class_files(test)
     unknown = [name for name in test_files if name not in train_files]
     if unknown:
         raise UserError(
@@ -150,7 +150,7 @@ def _with_images(folder: Path) -> Iterator[Path]:
         yield from (path for path in visible(folder) if path.suffix.lower() in (*SUFFIXES, *_OTHER_IMAGES))
 
 
-def _annotated(annotations: Path, classes: Sequence[str]) -> dict[str, list[Path]]:
+def _annotated(annotations: Path) -> dict[str, list[Path]]:
     """The images of Tiny ImageNet's val_annotations.txt by class. Its lines have file and class, tab-separated."""
     images = annotations.parent / "images"
     files: dict[str, list[Path]] = {}
