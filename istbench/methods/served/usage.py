@@ -1,6 +1,6 @@
 """The first use of each parameter in a forward pass: the parameters that each module must wait for."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,8 +60,14 @@ def watched(model: nn.Module) -> Iterator[ForwardPass]:
     def ends(module: nn.Module, inputs: object, outputs: object) -> None:
         at_work.pop()
 
-    def read(parameter: nn.Parameter) -> None:
-        seen.readers.setdefault(parameter, (at_work[-1] if at_work else None, len(called)))
+    class Reads(TorchFunctionMode):
+        """Notes every parameter that is an argument of a torch operation."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for value in tree_leaves((args, kwargs)) if func not in _ABOUT else ():
+                if isinstance(value, nn.Parameter):
+                    seen.readers.setdefault(value, (at_work[-1] if at_work else None, len(called)))
+            return func(*args, **(kwargs or {}))
 
     hooks = [
         hook
@@ -72,27 +78,12 @@ def watched(model: nn.Module) -> Iterator[ForwardPass]:
         )
     ]
     try:
-        with _Reads(read):
+        with Reads():
             yield seen
     finally:
         for hook in hooks:
             hook.remove()
         seen.called.extend(called)
-
-
-class _Reads(TorchFunctionMode):
-    """Calls `read` with every parameter that is an argument of a torch operation."""
-
-    def __init__(self, read: Callable[[nn.Parameter], None]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _ABOUT:
-            for value in tree_leaves((args, kwargs)):
-                if isinstance(value, nn.Parameter):
-                    self._read(value)
-        return func(*args, **(kwargs or {}))
 
 
 def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, int]) -> Usage:
