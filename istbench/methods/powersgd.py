@@ -61,9 +61,9 @@ class PowerSGD:
         for gradient, matrix, right in zip(low, matrices, rights, strict=True):
             matrix.add_(gradient.reshape(matrix.shape))
             right.copy_(orthogonal(right))
-        products = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
-        factors = torch.cat([product.reshape(-1) for product in products]) if low else flat.new_empty(0)
-        lefts = _views(factors, [product.shape for product in products])
+        pairs = list(zip(matrices, rights, strict=True))
+        factors = torch.cat([(matrix @ right).reshape(-1) for matrix, right in pairs]) if low else flat.new_empty(0)
+        lefts = _views(factors, [torch.Size((len(matrix), right.shape[1])) for matrix, right in pairs])
         of_left = self._all_reduce(factors, index)
         yield
         # Wait for P, and start the all-reduce of Q.
