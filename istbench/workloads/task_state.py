@@ -151,9 +151,11 @@ class _Saved:
         elif isinstance(value, np.random.Generator):
             state = value.bit_generator.state
             self._undo.append(functools.partial(setattr, value.bit_generator, "state", state))
+        elif isinstance(value, np.random.RandomState):
+            self._undo.append(functools.partial(value.set_state, value.get_state()))
         elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
             self._undo.append(functools.partial(value.setstate, value.getstate()))
-        elif isinstance(value, np.random.RandomState | torch.Generator):
+        elif isinstance(value, torch.Generator):
             self._undo.append(functools.partial(value.set_state, value.get_state()))
 
 
