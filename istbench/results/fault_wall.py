@@ -8,6 +8,7 @@ from itertools import pairwise
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Ready, Resume
 from istbench.results.metrics import Metric
+from istbench.results.run_parts import resumptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +44,6 @@ class Wall:
         return self.seconds - self.evaluating_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """A start of a run by itself: after a loss, or with nodes that are back.
-
-    Attributes:
-        step: of the checkpoint. ready_s: seconds until all nodes had read it; None if they did not.
-        nodes: their numbers before and after, if these differ.
-    """
-
-    step: int
-    noticed: float
-    noticing_s: float
-    after_loss: bool
-    nodes: tuple[int, ...]
-    ready_s: float | None = None
-
-
 def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s: float, dilation: float) -> Wall:
     """The wall seconds in the `events` of a finished run.
 
@@ -71,21 +55,26 @@ def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s:
     first, last = kept[0], kept[-1]
     lost = noticing = restarting = between = 0.0
     started, wall, ready = began, first.wall_s, True  # the start of an attempt, and its wall clock then
-    starts = _starts(events)
-    for own in starts:
-        alive = own.noticed - own.noticing_s - started
-        resumed = max((at.wall_s for at in kept if at.step <= own.step), default=first.wall_s)
-        if not own.after_loss:  # nothing is done again
+    starts = resumptions(events)
+    for resume, there in starts:
+        change = resume.loss or resume.resize
+        assert change is not None
+        step = max(0, resume.step) if there is None else there.step
+        noticing_s = resume.loss.noticing_s if resume.loss else 0.0
+        ready_s = there.starting_s + there.loading_s if there else 0.0
+        alive = change.noticed - noticing_s - started
+        resumed = max((at.wall_s for at in kept if at.step <= step), default=first.wall_s)
+        if resume.loss is None:  # nothing is done again
             restarting += alive - (resumed - wall)
         elif ready:
             lost += alive - (resumed - wall)
         else:  # lost before all nodes had read the checkpoint
             restarting += alive
             lost -= resumed - wall
-        noticing += own.noticing_s
-        restarting += own.ready_s or 0.0
-        started, wall, ready = own.noticed + (own.ready_s or 0.0), resumed, own.ready_s is not None
-    resumes = {own.step for own in starts if own.ready_s is not None}
+        noticing += noticing_s
+        restarting += ready_s
+        started, wall, ready = change.noticed + ready_s, resumed, there is not None
+    resumes = {there.step for _, there in starts if there is not None}
     for before, after in pairwise(kept):
         gap = after.wall_s - before.wall_s - _evaluating(after) - (after.train_s - before.train_s) * dilation
         if before.step in resumes:
@@ -111,35 +100,16 @@ def _evaluating(evaluation: Evaluation) -> float:
     return evaluation.assemble_s + evaluation.evaluate_s
 
 
-def _fewer(starts: Sequence[_Start], kept: Sequence[Evaluation]) -> float:
+def _fewer(starts: Sequence[tuple[Resume, Ready | None]], kept: Sequence[Evaluation]) -> float:
     """Train seconds of fewer nodes than at first, between the evaluations that are `kept`."""
     sizes: list[tuple[int, int]] = []  # the nodes from a step on
-    most = max((own.nodes[0] for own in starts if own.nodes), default=0)
-    for own in starts:
-        if own.nodes and own.ready_s is not None:
-            sizes = [*((step, nodes) for step, nodes in sizes if step < own.step), (own.step, own.nodes[1])]
+    changes = [(resume.resize, ready) for resume, ready in starts if resume.resize is not None]
+    most = max((change.before for change, _ in changes), default=0)
+    for change, ready in changes:
+        if ready is not None:
+            sizes = [*((step, nodes) for step, nodes in sizes if step < ready.step), (ready.step, change.after)]
     return sum(
         after.train_s - before.train_s
         for before, after in pairwise(kept)
         if next((nodes for step, nodes in reversed(sizes) if step <= before.step), most) < most
     )
-
-
-def _starts(events: Sequence[Event]) -> list[_Start]:
-    """Each start of a run by itself, in order."""
-    found: list[_Start] = []
-    for event in events:
-        if isinstance(event, Resume) and (change := event.loss or event.resize):
-            found.append(
-                _Start(
-                    step=max(0, event.step),
-                    noticed=change.noticed,
-                    noticing_s=event.loss.noticing_s if event.loss else 0.0,
-                    after_loss=event.loss is not None,
-                    nodes=(event.resize.before, event.resize.after) if event.resize else (),
-                )
-            )
-        elif isinstance(event, Ready) and found:
-            ready_s = event.starting_s + event.loading_s
-            found[-1] = dataclasses.replace(found[-1], step=event.step, ready_s=ready_s)
-    return found

@@ -19,18 +19,20 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     cause: str
     noticing_s: float
-    starting_s: float = 0.0
-    loading_s: float = 0.0
+    starting_s: float
+    loading_s: float
     redone_steps: int
     redone_s: float
 
     @classmethod
-    def of(cls, step: int, loss: Loss) -> "Restart":
-        """The restart after `loss`, from the checkpoint of `step`."""
+    def of(cls, resume: Resume, loss: Loss, ready: Ready | None) -> "Restart":
+        """The restart of `resume` after `loss`."""
         return cls(
-            step=max(0, step),
+            step=max(0, resume.step) if ready is None else ready.step,
             cause=loss.cause,
             noticing_s=loss.noticing_s,
+            starting_s=0.0 if ready is None else ready.starting_s,
+            loading_s=0.0 if ready is None else ready.loading_s,
             redone_steps=loss.redone_steps,
             redone_s=loss.redone_s,
         )
@@ -58,9 +60,7 @@ class Resized(msgspec.Struct, frozen=True, kw_only=True):
 def restarts(events: Sequence[Event]) -> list[Restart]:
     """The restarts of a run after losses, in order."""
     return [
-        _readied(Restart.of(resume.step, resume.loss), ready)
-        for resume, ready in _resumptions(events)
-        if resume.loss is not None
+        Restart.of(resume, resume.loss, ready) for resume, ready in resumptions(events) if resume.loss is not None
     ]
 
 
@@ -73,11 +73,11 @@ def after_loss(events: Sequence[Event]) -> bool:
 def resizes(events: Sequence[Event]) -> list[Resized]:
     """The changes of the number of nodes of a run, in order."""
     found = []
-    for resume, ready in _resumptions(events):
+    for resume, ready in resumptions(events):
         if (change := resume.resize) is None:
             continue
         if resume.loss is not None:
-            seconds = _readied(Restart.of(resume.step, resume.loss), ready).seconds
+            seconds = Restart.of(resume, resume.loss, ready).seconds
         else:
             seconds = 0.0 if ready is None else ready.starting_s + ready.loading_s
         step = max(0, resume.step if ready is None else ready.step)
@@ -87,7 +87,7 @@ def resizes(events: Sequence[Event]) -> list[Resized]:
     return found
 
 
-def _resumptions(events: Sequence[Event]) -> list[tuple[Resume, Ready | None]]:
+def resumptions(events: Sequence[Event]) -> list[tuple[Resume, Ready | None]]:
     """The resumptions of a run by itself, each with the moment when its nodes were ready, if it came."""
     found: list[tuple[Resume, Ready | None]] = []
     for event in events:
@@ -96,12 +96,6 @@ def _resumptions(events: Sequence[Event]) -> list[tuple[Resume, Ready | None]]:
         elif isinstance(event, Ready) and found:
             found[-1] = (found[-1][0], event)
     return found
-
-
-def _readied(restart: Restart, ready: Ready | None) -> Restart:
-    if ready is None:
-        return restart
-    return msgspec.structs.replace(restart, starting_s=ready.starting_s, loading_s=ready.loading_s, step=ready.step)
 
 
 def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
