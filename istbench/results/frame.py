@@ -52,7 +52,7 @@ def evaluations_frame(
     Raises:
         UserError: if there are no runs.
     """
-    return _frame(results, {} if cluster is None else {"cluster_s": cluster}, cells)
+    return frame_of(load_runs(results, cells)[0], {} if cluster is None else {"cluster_s": cluster})
 
 
 def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfile] = ()) -> None:
@@ -61,15 +61,8 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
     Raises:
         UserError: if there are no runs.
     """
-    frame = _frame(results, {f"cluster_s {cluster.name}": cluster for cluster in clusters})
+    frame = frame_of(load_runs(results)[0], {f"cluster_s {cluster.name}": cluster for cluster in clusters})
     frame.to_csv(path, index=False, float_format="%.6g")
-
-
-def _frame(
-    results: Path, clusters: Mapping[str, ClusterProfile], cells: Iterable[str] | None = None
-) -> pd.DataFrame:
-    """The frame with a column of replayed seconds for each of `clusters`, by its name."""
-    return frame_of(load_runs(results, cells)[0], clusters)
 
 
 def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_CLUSTERS) -> pd.DataFrame:
