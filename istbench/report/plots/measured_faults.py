@@ -1,12 +1,19 @@
 """Seconds with faults over those without, by the number of faults: measured beside simulated."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from istbench.report.faulty_runs import FaultResults, FaultRow
 from istbench.report.groups import Group
-from istbench.report.palette import MethodStyle
-from istbench.report.plots.plot import OF_FAULTS, Panel, Plot, Series, contender_styles, plot_subtitle, plot_title
+from istbench.report.plots.plot import (
+    OF_FAULTS,
+    Panel,
+    Plot,
+    Series,
+    contender_styles,
+    plot_subtitle,
+    plot_title,
+    series_of,
+)
 from istbench.results.stats import Estimate, estimate, interval_name
 
 _LEVELS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -17,14 +24,17 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
 
     x is the place of the schedule among those there are, counted from 0.
     """
-    shorts = list(dict.fromkeys("0" if row.schedule is None else row.schedule.short for row in found.rows))
+    shorts = list(dict.fromkeys(map(_short, found.rows)))
     names = {(row.label, row.nodes): row.name for row in group.contenders}
     styles, several = contender_styles(group), len({row.nodes for row in found.rows}) > 1
     seeds = max(len(row.runs) for row in found.rows)
 
+    def points(rows: list[FaultRow], factor: Callable[[FaultRow], Estimate | None]) -> list[tuple[float, Estimate]]:
+        return [(float(shorts.index(_short(row))), at) for row in rows if (at := factor(row)) is not None]
+
     def series(factor: Callable[[FaultRow], Estimate | None]) -> tuple[Series, ...]:
         return tuple(
-            _series(f"{name}, {nodes} nodes" if several else name, styles[name], own, shorts, factor)
+            series_of(f"{name}, {nodes} nodes" if several else name, styles[name], points(own, factor))
             for (label, nodes), name in names.items()
             if (own := [row for row in found.rows if (row.label, row.nodes) == (label, nodes)])
         )
@@ -54,25 +64,5 @@ def _simulated(row: FaultRow) -> Estimate | None:
     return None if value is None else estimate([value])
 
 
-def _series(
-    label: str,
-    style: MethodStyle,
-    rows: Sequence[FaultRow],
-    shorts: Sequence[str],
-    factor: Callable[[FaultRow], Estimate | None],
-) -> Series:
-    points = [
-        (float(shorts.index("0" if row.schedule is None else row.schedule.short)), value)
-        for row in rows
-        if (value := factor(row)) is not None
-    ]
-    reached = [(x, value) for x, value in points if math.isfinite(value.median)]
-    return Series(
-        label=label,
-        style=style,
-        x=tuple(x for x, _ in reached),
-        y=tuple(value.median for _, value in reached),
-        low=tuple(value.low for _, value in reached),
-        high=tuple(value.high for _, value in reached),
-        missed=tuple(x for x, value in points if not math.isfinite(value.median)),
-    )
+def _short(row: FaultRow) -> str:
+    return "0" if row.schedule is None else row.schedule.short

@@ -1,12 +1,14 @@
 """Plots as plain data: panels of series with labelled axes, or rows of bars. Every output draws the same data."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from istbench.report.groups import Group
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.phrases import is_lower_bound
+from istbench.results.stats import Estimate
 
 Scale = Literal["linear", "log"]
 
@@ -174,6 +176,23 @@ class Bars:
     rows: tuple[str, ...]
     parts: tuple[tuple[str, str], ...]
     bars: tuple[Bar, ...]
+
+
+def series_of(
+    label: str, style: MethodStyle, estimates: Sequence[tuple[float, Estimate]], extrapolated: Sequence[float] = ()
+) -> Series:
+    """The line of one row through its `estimates` at rising x. A logarithmic axis cannot show 0."""
+    there = [(x, at) for x, at in estimates if 0 < at.median < math.inf]
+    return Series(
+        label=label,
+        style=style,
+        x=tuple(x for x, _ in there),
+        y=tuple(at.median for _, at in there),
+        low=tuple(max(at.low, at.median * 1e-3) for _, at in there),
+        high=tuple(at.high for _, at in there),
+        missed=tuple(x for x, at in estimates if math.isinf(at.median)),
+        extrapolated=tuple(extrapolated),
+    )
 
 
 def contender_styles(group: Group) -> dict[str, MethodStyle]:

@@ -15,9 +15,10 @@ from istbench.report.plots.plot import (
     contender_styles,
     plot_subtitle,
     plot_title,
+    series_of,
 )
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, interval_name
+from istbench.results.stats import interval_name
 
 _PANELS = 2
 # Of a tick, as a share of the axis.
@@ -79,7 +80,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
                 title=f"to {target.of(group.metric)}",
                 target=target.short,
                 series=tuple(
-                    _series(
+                    series_of(
                         row[0].name,
                         styles[row[0].name],
                         [
@@ -110,24 +111,7 @@ def _by_nodes(group: Group, name: str, style: MethodStyle, level: float) -> Seri
     rows = {float(group.nodes.index(row.nodes)): row for row in group.contenders if row.name == name}
     times = [(place, row.time(level)) for place, row in sorted(rows.items())]
     never_run = [place for place, row in rows.items() if row.extrapolated_from is not None]
-    return _series(name, style, times, never_run)
-
-
-def _series(
-    name: str, style: MethodStyle, times: Sequence[tuple[float, Estimate]], extrapolated: Sequence[float]
-) -> Series:
-    """The line of one row through its `times` at rising x. A logarithmic axis cannot show 0 s."""
-    there = [(x, at) for x, at in times if 0 < at.median < math.inf]
-    return Series(
-        label=name,
-        style=style,
-        x=tuple(x for x, _ in there),
-        y=tuple(at.median for _, at in there),
-        low=tuple(max(at.low, at.median * 1e-3) for _, at in there),
-        high=tuple(at.high for _, at in there),
-        missed=tuple(x for x, at in times if math.isinf(at.median)),
-        extrapolated=tuple(extrapolated),
-    )
+    return series_of(name, style, times, never_run)
 
 
 def _not_drawn(rows: Sequence[Sequence[Contender]], targets: Sequence[Target]) -> str:
