@@ -48,13 +48,13 @@ from istbench.studies.reproduce.gains import (
     GpuSetting,
     ModelTraces,
     label_of,
-    model_of,
     network_of,
     published_beside,
     read_by_seed,
     replayed,
     seconds_a_step,
     steps_of,
+    volume_bits,
 )
 from istbench.studies.reproduce.paper import Subject
 from istbench.studies.reproduce.papers import PAPERS
@@ -97,7 +97,9 @@ def redraw(path: Path, target: Path) -> str:
     """Write ratio.csv and the picture of the replayed seconds in `path` into `target`; returns the tables."""
     subjects = subjects_of(EXTENT, Overrides(), (), ())
     pairs = published_beside((SOURCE,), subjects)
-    parameters = {name: parameters_of(one) for name, one in {network_of(one): one for one in subjects}.items()}
+    parameters = {
+        name: parameters_of(one) for name, one in {network_of(one.request): one for one in subjects}.items()
+    }
     curves = {
         (name, setting): ratio_curve(name, parameters[name], found, pairs)
         for (name, setting), found in read_gains(path).items()
@@ -180,7 +182,9 @@ def slice_traces(name: str, runs: Sequence[Run]) -> dict[int, Trace]:
     found = {
         run.header.config.method_options["slice_params"]: load_trace(run.directory.trace)
         for run in runs
-        if run.header.method == "p3" and model_of(run) == name and run.header.config.method_options.get("priority")
+        if run.header.method == "p3"
+        and network_of(run.header.config) == name
+        and run.header.config.method_options.get("priority")
     }
     return {size: found[size] for size in sorted(found) if size}
 
@@ -314,7 +318,7 @@ def _speeds(recorded: Mapping[str, ModelTraces]) -> Table:
     lines = []
     for name, one in recorded.items():
         model = MODELS[name]
-        compute, seconds = one.step_seconds(model), one.volume_bits / (PAYLOAD * 1e9)
+        compute, seconds = one.step_seconds(model), volume_bits(one.parameters, one.nodes) / (PAYLOAD * 1e9)
         updates = [update_seconds(one.traces[label]) if label in one.traces else None for label in (BASELINE, P3)]
         values = (
             one.parameters / 1e6, one.gflop, 100 * model.utilisation, BATCH / compute, compute, seconds,
@@ -336,7 +340,7 @@ def _by_setting(
     for figure, one in pairs:
         for (name, setting), found in gains.items():
             label = label_of(figure, one)
-            if name != network_of(one) or label not in found.seconds:
+            if name != network_of(one.request) or label not in found.seconds:
                 continue
             largest, at = found.largest(label)
             here = None if figure.gbit_s is None else 1 + found.gain(label, figure.gbit_s)
@@ -366,7 +370,7 @@ def _plots(
             stars = {
                 figure.gbit_s: figure.speedup
                 for figure, one in pairs
-                if network_of(one) == name and figure.gbit_s is not None and figure.speedup is not None
+                if network_of(one.request) == name and figure.gbit_s is not None and figure.speedup is not None
             }
             if stars:
                 series.append(_series("published", star, dict(sorted(stars.items()))))

@@ -122,7 +122,7 @@ def ratio_curve(
         published=tuple(
             PublishedGain(label=label_of(figure, one), gain=figure.speedup - 1, gbit_s=figure.gbit_s)
             for figure, one in pairs
-            if network_of(one) == name and figure.speedup is not None
+            if network_of(one.request) == name and figure.speedup is not None
         ),
         rates=tuple(rate for rate in read_rows(PUBLISHED / "gpu_rates.csv", GpuRate) if rate.model == name),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
+from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
@@ -82,11 +83,6 @@ class ModelTraces:
     nodes: int
     traces: dict[str, Trace]
 
-    @property
-    def volume_bits(self) -> float:
-        """Bits that a node sends in a step."""
-        return volume_bits(self.parameters, self.nodes)
-
     def step_seconds(self, model: Model, speed: float = 1.0) -> float:
         """Seconds that a node computes in a step of the paper's batch, `speed` times as fast as estimated."""
         return BATCH * self.gflop / (PEAK_GFLOPS * model.utilisation * speed)
@@ -97,32 +93,9 @@ def volume_bits(parameters: int, nodes: int) -> float:
     return 2 * 32 * parameters * (nodes - 1) / nodes
 
 
-def model_of(run: Run) -> str:
-    """The network of `run`, as `MODELS` names it."""
-    config = run.header.config
-    return str(config.workload_options.get("model", config.workload))
-
-
-def read(runs: Iterable[Run]) -> tuple[dict[str, ModelTraces], list[str]]:
-    """The records of `runs`, by model, in the order of `MODELS`, and a line for each unreadable trace."""
-    by_model: dict[str, list[tuple[Run, Trace]]] = {}
-    problems: list[str] = []
-    for run in runs:
-        try:
-            by_model.setdefault(model_of(run), []).append((run, load_trace(run.directory.trace)))
-        except UserError as error:
-            problems.append(f"{run.header.cell}: {error}")
-    return {name: _recorded(by_model[name]) for name in MODELS if by_model.get(name)}, problems
-
-
-def _recorded(runs: list[tuple[Run, Trace]]) -> ModelTraces:
-    labelled = [(configuration(run.header.method, run.header.config.method_options), trace) for run, trace in runs]
-    first, _ = runs[0]
-    header = first.header
-    return ModelTraces(
-        gflop=_gflop(first), parameters=header.parameters, batch_size=header.batch_size,
-        nodes=header.nodes, traces={label: trace for label, trace in labelled if label},
-    )  # fmt: skip
+def network_of(cell: RunConfig | RunRequest) -> str:
+    """The network that `cell` trains, as `MODELS` names it."""
+    return str(cell.workload_options.get("model", cell.workload))
 
 
 def configuration(method: str, options: Mapping[str, Any]) -> str | None:
@@ -248,7 +221,7 @@ def _measured_row(figure: SpeedUpFigure, subject: Subject, over: Subject) -> Com
     ours = estimate([theirs[seed] / own[seed] for seed in seeds]) if seeds else None
     text = "not trained" if ours is None else number(ours.median)
     planned = min(subject.seeds, over.seeds)
-    return _row(figure, subject, subject.label, ours, text, planned=planned, trained=len(seeds))
+    return _row(figure, subject, subject.label, ours, text, len(seeds), planned=planned)
 
 
 def _seconds_a_sample(subject: Subject) -> dict[int, float]:
@@ -278,7 +251,9 @@ class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gai
             for name, records in recorded.items()
         }
         return Comparison(
-            rows=tuple(_replayed_row(figure, one, over_seeds.get(network_of(one), [])) for figure, one in pairs),
+            rows=tuple(
+                _replayed_row(figure, one, over_seeds.get(network_of(one.request), [])) for figure, one in pairs
+            ),
             notes=(
                 *_estimate_notes({name: records[0] for name, records in recorded.items()}),
                 *published_notes(figure for figure, _ in pairs),
@@ -309,19 +284,33 @@ def published_beside(sources: Sequence[str], subjects: Sequence[Subject]) -> lis
 
 def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTraces]], list[str]]:
     """The records of each model, one a seed that has the baseline, and a line for each unreadable trace."""
-    found: dict[str, list[ModelTraces]] = {}
+    by_seed: dict[int, dict[str, list[tuple[Run, Trace]]]] = {}
     problems: list[str] = []
-    for seed in sorted({run.header.seed for subject in subjects for run in subject.runs}):
-        records, unreadable = read(run for subject in subjects for run in subject.runs if run.header.seed == seed)
-        problems += unreadable
-        for name, one in records.items():
+    for run in sorted((run for one in subjects for run in one.runs), key=lambda run: run.header.seed):
+        try:
+            trace = load_trace(run.directory.trace)
+        except UserError as error:
+            problems.append(f"{run.header.cell}: {error}")
+        else:
+            by_model = by_seed.setdefault(run.header.seed, {})
+            by_model.setdefault(network_of(run.header.config), []).append((run, trace))
+    found: dict[str, list[ModelTraces]] = {}
+    for by_model in by_seed.values():
+        for name in (name for name in MODELS if name in by_model):
+            one = _recorded(by_model[name])
             if BASELINE in one.traces:
                 found.setdefault(name, []).append(one)
     return found, problems
 
 
-def network_of(subject: Subject) -> str:
-    return str(subject.request.workload_options.get("model", subject.request.workload))
+def _recorded(runs: Sequence[tuple[Run, Trace]]) -> ModelTraces:
+    labelled = [(configuration(run.header.method, run.header.config.method_options), trace) for run, trace in runs]
+    first, _ = runs[0]
+    header = first.header
+    return ModelTraces(
+        gflop=_gflop(first), parameters=header.parameters, batch_size=header.batch_size,
+        nodes=header.nodes, traces={label: trace for label, trace in labelled if label},
+    )  # fmt: skip
 
 
 def label_of(figure: SpeedUpFigure, subject: Subject) -> str:
@@ -334,7 +323,7 @@ def _replayed_row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[
     label = label_of(figure, subject)
     trained = [gains for gains in over_seeds if label in gains.seconds]
     if not trained:
-        return _row(figure, subject, label, None, "not trained", planned=subject.seeds, trained=0)
+        return _row(figure, subject, label, None, "not trained", 0)
     gains_at = [gains.largest(label) for gains in trained]
     largest = estimate([1 + gain for gain, _ in gains_at])
     at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
@@ -344,7 +333,7 @@ def _replayed_row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[
         ours = estimate([1 + gains.gain(label, figure.gbit_s) for gains in trained])
         text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
     aspects = ("bandwidth",) if figure.gbit_s is None else ()
-    return _row(figure, subject, label, ours, text, aspects, planned=subject.seeds, trained=len(trained))
+    return _row(figure, subject, label, ours, text, len(trained), aspects=aspects)
 
 
 def _row(
@@ -353,10 +342,8 @@ def _row(
     method: str,
     ours: Estimate | None,
     text: str,
-    aspects: tuple[str, ...] = (),
-    *,
-    planned: int,
     trained: int,
+    **fields: Any,
 ) -> Compared:
     bandwidth = "bandwidth not given" if figure.gbit_s is None else f"{figure.gbit_s:g} Gbit/s"
     return row_of(
@@ -369,11 +356,10 @@ def _row(
         published_text="no number" if figure.speedup is None else number(figure.speedup),
         ours=ours,
         ours_text=text,
-        planned=planned,
         trained=trained,
         reached=trained,
         spread_text=range_text(ours),
-        aspects=aspects,
+        **fields,
     )
 
 
@@ -392,7 +378,7 @@ def _estimate_notes(recorded: Mapping[str, ModelTraces]) -> Iterable[str]:
     )
     if "vgg19" in recorded:
         one = recorded["vgg19"]
-        sending = number(one.volume_bits / (PAYLOAD * 1e9 * 15))
+        sending = number(volume_bits(one.parameters, one.nodes) / (PAYLOAD * 1e9 * 15))
         yield (
             f"VGG-19: a link needs {sending} s a step at 15 Gbit/s, and a node computes "
             f"{number(one.step_seconds(MODELS['vgg19']))} s. At no speed of the GPU can the links give the "
