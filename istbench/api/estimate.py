@@ -84,7 +84,44 @@ class Estimated:
 
     def as_json(self) -> dict[str, Any]:
         """The object of `istbench estimate --json`."""
-        return _as_json(self.found, list(self.checked))
+        found, numbers = self.found, self.found.numbers
+        samples = numbers.samples or 1
+        return {
+            "inputs": {
+                "parameters": numbers.parameters,
+                "step_s": numbers.step_s,
+                "nodes": numbers.nodes,
+                "hosts": numbers.hosts,
+                "gpus_per_host": numbers.gpus_per_host,
+                "bandwidth": found.cluster.bandwidth_out / found.cluster.payload,
+                "latency_s": found.cluster.latency_s,
+                "samples": numbers.samples,
+                "dtype": numbers.dtype,
+                "backward": numbers.backward,
+            },
+            "rows": [
+                {
+                    "method": row.method,
+                    "options": dict(row.options),
+                    "local_steps": row.local_steps,
+                    "step_s": row.step_s,
+                    "low": row.low_s,
+                    "high": row.high_s,
+                    "samples_per_s": samples * row.over_gpu / row.alone_s,
+                    "over_gpu": row.over_gpu,
+                    "over_host": None if found.host_samples is None else row.over_gpu / found.host_samples,
+                    "computing": row.computing,
+                    "sent_bytes": row.sent,
+                    "bandwidth_for": {f"{level:g}": bandwidth for level, bandwidth in row.bandwidth_for.items()},
+                    "steps_for": {f"{level:g}": steps for level, steps in row.steps_for.items()},
+                }
+                for row in found.rows
+            ],
+            "held_by": dict(found.held_by),
+            "helps": [{"what": name, "step_s": seconds} for name, seconds in found.helps],
+            "left_out": list(found.left_out),
+            "checked": list(self.checked),
+        }
 
     def __repr__(self) -> str:
         shown = io.StringIO()
@@ -158,44 +195,3 @@ def estimate(
     with replaying():
         found = estimate_rows(numbers, chosen_methods([methods] if isinstance(methods, str) else methods))
     return Estimated(found=found, checked=tuple(checked_lines(numbers, found.cluster, found.rows)))
-
-
-def _as_json(found: Estimate, checked: list[str]) -> dict[str, Any]:
-    numbers = found.numbers
-    samples = numbers.samples or 1
-    return {
-        "inputs": {
-            "parameters": numbers.parameters,
-            "step_s": numbers.step_s,
-            "nodes": numbers.nodes,
-            "hosts": numbers.hosts,
-            "gpus_per_host": numbers.gpus_per_host,
-            "bandwidth": found.cluster.bandwidth_out / found.cluster.payload,
-            "latency_s": found.cluster.latency_s,
-            "samples": numbers.samples,
-            "dtype": numbers.dtype,
-            "backward": numbers.backward,
-        },
-        "rows": [
-            {
-                "method": row.method,
-                "options": dict(row.options),
-                "local_steps": row.local_steps,
-                "step_s": row.step_s,
-                "low": row.low_s,
-                "high": row.high_s,
-                "samples_per_s": samples * row.over_gpu / row.alone_s,
-                "over_gpu": row.over_gpu,
-                "over_host": None if found.host_samples is None else row.over_gpu / found.host_samples,
-                "computing": row.computing,
-                "sent_bytes": row.sent,
-                "bandwidth_for": {f"{level:g}": bandwidth for level, bandwidth in row.bandwidth_for.items()},
-                "steps_for": {f"{level:g}": steps for level, steps in row.steps_for.items()},
-            }
-            for row in found.rows
-        ],
-        "held_by": dict(found.held_by),
-        "helps": [{"what": name, "step_s": seconds} for name, seconds in found.helps],
-        "left_out": list(found.left_out),
-        "checked": checked,
-    }

@@ -7,7 +7,7 @@ from istbench.report.page import AtTarget, OnClock, Page, Study
 from istbench.report.palette import method_styles
 from istbench.report.phrases import Lead
 from istbench.report.plots.plot import BANDWIDTH_LABEL, Panel, Plot, Series
-from istbench.report.tables.numbers import number, rounded
+from istbench.report.tables.numbers import number, percent, rounded
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 
 _SHOWN_STEPS = 0.9
@@ -71,15 +71,27 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
     """The rows of `found`, the fastest first. checked: where the numbers lie outside of what was checked."""
     numbers, rows = found.numbers, sorted(found.rows, key=lambda row: row.step_s)
     levels = list(rows[0].bandwidth_for) if rows else []
+    one_host = None if numbers.hosts == 1 else found.host_samples
     columns: list[ColumnOf[EstimateRow]] = [
         ColumnOf(key="method", title="method", entry=lambda row: plain(row.label), align="left"),
         ColumnOf(key="local_steps", title="local steps", entry=lambda row: plain(row.local_steps)),
         ColumnOf(key="step_s", title="s per step", entry=lambda row: rounded(row.step_s)),
         ColumnOf(key="range_s", title="range", entry=_range),
         ColumnOf(key="over_gpu", title="over one GPU", entry=lambda row: rounded(row.over_gpu)),
-        *_host_column(found),
-        ColumnOf(key="computing", title="com- puting", entry=lambda row: _percent(row.computing)),
-        *_samples_column(numbers.samples),
+        ColumnOf(
+            key="over_host",
+            title="over one host",
+            entry=lambda row: rounded(one_host and row.over_gpu / one_host),
+            optional=one_host is None,
+        ),
+        ColumnOf(key="computing", title="com- puting", entry=lambda row: percent(row.computing)),
+        ColumnOf(
+            key="samples_per_s",
+            title="samples /s",
+            entry=lambda row: rounded(numbers.samples and numbers.samples * row.over_gpu / row.alone_s),
+            optional=numbers.samples is None,
+            rank=2,
+        ),
         ColumnOf(key="sent_mb", title="MB sent", entry=lambda row: rounded(row.sent / _MEGA), rank=1),
         *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
         ColumnOf(key="steps_for_0.9", title="steps for 90%", entry=_steps, optional=True, rank=1),
@@ -105,26 +117,6 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
     )
 
 
-def _host_column(found: Estimate) -> list[ColumnOf[EstimateRow]]:
-    samples = found.host_samples
-    if samples is None or found.numbers.hosts == 1:
-        return []
-    return [ColumnOf(key="over_host", title="over one host", entry=lambda row: rounded(row.over_gpu / samples))]
-
-
-def _samples_column(samples: int | None) -> list[ColumnOf[EstimateRow]]:
-    if samples is None:
-        return []
-    return [
-        ColumnOf(
-            key="samples_per_s",
-            title="samples /s",
-            entry=lambda row: rounded(samples * row.over_gpu / row.alone_s),
-            rank=2,
-        )
-    ]
-
-
 def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
     def entry(row: EstimateRow) -> Entry:
         bandwidth = row.bandwidth_for.get(level)
@@ -141,10 +133,6 @@ def _steps(row: EstimateRow) -> Entry:
 
 def _range(row: EstimateRow) -> Entry:
     return Entry(text=f"{number(row.low_s)}–{number(row.high_s)}", value={"low": row.low_s, "high": row.high_s})
-
-
-def _percent(share: float) -> Entry:
-    return Entry(text=f"{share:.0%}", value=share)
 
 
 def _parameters(count: int) -> str:
