@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -118,13 +118,7 @@ class Validation:
 
     def of_the_network(self) -> Iterator[ReplayError]:
         """Replay each run's own trace, without scaling its computing: an error is one of the network's model."""
-        networks = self._networks(self._network)
-        points = [
-            self._point(rehearsal, networks[rehearsal.request.nodes, text], text)
-            for rehearsal in self._rehearse(self._requests)
-            for text in self._bandwidths
-        ]
-        return self._measure(points, self._replay_of_the_same_run)
+        return self._measure(self._points(ShapedNetwork), self._replay_of_the_same_run)
 
     def of_scaling(self) -> Iterator[ReplayError]:
         """Replay traces from elsewhere for nodes of half a core, and for one node with all cores of this machine.
@@ -132,13 +126,8 @@ class Validation:
         The traces are from the loopback interface, with one thread. The scale of computing follows from the speeds
         that both runs measured, as in a user's replay.
         """
-        networks = self._networks(self._shared_cores)
-        points = []
-        for rehearsal in self._rehearse(self._requests):
-            for text in self._bandwidths:
-                network = networks[rehearsal.request.nodes, text]
-                environment = f"{_SHARE:g} of a core"
-                points.append(self._point(rehearsal, network, text, environment=environment, share=_SHARE))
+        shared_cores = partial(LimitedCores, share=_SHARE)
+        points = self._points(shared_cores, environment=f"{_SHARE:g} of a core", share=_SHARE)
         if cores() > 1:
             alone = {request.method: msgspec.structs.replace(request, nodes=1) for request in self._requests}
             for rehearsal in self._rehearse(list(alone.values())):
@@ -146,19 +135,19 @@ class Validation:
                 points.append(dataclasses.replace(point, cell=msgspec.structs.replace(point.cell, threads=cores())))
         return self._measure(points, self._replay_from_elsewhere)
 
-    def _networks(self, make: Callable[[int, str], ShapedNetwork]) -> dict[tuple[int, str], ShapedNetwork]:
-        """The network of each number of nodes and bandwidth. Make all of them before hours of training."""
-        return {
-            (request.nodes, text): make(request.nodes, text)
+    def _points(self, make: Callable[..., ShapedNetwork], **fields: Any) -> list[LabRun]:
+        """A run of each request at each bandwidth; `fields` are as in `LabRun`."""
+        # Make all networks before hours of training.
+        networks = {
+            (request.nodes, text): make(nodes=request.nodes, bandwidth=parse_bandwidth(text), **self._lab)
             for request in self._requests
             for text in self._bandwidths
         }
-
-    def _network(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return ShapedNetwork(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), **self._lab)
-
-    def _shared_cores(self, nodes: int, bandwidth: str) -> ShapedNetwork:
-        return LimitedCores(nodes=nodes, bandwidth=parse_bandwidth(bandwidth), share=_SHARE, **self._lab)
+        return [
+            self._point(rehearsal, networks[rehearsal.request.nodes, text], text, **fields)
+            for rehearsal in self._rehearse(self._requests)
+            for text in self._bandwidths
+        ]
 
     def _rehearse(self, requests: Sequence[RunRequest]) -> list[Rehearsal]:
         self._display.note(f"rehearsing {len(requests)} runs on the loopback interface")
