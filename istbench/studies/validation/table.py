@@ -18,7 +18,9 @@ def error_table(errors: Sequence[ReplayError], title: str) -> Table:
         (*_NAMING, *_SECONDS, *_ON_LOOPBACK),
         by_setting(errors),
         title=title,
-        footer=tuple(_footer(errors)),
+        footer=_footer(
+            errors, SCOPE, f"{_BEFORE}: {_elsewhere(errors)}. The speed of the machine changes between runs."
+        ),
         keys=len(_NAMING),
     )
 
@@ -30,7 +32,7 @@ def scaling_table(errors: Sequence[ReplayError], title: str) -> Table:
         (*naming, *_SECONDS, *_SCALED),
         by_setting(errors),
         title=title,
-        footer=tuple(_scaling_footer(errors)),
+        footer=_footer(errors, _SCALING, f"{_RIGHT}: {_elsewhere(errors)}."),
         keys=len(naming),
     )
 
@@ -42,6 +44,12 @@ def summary_table(measurements: Sequence[Measurement], title: str) -> Table:
     return table_of(_SUMMARY, list(checks_of(measurements).values()), title=title, footer=footer, keys=1)
 
 
+_BEFORE = "Error of traces recorded on loopback before"
+_RIGHT = "Error of the measured runs' own traces, which have the right computing"
+_SCALING = (
+    "The replayed traces are from the loopback interface, with one thread a node. The scale of computing follows "
+    "from the speeds that the two runs measured, and from the share of a core that a node has."
+)
 SCOPE = (
     "Each replay has the computing that its run recorded, without scaling: these errors are those of the network's "
     "model alone. `--scaling` checks replays for other computing speeds."
@@ -117,31 +125,17 @@ _SUMMARY: tuple[ColumnOf[Check], ...] = (
 )
 
 
-def _footer(errors: Sequence[ReplayError]) -> list[str]:
-    return [
-        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
-        SCOPE,
-        f"Error of traces recorded on loopback before: "
-        f"{summary_of([error.error_recorded_elsewhere for error in errors])}. The speed of the machine changes "
-        "between runs.",
-        *_common_lines(errors),
-    ]
+def _elsewhere(errors: Sequence[ReplayError]) -> str:
+    return summary_of([error.error_recorded_elsewhere for error in errors])
 
 
-def _scaling_footer(errors: Sequence[ReplayError]) -> list[str]:
-    return [
-        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
-        "The replayed traces are from the loopback interface, with one thread a node. The scale of computing "
-        "follows from the speeds that the two runs measured, and from the share of a core that a node has.",
-        f"Error of the measured runs' own traces, which have the right computing: "
-        f"{summary_of([error.error_recorded_elsewhere for error in errors])}.",
-        *_common_lines(errors),
-    ]
-
-
-def _common_lines(errors: Sequence[ReplayError]) -> list[str]:
+def _footer(errors: Sequence[ReplayError], *about: str) -> tuple[str, ...]:
     dilation = max(error.dilation for error in errors)
-    lines = [f"Trained on {', '.join(sorted({error.data for error in errors}))}."]
+    lines = [
+        f"Error of {len(errors)} measurements: {summary_of([error.error for error in errors])}.",
+        *about,
+        f"Trained on {', '.join(sorted({error.data for error in errors}))}.",
+    ]
     costs: dict[str, list[str]] = {}
     for error in errors:
         if error.carrying is not None:
@@ -158,4 +152,4 @@ def _common_lines(errors: Sequence[ReplayError]) -> list[str]:
             f"More nodes than cores: computing and links ran {dilation:g} times slower. The seconds are "
             "divided by this factor."
         )
-    return [*lines, guide_line("replays.md#the-lab")]
+    return (*lines, guide_line("replays.md#the-lab"))
