@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from urllib.parse import quote
 import msgspec
 
 from istbench.base.decode import encode_own
+from istbench.base.errors import UserError
+from istbench.base.options.run import Lab
+from istbench.cluster.profile import typed_bandwidth
 from istbench.report.answer import Answer, answer, hardest_reached
 from istbench.report.groups import Group, Sweep, by_study
 from istbench.report.map import WinnerMap, winner_map
@@ -22,7 +27,6 @@ from istbench.report.plots.plot import OF_FAULTS, Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
 from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_nodes
 from istbench.report.report import Report
-from istbench.report.rerun_command import rerun_command
 from istbench.report.tables.comparison import comparison, comparison_to
 from istbench.report.tables.crossings import crossings_table
 from istbench.report.tables.group_columns import group_context
@@ -30,6 +34,7 @@ from istbench.report.tables.stalls import stall_words
 from istbench.report.tables.table import Table
 from istbench.report.targets import Target
 from istbench.report.timeline.chart import round_charts
+from istbench.results.header import Header
 from istbench.results.load import Run
 
 PAGE_BANDWIDTHS = (1e7, 1e8, 1e9, 1e10)
@@ -246,7 +251,7 @@ def _study(
             if (found := winner_map([sweep], "nodes", sweep.cluster, target=target)) is not None
         ),
         crossings=tuple(crossings_table(sweep, report.baseline) for sweep in sweeps),
-        cells=tuple(_cells(groups, file)),
+        cells=tuple(_cell(run, file) for run in _runs(groups)[:_MOST_SETTINGS]),
     )
 
 
@@ -286,10 +291,6 @@ def _on_clock(group: Group, report: Report, asked: float | None) -> OnClock:
         cluster="" if group.profile is None else group.profile.name,
         asked=asked,
     )
-
-
-def _cells(groups: Iterable[Group], file: Path) -> Iterable[RunDetails]:
-    return (_cell(run, file) for run in _runs(groups)[:_MOST_SETTINGS])
 
 
 def _runs(groups: Iterable[Group]) -> list[Run]:
@@ -335,6 +336,39 @@ def _cell(run: Run, file: Path) -> RunDetails:
             if path.exists()
         ),
     )
+
+
+_EPOCHS = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?) epochs"
+
+
+def rerun_command(header: Header) -> str | None:
+    """The command line that trains the cell of `header` from the start; None if its options are no valid request.
+
+    It has the value of every option of the method and the workload, also of those that the user left out. So it
+    names the same cell after a change of defaults. It has the --data that the user typed; the content of the data
+    must be equal.
+    """
+    config = header.config
+    epochs = re.match(_EPOCHS, header.budget)
+    length = {"steps": None, "epochs": float(epochs[1])} if epochs else {}
+    try:
+        request = config.request(data=Path(header.typed_data) if header.typed_data else None, **length)
+    except UserError:
+        return None
+    words = [*request.arguments(), "--again"]
+    lab = [] if config.lab is None else [*_lab_words(config.lab, config.nodes), "--"]
+    return shlex.join(["istbench", *lab, *words])
+
+
+def _lab_words(lab: Lab, nodes: int) -> list[str]:
+    words = ["lab", f"--nodes={nodes}", f"--bandwidth={typed_bandwidth(lab.bandwidth)}"]
+    if lab.latency_s:
+        words.append(f"--latency={lab.latency_s * 1e6:g}us")
+    if lab.hosts is not None:
+        words += [f"--host-nodes={lab.hosts.nodes}", f"--inside={typed_bandwidth(lab.hosts.bandwidth)}"]
+    if lab.uplink is not None:
+        words += [f"--racks={-(-nodes // lab.uplink.nodes)}", f"--uplink={typed_bandwidth(lab.uplink.bandwidth)}"]
+    return words
 
 
 def _pairs(values: dict[str, object]) -> str:

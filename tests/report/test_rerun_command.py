@@ -12,7 +12,7 @@ from istbench.base.options.run import Lab, LabHosts, RunRequest, Uplink
 from istbench.cli.options import take_backend
 from istbench.cli.run_command import command
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.report.rerun_command import rerun_command
+from istbench.report.page import rerun_command
 from istbench.results.header import Header
 from istbench.workloads.toy import Toy
 
