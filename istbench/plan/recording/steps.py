@@ -9,8 +9,10 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from istbench import __version__
 from istbench.base.errors import UserError
-from istbench.base.machine import cores
+from istbench.base.machine import busy_seconds, cores, cores_of_others
 from istbench.cluster.script_record import (
     FLOATS,
     ITEM_BYTES,
@@ -37,7 +39,6 @@ from istbench.node.machine_speed import MemoryArrays, device_memory
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.trace_sample import calibrated_shapes, measured, speeds_of
-from istbench.plan.recording.background_load import BackgroundLoad
 from istbench.plan.recording.modules import FoundModel, compiled_frames, find_model
 
 _LOOKED_AT = 2  # steps that show the optimizers
@@ -128,7 +129,7 @@ class StepRecorder:
         self._resident = PeakMemory(torch.device("cpu"))
         self._allocated: PeakMemory | None = None
         self._held = 0 if only is None else _held_bytes(only)
-        self._load = BackgroundLoad()
+        self._load = _BackgroundLoad()
         self._compiled_before = compiled_frames()
 
     @property
@@ -634,3 +635,44 @@ def _environment(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
     return found
+
+
+class _BackgroundLoad:
+    """Counts the cores that other programs use from now on. It leaves out the children of this process."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._started = busy_seconds(), _own_seconds(), time.perf_counter()
+
+    def others_cores(self) -> float | None:
+        """Mean number of cores; None if unknown."""
+        seconds = time.perf_counter() - self._started
+        return cores_of_others(self._busy, busy_seconds(), _own_seconds() - self._own, seconds)
+
+
+def _own_seconds() -> float:
+    """CPU seconds of this process and its children, such as those of a data loader."""
+    ended = os.times()
+    ticks = sum(_ticks(child) for child in _children(os.getpid()))
+    return time.process_time() + ended.children_user + ended.children_system + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children(process: int) -> Iterator[int]:
+    """The living children of a process, and theirs."""
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in _words(path):
+            yield int(child)
+            yield from _children(int(child))
+
+
+def _ticks(process: int) -> int:
+    """Ticks of user and system time of a living process."""
+    after_name = _words(Path(f"/proc/{process}/stat"), after=") ")
+    return sum(map(int, after_name[11:13]))
+
+
+def _words(path: Path, after: str = "") -> list[str]:
+    try:
+        text = path.read_text()
+    except OSError:  # it has just ended
+        return []
+    return (text.rpartition(after)[2] if after else text).split()
