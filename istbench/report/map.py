@@ -268,19 +268,16 @@ def build_maps(
     families = [replayed.sweeps[place::count] for place in range(count)]
     if by not in ("nodes", "latency"):
         _check_option(by, families)
-    found = (winner_map(family, by, cluster, nodes) for family in families)
-    maps = [one if faults is None else _failing(one, faults) for one in found if one is not None]
+    maps = [one for family in families if (one := winner_map(family, by, cluster, nodes)) is not None]
     if not maps:
         raise UserError(
             f"no map of {results}: its runs have no target, or nothing to compare; --target names a level of the "
             "metric"
         )
+    if faults is not None:
+        named = f"-mtbf-{faults.mtbf_s:.0f}s"
+        maps = [dataclasses.replace(one, faults=faults, stem=f"{one.stem}{named}") for one in maps]
     return maps, replayed.problems
-
-
-def _failing(found: WinnerMap, faults: "Faults") -> WinnerMap:
-    """`found`, whose seconds are means with `faults`, with a file name of its own."""
-    return dataclasses.replace(found, faults=faults, stem=f"{found.stem}-mtbf-{faults.mtbf_s:.0f}s")
 
 
 def winner_map(

@@ -11,7 +11,7 @@ import msgspec
 from istbench.base.units import period_text
 from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun
 from istbench.report.phrases import Lead, count_nodes, guide_line
-from istbench.report.tables.numbers import finite, number, rounded
+from istbench.report.tables.numbers import finite, number, rounded, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.results.fault_record import OF_LINKS
 from istbench.results.fault_wall import Wall
@@ -138,8 +138,7 @@ def _factor(row: FaultRow) -> float:
 
 def _times(row: FaultRow) -> Entry:
     found = estimate([own.times for own in row.runs])
-    ends = f" [{number(found.low)}–{number(found.high)}]" if found.seeds > 1 else ""
-    return Entry(text=number(found.median) + ends, value=finite(found.median))
+    return Entry(text=with_interval(found, number), value=finite(found.median))
 
 
 def _wall_mean(row: FaultRow, of: Callable[[Wall], float]) -> Entry:
