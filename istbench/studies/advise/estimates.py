@@ -112,7 +112,7 @@ class StepEstimates:
             found = self._fitted(variant)
             if found.why_not:
                 return found
-            cell = self._cell(variant, self._base.nodes)
+            cell = planned_cell(variant, self._base, self._base.nodes)
         except CannotPlan:
             return found
         except UserError as error:
@@ -154,15 +154,12 @@ class StepEstimates:
         Raises:
             UserError: if the method cannot train there, or its rounds do not follow from sizes.
         """
-        return self._trace(self._cell(variant, nodes), recorded or self._recorded)
+        return self._trace(planned_cell(variant, self._base, nodes), recorded or self._recorded)
 
     def _trace(self, cell: PlannedCell, recorded: RecordedStep) -> Trace:
         if not recorded.operations:
             raise CannotPlan("the operations of the recorded step are unknown")
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
-
-    def _cell(self, variant: Variant, nodes: int) -> PlannedCell:
-        return planned_cell(variant, self._base, nodes)
 
     def _timed(self, found: EstimatedVariant, cell: PlannedCell) -> EstimatedVariant:
         try:

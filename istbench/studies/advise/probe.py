@@ -51,14 +51,14 @@ _DRAWS = 1000  # of the odds between two rungs
 
 
 class Countdown:
-    """Seconds of this command that are left of `seconds`. started: `now()` at its start."""
+    """Seconds of this command that are left of `seconds`. started: a monotonic time."""
 
-    def __init__(self, seconds: float, started: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._started, self._now = seconds, started, now
+    def __init__(self, seconds: float, started: float) -> None:
+        self._seconds, self._started = seconds, started
 
     def spent_s(self) -> float:
         """Seconds of this command."""
-        return self._now() - self._started
+        return time.monotonic() - self._started
 
     def left_s(self) -> float:
         return self._seconds - self.spent_s()

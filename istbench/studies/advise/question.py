@@ -100,16 +100,10 @@ class Probed:
     def not_tested(self) -> tuple[str, ...]:
         """Lines for the answer about this machine and these data."""
         threads = next((one.trace.meta.threads for one in self.candidates if one.trace), None) or 1
-        plugins = self.question.base.plugins
-        outer = list(
-            dict.fromkeys(
-                one.method
-                for one in self.candidates
-                if not one.why_not and load_method(one.method, plugins).control_nodes is not None
-            )
-        )
-        base = self.question.base
+        base, plugins = self.question.base, self.question.base.plugins
         able = [one for one in self.candidates if not one.why_not]
+        methods = dict.fromkeys(one.method for one in able)
+        outer = [name for name in methods if load_method(name, plugins).control_nodes is not None]
         scheduled = {one.method for one in able if is_scheduled(one.options)}
         constant = {
             one.method

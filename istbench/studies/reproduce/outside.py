@@ -213,7 +213,7 @@ def write_outside(found: Sequence[Predicted], folder: Path) -> list[Path]:
         UserError: if they cannot be written.
     """
     points = {kind: [(own.outside.measured_s, own.predicted_s) for own in _of(found, kind)] for kind in CLASSES}
-    pictures = draw_agreement(points, folder / "outside")
+    pictures = write_figure(partial(_fill, points), folder / "outside")
     tables = (class_table(found), *rows_tables(found))
     shown = "\n".join(table_markdown(table) for table in tables)
     page = (
@@ -254,16 +254,8 @@ _LOOKS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")
 _TWICE = 2
 
 
-def draw_agreement(points: Mapping[str, Sequence[tuple[float, float]]], stem: Path) -> list[Path]:
-    """Write `points` (measured and predicted seconds by class) to `stem` as PNG and SVG; returns the paths.
-
-    Raises:
-        UserError: if they cannot be written.
-    """
-    return write_figure(partial(_fill, points), stem)
-
-
 def _fill(points: Mapping[str, Sequence[tuple[float, float]]], figure: "Figure") -> None:
+    """Draw `points`, measured and predicted seconds by class."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     figure.set_size_inches(7.2, 4.6)
