@@ -20,7 +20,7 @@ from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
 from istbench.base.options.numbers import Level, Nodes
 from istbench.base.shipped import EXAMPLE, example_results
 from istbench.base.units import number_or, parse_bandwidth, parse_time
-from istbench.cluster.profile import ClusterProfile, select_clusters
+from istbench.cluster.profile import ClusterProfile, load_profile, select_clusters
 from istbench.report.groups import Group
 from istbench.report.output.formats import print_report
 from istbench.report.page import PAGE_BANDWIDTHS
@@ -126,8 +126,10 @@ class Results:
         clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
         if not clusters:
             raise UserError("no cluster: name at least one")
-        counts = _counts(nodes)
-        return self._with(_Replay(clusters=clusters, nodes=counts, plugins=tuple(map(str, plugins))))
+        replay = _Replay(clusters=clusters, nodes=_counts(nodes), plugins=tuple(map(str, plugins)))
+        return Results(
+            self.path, cells=self._sources or self._cells, failures=self.failures, replay=replay, **self._chosen
+        )
 
     @from_python
     def map(
@@ -144,7 +146,6 @@ class Results:
         """The first method at each bandwidth and on each number of nodes, a row each; see `istbench map`."""
         import pandas as pd
 
-        from istbench.cluster.profile import load_profile
         from istbench.report.map import build_maps
 
         counts = _counts(nodes)
@@ -189,16 +190,8 @@ class Results:
         if self._replay is not None:
             report = self._report()
         else:
-            with replaying() as tell:
-                report = build_report(
-                    self.path,
-                    cells=self._cells,
-                    sources=self._sources,
-                    cluster=select_clusters([DEFAULT_CLUSTER])[DEFAULT_CLUSTER][0],
-                    bandwidths=PAGE_BANDWIDTHS,
-                    tell=tell,
-                    **self._chosen,
-                )
+            cluster = select_clusters([DEFAULT_CLUSTER])[DEFAULT_CLUSTER][0]
+            report = self._measured(cluster=cluster, bandwidths=PAGE_BANDWIDTHS)
         write_page_of(report, self.path, Path(file))
         return Path(file)
 
@@ -215,18 +208,11 @@ class Results:
         lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *_left_out(report), *self.failures)]
         return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
 
-    def _with(self, replay: _Replay) -> "Results":
-        return Results(
-            self.path, cells=self._sources or self._cells, failures=self.failures, replay=replay, **self._chosen
-        )
-
     @functools.lru_cache(maxsize=8)  # noqa: B019  (few results live in a notebook)
     def _report(self, levels: tuple[float, ...] = ()) -> Report:
+        if self._replay is None:
+            return self._measured(levels=levels)
         with replaying() as tell:
-            if self._replay is None:
-                return build_report(
-                    self.path, cells=self._cells, sources=self._sources, levels=levels, tell=tell, **self._chosen
-                )
             return build_report_on_clusters(
                 self.path,
                 self._replay.clusters,
@@ -236,6 +222,13 @@ class Results:
                 redeal=redealing(self._replay.plugins) if self._replay.nodes else None,
                 tell=tell,
                 **self._chosen,
+            )
+
+    def _measured(self, **asked: Any) -> Report:
+        """The report on the runs as measured; `asked` are as in `build_report`."""
+        with replaying() as tell:
+            return build_report(
+                self.path, cells=self._cells, sources=self._sources, tell=tell, **asked, **self._chosen
             )
 
 
