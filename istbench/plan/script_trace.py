@@ -4,17 +4,14 @@ The workload has the sizes of the model, without data, loss and metric. The meth
 local step takes the recorded seconds on every node alike. Messages start when the recorded gradients were ready.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
-from istbench.base.options.data_source import DataSource
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
@@ -23,7 +20,7 @@ from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.node.registry import build_method, load_method, registered
 from istbench.plan.recorded_step import step_cost, trace_of_rounds
 from istbench.plan.script_time import ChosenMethod
-from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
 _BY_STATE: tuple[dict[str, Any], ...] = (
@@ -31,6 +28,10 @@ _BY_STATE: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd", "momentum": 0.9},
     {"optimizer": "adamw"},
 )
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("a recorded script has no data and no loss")
 
 
 class ScriptWorkload(Workload):
@@ -76,29 +77,8 @@ class ScriptWorkload(Workload):
     def train_size(self) -> int:
         _refuse()
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """A script prepares its own data."""
-        _refuse()
-
-    def open(self, source: DataSource) -> None:
-        """A script opens its own data."""
-        _refuse()
-
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """A script makes its own batches."""
-        _refuse()
-
-    def test_batches(self) -> Iterator[Batch]:
-        """A script evaluates by itself."""
-        _refuse()
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """A script computes its own loss."""
-        _refuse()
-
-    def evaluate(self, model: nn.Module, batches: Iterator[Batch]) -> dict[str, float]:
-        """A script evaluates by itself."""
-        _refuse()
+    # A script has its own data, batches, loss and evaluation.
+    prepare = open = train_batch = test_batches = loss = evaluate = _refuse
 
 
 def check_record(method: type[Method], record: ScriptRecord) -> None:
@@ -138,10 +118,6 @@ def _module(model: nn.Module, name: str, containers: dict[str, bool]) -> nn.Modu
 
 def _empty(tensor: RecordedTensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
-
-
-def _refuse() -> NoReturn:
-    raise RuntimeError("a recorded script has no data and no loss")
 
 
 def methods_for(record: ScriptRecord) -> list[ChosenMethod]:
