@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,31 +28,26 @@ SUMMARY = "summary.md"
 SCALED = "-scaling"
 
 
+@dataclass(frozen=True)
 class ValidationFiles:
     """The files in directory `folder`, of networks of one kind.
 
     A file has the newest measurements of each method: those of methods that are not measured again stay.
 
-    Args:
+    Attributes:
         host_nodes: nodes of a host. inside: bandwidth of a node inside it, bits/s, if it was named.
         racks: number of racks. uplink: bandwidth of a rack's link to the others, bits/s; None without racks.
         latency_s: of a link, one way, seconds.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        scaling: bool,
-        host_nodes: int = 1,
-        inside: float | None = None,
-        racks: int = 1,
-        uplink: float | None = None,
-        latency_s: float = 0.0,
-    ) -> None:
-        self._folder, self._scaling = folder, scaling
-        self._host_nodes, self._inside = host_nodes, inside
-        self._racks, self._uplink, self._latency_s = racks, uplink, latency_s
+    folder: Path
+    _: KW_ONLY
+    scaling: bool
+    host_nodes: int = 1
+    inside: float | None = None
+    racks: int = 1
+    uplink: float | None = None
+    latency_s: float = 0.0
 
     def check(self, settings: Iterable[tuple[str, int]]) -> None:
         """Read the files of the workloads and numbers of nodes that will be measured.
@@ -71,34 +67,34 @@ class ValidationFiles:
         stems: dict[Path, list[ReplayError]] = {}
         for error in errors:
             stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
-        with write_errors(self._folder):
+        with write_errors(self.folder):
             for stem, own in stems.items():
                 if finished:
                     measured = {error.method for error in own}
                     self._write(stem, [*(old for old in self._before(stem) if old.method not in measured), *own])
                 else:
                     self._write(stem.with_name(f"{stem.name}{UNFINISHED}"), own)
-            if finished and not self._scaling:
+            if finished and not self.scaling:
                 self.write_summary()
         return [stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}") for stem in stems]
 
     def write_summary(self) -> None:
         """Write the table of all measurements in the folder, by method."""
-        found = [error for path in measurement_files(self._folder) for error in read_measurements(path)]
+        found = [error for path in measurement_files(self.folder) for error in read_measurements(path)]
         if any(not error.environment for error in found):
-            _write_text(self._folder / SUMMARY, table_markdown(summary_table(found, f"{TITLE}, by method")))
+            _write_text(self.folder / SUMMARY, table_markdown(summary_table(found, f"{TITLE}, by method")))
 
     def _stem(self, workload: str, nodes: int) -> Path:
         kind = ""
-        if self._host_nodes > 1:
-            kind += f"-hosts{self._host_nodes}"
-        if self._inside is not None:
-            kind += f"-inside{typed_bandwidth(self._inside)}"
-        if self._uplink is not None:
-            kind += f"-racks{self._racks}-uplink{typed_bandwidth(self._uplink)}"
-        if self._latency_s:
-            kind += f"-latency{self._latency_s * 1e3:g}ms"
-        return self._folder / f"{workload}-n{nodes}{kind}{SCALED if self._scaling else ''}"
+        if self.host_nodes > 1:
+            kind += f"-hosts{self.host_nodes}"
+        if self.inside is not None:
+            kind += f"-inside{typed_bandwidth(self.inside)}"
+        if self.uplink is not None:
+            kind += f"-racks{self.racks}-uplink{typed_bandwidth(self.uplink)}"
+        if self.latency_s:
+            kind += f"-latency{self.latency_s * 1e3:g}ms"
+        return self.folder / f"{workload}-n{nodes}{kind}{SCALED if self.scaling else ''}"
 
     def _before(self, stem: Path) -> list[ReplayError]:
         path = stem.with_name(f"{stem.name}.json")
@@ -116,19 +112,19 @@ class ValidationFiles:
         workloads = ", ".join(dict.fromkeys(error.workload for error in errors))
         counts = sorted({error.nodes for error in errors})
         nodes = "1 node" if counts == [1] else f"{' and '.join(map(str, counts))} nodes"
-        if self._host_nodes > 1:
-            inside = f" with {bandwidth_text(self._inside)} inside" if self._inside is not None else ""
-            nodes += f" on hosts of {self._host_nodes}{inside}"
-        if self._uplink is not None:
-            nodes += f" in {self._racks} racks, uplinks of {bandwidth_text(self._uplink)}"
-        if self._latency_s:
-            nodes += f", latency of {self._latency_s * 1e3:g} ms"
-        return f"{SCALED_TITLE if self._scaling else TITLE}: {workloads}, {nodes}"
+        if self.host_nodes > 1:
+            inside = f" with {bandwidth_text(self.inside)} inside" if self.inside is not None else ""
+            nodes += f" on hosts of {self.host_nodes}{inside}"
+        if self.uplink is not None:
+            nodes += f" in {self.racks} racks, uplinks of {bandwidth_text(self.uplink)}"
+        if self.latency_s:
+            nodes += f", latency of {self.latency_s * 1e3:g} ms"
+        return f"{SCALED_TITLE if self.scaling else TITLE}: {workloads}, {nodes}"
 
     @property
     def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
         """Makes a table of errors with a title."""
-        return scaling_table if self._scaling else error_table
+        return scaling_table if self.scaling else error_table
 
 
 def _write_text(path: Path, text: str) -> None:
