@@ -210,7 +210,8 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
     if numbers.nodes > _QUICK_NODES and not methods:
         names = ", ".join(_MANY_MESSAGES)
         left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take up to a minute to replay; name them")
-    for method in methods or _defaults(numbers):
+    defaults = [chosen(text) for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES]
+    for method in methods or defaults:
         try:
             rows.append(_row(cluster.replays(method, typed=bool(methods))))
         except UserError as error:
@@ -246,10 +247,6 @@ def chosen(text: str) -> ChosenMethod:
     """A method of this file, with typed options."""
     name, *options = text.split()
     return ChosenMethod(name=name, options=dict(option.split("=") for option in options))
-
-
-def _defaults(numbers: Numbers) -> list[ChosenMethod]:
-    return [chosen(text) for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES]
 
 
 def _row(replays: _Replays) -> EstimateRow:

@@ -382,7 +382,10 @@ def _hardest_reached(group: Group) -> Target | None:
 
 
 def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _Line) -> Tile:
-    rows = sorted((row_time(row, target) for row in rivals), key=_order)
+    rows = sorted(
+        (row_time(row, target) for row in rivals),
+        key=lambda row: (row.seconds.median, -row.seconds.reached, row.contender.label),
+    )
     there = [row for row in rows if math.isfinite(row.seconds.median)]
     nobody = Tile(
         bandwidth=bandwidth,
@@ -407,10 +410,6 @@ def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _
         rough=any(row.contender.from_start(target.level) for row in compared),
         extrapolated=_never_run(compared),
     )
-
-
-def _order(row: RowTime) -> tuple[float, int, str]:
-    return row.seconds.median, -row.seconds.reached, row.contender.label
 
 
 def _never_run(rows: Iterable[RowTime]) -> bool:

@@ -38,7 +38,7 @@ def faults_table(found: FaultResults) -> Table:
         ColumnOf(key="method", title="method", align="left", entry=lambda row: row.label),
         ColumnOf(key="nodes", title="nodes", entry=lambda row: row.nodes),
         ColumnOf(key="faults", title="faults a run", entry=_rate),
-        ColumnOf(key="hits", title="hit", entry=lambda row: _mean(row, lambda own: len(own.hits))),
+        ColumnOf(key="hits", title="hit", entry=_hits),
         ColumnOf(key="reached", title="reached", entry=_reached),
         ColumnOf(key="seconds", title="s", entry=lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
         ColumnOf(key="times", title="times as long", entry=_times),
@@ -147,8 +147,8 @@ def _wall_mean(row: FaultRow, of: Callable[[Wall], float]) -> Entry:
     return rounded(statistics.mean(values)) if values else NOTHING
 
 
-def _mean(row: FaultRow, of: Callable[[FaultyRun], float]) -> Entry:
-    return rounded(statistics.mean(map(of, row.runs)))
+def _hits(row: FaultRow) -> Entry:
+    return rounded(statistics.mean(len(own.hits) for own in row.runs))
 
 
 def _footer(found: FaultResults) -> list[str]:

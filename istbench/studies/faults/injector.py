@@ -209,14 +209,12 @@ def damage_newest(checkpoint: Path, place: float) -> None:
     Without an older step the run would begin anew, again and again where checkpoints are few.
     """
     with contextlib.suppress(OSError):
-        steps = sorted((path.parent for path in checkpoint.glob("*/manifest.json")), key=_number)
+        steps = sorted(
+            (path.parent for path in checkpoint.glob("*/manifest.json")), key=lambda step: int(step.name)
+        )
         if len(steps) > 1:
             files = sorted(path for path in steps[-1].iterdir() if path.name.startswith("rank-"))
             file = files[int(place * len(files))]
             content = bytearray(file.read_bytes())
             content[-1] ^= 1
             file.write_bytes(content)
-
-
-def _number(step: Path) -> int:
-    return int(step.name)

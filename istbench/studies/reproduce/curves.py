@@ -120,10 +120,6 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
     )
 
 
-def _is_fitted(row: Compared) -> bool:
-    return row.ours_text.endswith(_FITTED)
-
-
 def _speed_ups_of(figures: Sequence[Figure]) -> Iterable[SpeedUpFigure]:
     """The speed-ups over data parallel that published seconds give, at each level of both curves."""
     for figure in figures:
@@ -148,7 +144,7 @@ def _spread(rows: Sequence[Compared]) -> Iterable[str]:
     """
     for network in dict.fromkeys(row.network for row in rows):
         own = [row for row in rows if row.network == network]
-        predicted = [row for row in own if not _is_fitted(row)]
+        predicted = [row for row in own if not row.ours_text.endswith(_FITTED)]
         if seconds := _by_method(predicted, lambda row: row.ratio):
             words = f"{network}: our seconds over the published ones, in the median: {seconds}"
             faster = [row for row in predicted if row.method != _PARALLEL]
