@@ -139,11 +139,11 @@ def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
     from istbench.api.replaying import replaying
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
-    from istbench.studies.reproduce.outside import class_table, predictions, rows_tables, write_outside
+    from istbench.studies.reproduce.outside import class_table, outside_rows, rows_tables, write_outside
 
     with replaying():
-        found = predictions()
-    tables = [class_table(found), *rows_tables(found)]
+        found = outside_rows()
+        tables = [class_table(found), *rows_tables(found)]
     if as_json:
         click.echo(json.dumps({"tables": [table_json(table) for table in tables]}, indent=1, allow_nan=False))
     else:

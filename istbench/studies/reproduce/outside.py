@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -55,8 +54,8 @@ _FAR_MS = 5.0
 _TOKENS, _IMAGES = 4 * 4 * 512, 64
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """A measurement of another project, with the figures that a prediction needs.
+class Outside(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A measurement of another project, with the figures that a prediction needs, and the prediction.
 
     Attributes:
         source, where, model: its origin. compute_step_s: of a step of one node without communication.
@@ -110,6 +109,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
         every = SIZE_METHODS[self.method].every
         return ChosenMethod(name=self.method, options={every: self.local_steps} if every == "local_steps" else {})
 
+    @cached_property
     def predicted_s(self) -> float:
         """Seconds of a step, from its numbers."""
         numbers = Numbers(
@@ -124,18 +124,10 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
         cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives, in_turns=False)
         return steady_step(size_trace(record, self.chosen, self.nodes), cluster)[1]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Predicted:
-    """A measurement beside its prediction, seconds of a step."""
-
-    outside: Outside
-    predicted_s: float
-
     @property
     def ratio(self) -> float:
-        """Predicted over measured."""
-        return self.predicted_s / self.outside.measured_s
+        """Predicted over measured seconds of a step."""
+        return self.predicted_s / self.measured_s
 
 
 def outside_rows() -> list[Outside]:
@@ -143,17 +135,12 @@ def outside_rows() -> list[Outside]:
     return read_rows(PUBLISHED / "outside.csv", Outside)
 
 
-def predictions() -> list[Predicted]:
-    """Every measurement with its prediction."""
-    return [Predicted(outside=row, predicted_s=row.predicted_s()) for row in outside_rows()]
-
-
-def worst(found: Iterable[Predicted]) -> Predicted:
+def worst(found: Iterable[Outside]) -> Outside:
     """The prediction that is furthest off, by ratio."""
     return max(found, key=lambda own: max(own.ratio, 1 / own.ratio))
 
 
-def class_table(found: Sequence[Predicted]) -> Table:
+def class_table(found: Sequence[Outside]) -> Table:
     """The ratio of predicted to measured in each class."""
     columns: tuple[ColumnOf[str], ...] = (
         ColumnOf(key="class", title="class", entry=plain, align="left"),
@@ -174,27 +161,27 @@ def class_table(found: Sequence[Predicted]) -> Table:
                 "A model counts as 16 equal layers. This was 32 before, and became 16 for speed when the errors "
                 "were known: it moved the ratio of a row by .11 at most."
             ),
-            Lead(f"Furthest off of all: {_named(off).text}, in the class: {off.outside.kind}."),
+            Lead(f"Furthest off of all: {_named(off).text}, in the class: {off.kind}."),
         ),
     )
 
 
-def rows_tables(found: Sequence[Predicted]) -> tuple[Table, ...]:
+def rows_tables(found: Sequence[Outside]) -> tuple[Table, ...]:
     """Every measurement beside its prediction, a table for each class."""
     return tuple(_rows_table(kind, _of(found, kind)) for kind in CLASSES)
 
 
-def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
-    columns: tuple[ColumnOf[Predicted], ...] = (
-        ColumnOf(key="model", title="model", entry=lambda own: own.outside.model, align="left"),
-        ColumnOf(key="method", title="method", entry=lambda own: own.outside.chosen.label, align="left"),
-        ColumnOf(key="backend", title="backend", entry=lambda own: own.outside.backend, align="left"),
-        ColumnOf(key="nodes", title="GPUs", entry=lambda own: _nodes(own.outside)),
-        ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.outside.bandwidth_mbit)),
+def _rows_table(kind: str, found: Sequence[Outside]) -> Table:
+    columns: tuple[ColumnOf[Outside], ...] = (
+        ColumnOf(key="model", title="model", entry=lambda own: own.model, align="left"),
+        ColumnOf(key="method", title="method", entry=lambda own: own.chosen.label, align="left"),
+        ColumnOf(key="backend", title="backend", entry=lambda own: own.backend, align="left"),
+        ColumnOf(key="nodes", title="GPUs", entry=lambda own: _nodes(own)),
+        ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.bandwidth_mbit)),
         ColumnOf(key="predicted_s", title="predicted s", entry=lambda own: rounded(own.predicted_s)),
-        ColumnOf(key="measured_s", title="measured s", entry=lambda own: rounded(own.outside.measured_s)),
+        ColumnOf(key="measured_s", title="measured s", entry=lambda own: rounded(own.measured_s)),
         ColumnOf(key="ratio", title="ratio", entry=lambda own: Entry(text=f"{own.ratio:.2f}", value=own.ratio)),
-        ColumnOf(key="source", title="source", entry=lambda own: own.outside.source, align="left", rank=1),
+        ColumnOf(key="source", title="source", entry=lambda own: own.source, align="left", rank=1),
     )
     return table_of(
         columns,
@@ -206,13 +193,13 @@ def _rows_table(kind: str, found: Sequence[Predicted]) -> Table:
     )
 
 
-def write_outside(found: Sequence[Predicted], folder: Path) -> list[Path]:
+def write_outside(found: Sequence[Outside], folder: Path) -> list[Path]:
     """Write the tables as markdown and CSV, and the picture, into `folder`; returns the paths.
 
     Raises:
         UserError: if they cannot be written.
     """
-    points = {kind: [(own.outside.measured_s, own.predicted_s) for own in _of(found, kind)] for kind in CLASSES}
+    points = {kind: [(own.measured_s, own.predicted_s) for own in _of(found, kind)] for kind in CLASSES}
     pictures = write_figure(partial(_fill, points), folder / "outside")
     tables = (class_table(found), *rows_tables(found))
     shown = "\n".join(table_markdown(table) for table in tables)
@@ -229,19 +216,18 @@ bandwidth and latency. Nothing is fitted to them. `istbench reproduce outside` m
 """
 
 
-def _of(found: Iterable[Predicted], kind: str) -> list[Predicted]:
-    return [own for own in found if own.outside.kind == kind]
+def _of(found: Iterable[Outside], kind: str) -> list[Outside]:
+    return [own for own in found if own.kind == kind]
 
 
-def _spread(found: Sequence[Predicted]) -> Entry:
+def _spread(found: Sequence[Outside]) -> Entry:
     ratios = sorted(own.ratio for own in found)
     ends = {"low": ratios[0], "high": ratios[-1]}
     return Entry(text=f"{ratios[0]:.2f}–{ratios[-1]:.2f}", value=ends)
 
 
-def _named(own: Predicted) -> Entry:
-    row = own.outside
-    text = f"{own.ratio:.2f} ({row.chosen.label}, {row.model}, {number(row.bandwidth_mbit)} Mbit/s, {row.backend})"
+def _named(own: Outside) -> Entry:
+    text = f"{own.ratio:.2f} ({own.chosen.label}, {own.model}, {number(own.bandwidth_mbit)} Mbit/s, {own.backend})"
     return Entry(text=text, value=own.ratio)
 
 
