@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from istbench.report.phrases import Lead, guide_line
 from istbench.report.tables.comparison import seconds_to
 from istbench.report.tables.group_columns import NAMING, group_context
 from istbench.report.tables.numbers import finite, number, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 
 _LOW, _HIGH = 5, 95
@@ -35,17 +34,17 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
         return None
     figures = {(row.label, row.nodes): _figures(row, target, faults) for row in group.contenders}
 
-    def of(row: Contender) -> _Figures:
-        return figures[row.label, row.nodes]
+    def column(key: str, title: str) -> ColumnOf[Contender]:
+        return ColumnOf(key=key, title=title, entry=lambda row: figures[row.label, row.nodes].get(key))
 
     return table_of(
         [
             *NAMING,
             seconds_to(group, target),
-            ColumnOf(key="faulty_s", title="with faults, s", entry=lambda row: of(row).seconds),
-            ColumnOf(key="times_fault_free", title="times as long", entry=lambda row: of(row).times),
-            ColumnOf(key="lost_percent", title="computing lost %", entry=lambda row: of(row).lost),
-            ColumnOf(key="restarting_percent", title="restarting %", entry=lambda row: of(row).restarting),
+            column("faulty_s", "with faults, s"),
+            column("times_fault_free", "times as long"),
+            column("lost_percent", "computing lost %"),
+            column("restarting_percent", "restarting %"),
         ],
         group.contenders,
         title=f"{group.workload_label}: seconds to {target.of(group.metric)} with faults on {group.machine}",
@@ -64,25 +63,15 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Figures:
-    """The entries of a row."""
-
-    seconds: Entry = NOTHING
-    times: Entry = NOTHING
-    lost: Entry = NOTHING
-    restarting: Entry = NOTHING
-
-
-def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
-    """The figures of `contender`: seconds over all seeds, the others over those that reach `target`.
+def _figures(contender: Contender, target: Target, faults: Faults) -> dict[str, Entry]:
+    """The entries of `contender` by column: seconds over all seeds, the others over those that reach `target`.
 
     Nothing if none does.
     """
     seconds = contender.seconds(target.level)
     reached = [run for run in contender.runs if math.isfinite(seconds[run.header.seed])]
     if not reached:
-        return _Figures()
+        return {}
     found = [
         with_faults(run.curve.seconds, seconds[run.header.seed], contender.nodes, faults, seed=run.header.seed)
         for run in reached
@@ -93,15 +82,15 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> _Figures:
     counted = np.concatenate([whole, np.full(missed * DRAWS, math.inf)])
     low, middle, high = np.percentile(counted, (_LOW, 50, _HIGH), method="higher").tolist()
     count = f" {len(reached)}/{len(contender.runs)}" if missed else ""
-    return _Figures(
-        seconds=Entry(
+    return {
+        "faulty_s": Entry(
             text=f"{number(middle)} [{number(low)}–{number(high)}]{count}",
             value={"median": finite(middle), "low": finite(low), "high": finite(high)},
         ),
-        times=rounded(float(whole.mean()) / kept_s),
-        lost=_percent([times.lost_s for times in found], whole),
-        restarting=_percent([times.restarting_s for times in found], whole),
-    )
+        "times_fault_free": rounded(float(whole.mean()) / kept_s),
+        "lost_percent": _percent([times.lost_s for times in found], whole),
+        "restarting_percent": _percent([times.restarting_s for times in found], whole),
+    }
 
 
 def _percent(parts: Sequence[NDArray[np.float64]], whole: NDArray[np.float64]) -> Entry:
