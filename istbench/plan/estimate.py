@@ -150,18 +150,14 @@ class _Replays:
             more = {} if typed else {"most": _EVENTS}
             self.trace = size_trace(record, known, nodes, **more)
         self.alone_s = cluster.alone_s
-        self.step_s = self.on(cluster.profile)
+        self.step_s = step_seconds(self.trace, cluster.profile)
         self._found = {cluster.given: self.step_s}
 
     def at(self, bandwidth: float) -> float:
         """Seconds of a step at `bandwidth` of the hosts' links, as named."""
         if bandwidth not in self._found:
-            self._found[bandwidth] = self.on(self.cluster.at(bandwidth))
+            self._found[bandwidth] = step_seconds(self.trace, self.cluster.at(bandwidth))
         return self._found[bandwidth]
-
-    def on(self, profile: ClusterProfile) -> float:
-        """Seconds of a step on `profile`."""
-        return step_seconds(self.trace, profile)
 
     def bandwidth_for(self, level: float) -> float | None:
         """The least bandwidth at which the share `level` of a step computes; None if no link is that fast."""
@@ -286,12 +282,12 @@ def _held_by(ddp: _Replays) -> dict[str, float]:
         host=cluster.host and dataclasses.replace(cluster.host, latency_s=0.0),
     )
     found = {
-        "bytes on the hosts' links": ddp.step_s - ddp.on(cluster.with_bandwidth(FASTEST)),
-        "latency": ddp.step_s - ddp.on(near),
+        "bytes on the hosts' links": ddp.step_s - step_seconds(ddp.trace, cluster.with_bandwidth(FASTEST)),
+        "latency": ddp.step_s - step_seconds(ddp.trace, near),
     }
     if cluster.host is not None:
         wide = dataclasses.replace(cluster, host=dataclasses.replace(cluster.host, bandwidth=FASTEST))
-        found["links inside a host"] = ddp.step_s - ddp.on(wide)
+        found["links inside a host"] = ddp.step_s - step_seconds(ddp.trace, wide)
     return {name: max(0.0, _rounded(seconds)) for name, seconds in found.items()}
 
 
