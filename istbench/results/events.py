@@ -12,6 +12,14 @@ from istbench.base.options.texts import Message, Short, message_of
 from istbench.results.header import Git, HostRecord, Metrics, Status, Versions
 
 
+class _Clipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a line whose texts are as long as readers accept, at most."""
+
+    def __post_init__(self) -> None:
+        for name in {"cause", "damage", "message"} & {*self.__struct_fields__}:
+            msgspec.structs.force_setattr(self, name, message_of(getattr(self, name)))
+
+
 class RunPart(msgspec.Struct, frozen=True, kw_only=True):
     """Machine, versions and source tree of one part of a run. The header holds those of the last part."""
 
@@ -29,7 +37,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
     part: RunPart | None = None
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class Loss(_Clipped, frozen=True, kw_only=True):
     """The loss of a worker, a host or a link, after which a run starts again by itself.
 
     Attributes:
@@ -45,9 +53,6 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     redone_steps: Natural
     redone_s: Duration
 
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
-
 
 class Return(msgspec.Struct, frozen=True, kw_only=True):
     """Lost nodes are back: the line that names them, and when, in seconds since 1970."""
@@ -56,7 +61,7 @@ class Return(msgspec.Struct, frozen=True, kw_only=True):
     noticed: Duration
 
 
-class Resize(msgspec.Struct, frozen=True, kw_only=True):
+class Resize(_Clipped, frozen=True, kw_only=True):
     """A change of the number of nodes (`--elastic`), from `before` to `after`.
 
     Attributes:
@@ -68,11 +73,8 @@ class Resize(msgspec.Struct, frozen=True, kw_only=True):
     cause: Message
     noticed: Duration
 
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "cause", message_of(self.cause))
 
-
-class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
+class Resume(_Clipped, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training resumes from the checkpoint of `step`. A step of -1 stands for a new start without checkpoint.
 
     Attributes:
@@ -87,9 +89,6 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
     damage: Message = ""
     loss: Loss | None = None
     resize: Resize | None = None
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "damage", message_of(self.damage))
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="ready"):
@@ -116,14 +115,11 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="
     step_s: Annotated[tuple[Duration, ...], Meta(max_length=MOST_NODES)]
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="note"):
+class Note(_Clipped, frozen=True, kw_only=True, omit_defaults=True, tag_field="event", tag="note"):
     """A line from the method or from a worker to the user. urgent: the user sees it while the run trains."""
 
     message: Message
     urgent: bool = False
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "message", message_of(self.message))
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluation"):
@@ -166,14 +162,11 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     count: Count = 1
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fault"):
+class Fault(_Clipped, frozen=True, kw_only=True, tag_field="event", tag="fault"):
     """The reason of a failed run."""
 
     message: Message
     time: Short = ""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "message", message_of(self.message))
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="stop"):
