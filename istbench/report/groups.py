@@ -139,8 +139,8 @@ class Contender:
 
         Of replayed runs, those on the cluster.
         """
-        if replayed := [run for run in self.runs if run.cluster is not None]:
-            return median_node_seconds([_replayed_seconds(run) for run in replayed])
+        if replayed := [run.cluster for run in self.runs if run.cluster is not None]:
+            return median_node_seconds([_replayed_seconds(time) for time in replayed])
         results = [run.header.result for run in self.runs]
         return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
 
@@ -360,9 +360,7 @@ class Group:
         return f"{readable}{on}-{digest}"
 
 
-def _replayed_seconds(run: Run) -> tuple[NodeSeconds, ...]:
-    time = run.cluster
-    assert time is not None
+def _replayed_seconds(time: ClusterTime) -> tuple[NodeSeconds, ...]:
     end = time.seconds[-1]
     return tuple(
         NodeSeconds(rank=rank, host="", computing_s=share * end, waiting_s=max(0.0, 1 - share) * end)

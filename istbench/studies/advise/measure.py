@@ -57,8 +57,6 @@ def measure(
         UserError: if the backend cannot run them.
         RunFailed: if no cell can run there.
     """
-    target = probed.target
-    assert target is not None
     for choice in choices:
         request, place = probed.request(choice), backend
         if choice.nodes == 1 and isinstance(backend, Here):  # a lab has links, and one node needs none
@@ -69,7 +67,7 @@ def measure(
             screen.note(f"{choice.label} runs on; the same command measures it later")
             continue
         try:
-            there = load_run(outcome.finished()).reached(target)
+            there = load_run(outcome.finished()).reached(probed.target)
         except RunFailed as error:
             found = MeasuredCandidate(label=choice.label, seconds=None, failure=str(error).splitlines()[0])
         else:

@@ -95,7 +95,7 @@ def trials_of(
     points = places([own.name for own in ranges], seed)
     for _ in range(_MOST_REFUSED * count):
         if len(found) == count:
-            return list(found.values())
+            break
         values = {own.name: own.at(place) for own, place in zip(ranges, next(points), strict=True)}
         try:
             add({**fixed, **values})
