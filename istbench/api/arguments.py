@@ -131,9 +131,7 @@ def _plain(value: Any) -> Any:
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """The type of `parameter`; Any where it takes several values."""
-    if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD and (
-        parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    ):
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         return Any
     kind = parameter.annotation
     if isinstance(kind, str):

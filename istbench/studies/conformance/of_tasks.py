@@ -18,10 +18,9 @@ from istbench.methods.base import CutsUnits
 from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_groups
 from istbench.node.evaluate import evaluate
 from istbench.node.model_proof import prove_model
-from istbench.node.registry import build_method, build_workload, load_method
-from istbench.studies.conformance.of_workloads import DoesNotHold, metric_before_training
+from istbench.node.registry import build_method, load_method
+from istbench.studies.conformance.of_workloads import DoesNotHold, metric_before_training, prepare
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
 from istbench.workloads.task import Task
 
@@ -38,9 +37,8 @@ def opened_task(file: Path) -> Task:
     Raises:
         UserError: for the first mistake in its functions.
     """
-    workload = build_workload(str(file), {})
+    workload = prepare(str(file), ())
     assert isinstance(workload, Task)
-    workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
     return workload
 
 
