@@ -54,9 +54,8 @@ def _order(target: Target | None, row: _Row) -> tuple[float, float]:
     first = row[0]
     if first is None or target is None:
         return math.inf, math.inf
-    final = median(first.finals())
-    lower = first.runs[0].curve.metric.lower_is_better
-    return first.time(target.level).median, final if lower else -final
+    final = first.runs[0].curve.metric.signed(median(first.finals()))
+    return first.time(target.level).median, -final
 
 
 def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:

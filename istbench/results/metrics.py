@@ -44,30 +44,30 @@ class Metric:
     unit: str = ""
     source: Source = field(default="recorded", compare=False)
 
-    @property
-    def _sign(self) -> int:
-        return -1 if self.lower_is_better else 1
+    def signed(self, value: float) -> float:
+        """`value`, so that higher is better: of a metric that falls, with its other sign."""
+        return -value if self.lower_is_better else value
 
     def better(self, one: float, other: float) -> bool:
         """Whether value `one` is better than `other`."""
-        return self._sign * one > self._sign * other
+        return self.signed(one) > self.signed(other)
 
     def reached(self, value: float | None, level: float) -> bool:
         """Whether `value` is at `level` or better. A missing value reaches nothing."""
-        return value is not None and self._sign * value >= self._sign * level
+        return value is not None and self.signed(value) >= self.signed(level)
 
     def best(self, values: Iterable[float | None]) -> float | None:
         """The best of `values`; None if all are missing."""
-        return max((value for value in values if value is not None), key=lambda v: self._sign * v, default=None)
+        return max((value for value in values if value is not None), key=self.signed, default=None)
 
     @property
     def worst(self) -> float:
         """An infinite value that is worse than every other; it stands for a run without a number."""
-        return -self._sign * math.inf
+        return self.signed(-math.inf)
 
     def easiest_first(self, levels: Iterable[float]) -> tuple[float, ...]:
         """The different `levels` in the order in which a model that gets better reaches them."""
-        return tuple(sorted(set(levels), key=lambda level: self._sign * level))
+        return tuple(sorted(set(levels), key=self.signed))
 
     @property
     def may_be_share(self) -> bool:

@@ -129,10 +129,9 @@ def rung_results(curves: Mapping[str, Curve], target: float | None) -> dict[str,
     for label, curve in curves.items():
         there = None if target is None else time_to_target(curve, target)
         value = value_at(curve, common)
-        sign = -1.0 if curve.metric.lower_is_better else 1.0
         found[label] = RungResult(
             reached_s=math.inf if there is None else there.seconds,
-            value=-math.inf if value is None else sign * value,
+            value=-math.inf if value is None else curve.metric.signed(value),
             reached_step=None if there is None else there.step,
         )
     return found

@@ -12,12 +12,6 @@ import numpy as np
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation
-from istbench.results.metrics import Metric
-
-
-def signed(level: float, metric: Metric) -> float:
-    """`level` of `metric`, so that higher is better."""
-    return -level if metric.lower_is_better else level
 
 
 def continued(before: Curve, last: Curve, target: float | None) -> Curve:
@@ -59,7 +53,7 @@ class SignedCurve:
     def of(cls, curve: Curve) -> "SignedCurve":
         """The evaluations of `curve`."""
         points = [
-            (evaluation.step, signed(value, curve.metric))
+            (evaluation.step, curve.metric.signed(value))
             for evaluation, value in zip(curve.evaluations, curve.values, strict=True)
             if value is not None and math.isfinite(value)
         ]

@@ -23,7 +23,7 @@ from istbench.base.seeds import derived_seed
 from istbench.cluster.trace import Floats
 from istbench.results.curves import Curve, time_to_target
 from istbench.studies.advise.candidate import Candidate, is_scheduled
-from istbench.studies.advise.signed_curve import SignedCurve, signed
+from istbench.studies.advise.signed_curve import SignedCurve
 
 FURTHEST = 64.0
 """A crossing further than this many times the length of a curve counts as never."""
@@ -204,7 +204,7 @@ class _Known:
         )
 
     def _add(self, place: Place, curve: Curve, target: float) -> None:
-        self.level = signed(target, curve.metric)
+        self.level = curve.metric.signed(target)
         self.curves[place] = SignedCurve.of(curve)
         there = time_to_target(curve, target)
         if there is not None:
