@@ -14,9 +14,9 @@ def rounded(value: float | None) -> Entry:
     return NOTHING if value is None else Entry(text=number(value), value=value)
 
 
-def percent(share: float | None) -> Entry:
+def percent(share: float | None, form: str = ".0%") -> Entry:
     """An entry whose text is the share in percent."""
-    return NOTHING if share is None else Entry(text=f"{share:.0%}", value=share)
+    return NOTHING if share is None else Entry(text=f"{share:{form}}", value=share)
 
 
 def number(value: float) -> str:

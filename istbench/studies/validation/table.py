@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from istbench.cluster.replay_checks import Check, Measurement, checks_of
 from istbench.report.phrases import guide_line
-from istbench.report.tables.numbers import rounded
+from istbench.report.tables.numbers import percent, rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.studies.validation.measurement import ReplayError, by_setting, summary_of
 
@@ -109,14 +109,8 @@ _SUMMARY: tuple[ColumnOf[Check], ...] = (
         entry=lambda check: " to ".join(dict.fromkeys([check.slowest, check.fastest])),
     ),
     ColumnOf(key="measurements", title="measurements", entry=lambda check: check.measurements),
-    ColumnOf(
-        key="median",
-        title="median error, without sign",
-        entry=lambda check: Entry(text=f"{check.median:.1%}", value=check.median),
-    ),
-    ColumnOf(
-        key="mean", title="mean error", entry=lambda check: Entry(text=f"{check.mean:+.1%}", value=check.mean)
-    ),
+    ColumnOf(key="median", title="median error, without sign", entry=lambda check: percent(check.median, ".1%")),
+    ColumnOf(key="mean", title="mean error", entry=lambda check: percent(check.mean, "+.1%")),
     ColumnOf(
         key="largest",
         title="largest error",
