@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes import curve
 
 from istbench.results.metrics import Metric
-from istbench.studies.advise.signed_curve import SignedCurve, continued, ends_of, signed
+from istbench.studies.advise.signed_curve import SignedCurve, continued, ends_of
 
 LOSS = Metric("loss", lower_is_better=True)
 
@@ -24,8 +24,8 @@ def test_between_two_points_the_value_is_linear_in_the_log_of_the_step():
 
 def test_a_lower_loss_is_more_progress():
     own = SignedCurve.of(curve([(0, 4.0), (10, 3.0), (20, 2.5)], LOSS))
-    assert own.steps_at(signed(2.5, LOSS)) == 20
-    assert own.steps_at(signed(3.5, LOSS)) == pytest.approx(2.5)
+    assert own.steps_at(LOSS.signed(2.5)) == 20
+    assert own.steps_at(LOSS.signed(3.5)) == pytest.approx(2.5)
 
 
 def test_a_worse_value_later_changes_nothing():
