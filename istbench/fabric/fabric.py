@@ -314,8 +314,7 @@ class Fabric:
 
         Until the transfers are complete, do not read `receives` or change `sends`.
         """
-        start = self._start_by_nccl if self._nccl else self._start_by_transport
-        return start(not_empty(sends), not_empty(receives), name)
+        return self.exchange_in_turns_async([(sends, receives)], name)
 
     def _start_by_nccl(self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str) -> Transfers:
         """Start transfers from GPU to GPU in one group, which NCCL orders itself."""
@@ -335,17 +334,11 @@ class Fabric:
 
         return Transfers(complete, self.recorder, numbers)
 
-    def _start_by_transport(
-        self, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor], name: str
-    ) -> Transfers:
-        """Start transfers from host memory. gloo's own messages made streaming no faster: results/bench.md."""
-        name = with_ranks(name, leaving, arriving)
-        numbers = [self._post_receive(peer, buffer) for peer, buffer in arriving.items()]
-        numbers += [self._post_send(peer, buffer) for peer, buffer in leaving.items()]
-        return Transfers(self._begin([(leaving, arriving)], name), self.recorder, numbers)
-
     def exchange_in_turns_async(self, turns: Sequence[Turn], name: str) -> Transfers:
-        """Start an `exchange_async` in turns: a message leaves after those of the turn before, both ways."""
+        """Start an `exchange_async` in turns: a message leaves after those of the turn before, both ways.
+
+        Without NCCL, over the transport: gloo's own messages made streaming no faster (results/bench.md).
+        """
         turns = [(not_empty(leaving), not_empty(arriving)) for leaving, arriving in turns]
         all_leaving = {peer: buffer for leaving, _ in turns for peer, buffer in leaving.items()}
         all_arriving = {peer: buffer for _, arriving in turns for peer, buffer in arriving.items()}

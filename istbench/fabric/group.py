@@ -53,7 +53,7 @@ class Group:
         if of_place[self.rank].data_ptr() != mine.data_ptr():
             of_place[self.rank].copy_(mine)
         under_way = self._in_turns([mine] * self.world_size, list(of_place), name)
-        return Pending(lambda: _wait(under_way))
+        return Pending(under_way.wait)
 
     def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
         """Start averaging flat `parts` over members; see `Fabric.reduce_scatter_mean_async`."""
@@ -63,7 +63,7 @@ class Group:
         under_way = self._in_turns(list(for_place), terms, name)
 
         def finish() -> None:
-            _wait(under_way)
+            under_way.wait()
             add_up(terms, mine)
             mine.div_(self.world_size)
 
@@ -123,10 +123,6 @@ class Groups:
         self.inside.all_gather_async(padded, mine, name).wait()
         if short:
             tensor.copy_(padded[: tensor.numel()])
-
-
-def _wait(under_way: Waiting) -> None:
-    under_way.wait()
 
 
 GroupNodes = Count | Literal["host"]

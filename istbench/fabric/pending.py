@@ -15,9 +15,9 @@ class Pending(dist.Work):
     torch.distributed accepts it as a work handle of its own.
     """
 
-    def __init__(self, wait: Callable[[], None]) -> None:
+    def __init__(self, wait: Callable[[], object]) -> None:
         super().__init__()
-        self._wait: Callable[[], None] | None = wait
+        self._wait: Callable[[], object] | None = wait
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the collective is complete. A second call returns at once.

@@ -24,6 +24,7 @@ class Recorder:
     The sample begins after a round that the method ends `steady`.
 
     Attributes:
+        running: whether it records now. finished: whether the sample is complete.
         least_steps: local steps that the sample has at least.
         window: messages that a method's priority queue sends to a node at a time; None if it has no queue.
         steady: whether the next rounds exchange alike. A method with a warm-up sets it before it marks a round.
@@ -39,22 +40,16 @@ class Recorder:
         self._laps: list[tuple[Any, Any]] = []
         self._beside_s = 0.0
         self._beside: dict[int, float] = {}  # by lap
-        self._running = self._round_ended = False
+        self.running = self.finished = self._round_ended = False
         self._rounds = self._steps = 0
         self._unawaited: dict[int, str] = {}  # their kinds, by number
         self._earlier = EarlierOperations()
         self._worked: dict[int, float] = {}
         self._round_ends: list[int] = []  # in events
-        self.finished = False
         self.window: int | None = None
         self.least_steps = LEAST_STEPS
         self.steady = True
         self.warmup_steps = self.warmup_state = self.unlike_steps = self.last_bytes = 0
-
-    @property
-    def running(self) -> bool:
-        """Whether the recorder records now."""
-        return self._running
 
     def waited_s(self) -> float:
         """Seconds that this node has waited for other nodes, in all rounds, sampled or not.
@@ -72,7 +67,8 @@ class Recorder:
 
     def resume(self) -> None:
         """Compute from now on: the time since the last event was not training."""
-        self._restart()
+        self._since = self._computing.now()
+        self._beside_s = 0.0
 
     def post(
         self, kind: str, bytes: int, peers: Sequence[int] = (), priority: int = 0, after: Sequence[int] = ()
@@ -84,7 +80,7 @@ class Recorder:
         self._waits.posted()
         if self.finished:
             return -1
-        if not self._running:
+        if not self.running:
             return self._earlier.post(kind, peers)
         self._compute()
         op = self._builder.post(kind, bytes, peers, priority, after)
@@ -119,7 +115,7 @@ class Recorder:
     def wait_all(self) -> None:
         """Record that the node has just waited for all posted transfers, without computing since the last one."""
         self._waits.add_since_post()
-        if self._running:
+        if self.running:
             # In a wait, the CPU time of a thread stands still; the time of a GPU stream runs.
             if not self._computing.cuda:
                 self._compute()
@@ -127,7 +123,7 @@ class Recorder:
 
     def mark(self, what: str) -> None:
         """Record the end of a "step" or a "round". Mark a round inside its last step."""
-        if self._running:
+        if self.running:
             self._compute()
             self._builder.mark(what)
         self._rounds += what == "round"
@@ -152,20 +148,16 @@ class Recorder:
                 del self._unawaited[op]
             elif op in self._earlier:
                 self._builder.wait_before(*self._earlier.take(op))
-        self._restart()
-
-    def _restart(self) -> None:
-        self._since = self._computing.now()
-        self._beside_s = 0.0
+        self.resume()
 
     def _between_rounds(self) -> None:
         """After the last step of a round: start or stop recording."""
-        if self._running:
+        if self.running:
             self._round_ends.append(len(self._builder))
             if self._rounds >= LEAST_ROUNDS and self._steps >= self.least_steps:
-                self._running, self.finished = False, True
+                self.running, self.finished = False, True
         elif not self.finished and self.steady:
-            self._running = True
+            self.running = True
             self._rounds = self._steps = 0
             self._earlier.close()
             self.resume()
