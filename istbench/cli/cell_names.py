@@ -1,4 +1,4 @@
-"""Finds the names of cells as `istbench run` does, without training. `hosts.remote_cells` runs this on a host.
+"""Finds the names of cells as `istbench run` does, without training. `hosts.remote_programs` runs this on a host.
 
 `python -m istbench.cli.cell_names` reads a JSON list of cells from standard input. It prints a JSON list of their
 names, with null for each cell that cannot run.

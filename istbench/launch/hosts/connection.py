@@ -26,7 +26,7 @@ from istbench.base.errors import UserError, printable
 from istbench.launch.hosts import agent_program
 from istbench.launch.hosts.agent_program import INSTALLED
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.remote_cells import source_key
+from istbench.launch.hosts.remote_programs import source_key
 from istbench.launch.processes.launcher import Signals
 
 ANSWERS_S = 30.0

@@ -15,7 +15,7 @@ from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, connected, each, pythons
 from istbench.launch.hosts.group import Say, Unfit, own_versions
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.remote_cells import source_key
+from istbench.launch.hosts.remote_programs import source_key
 
 _INSTALLS_S = 3600.0
 _VENV: tuple[str, ...] = ()

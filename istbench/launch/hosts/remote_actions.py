@@ -4,13 +4,11 @@ import shutil
 from pathlib import Path
 
 from istbench.launch.hosts import (
-    remote_all_reduce,
-    remote_cells,
     remote_detached,
     remote_files,
     remote_links,
+    remote_programs,
     remote_run,
-    remote_speed,
     trees,
 )
 from istbench.launch.hosts.action import Action
@@ -21,11 +19,11 @@ ACTIONS: dict[str, Action] = {
     "try_connections": remote_links.try_connections,
     "latency": remote_links.latency,
     "bandwidth": remote_links.bandwidth,
-    "speed": remote_speed.speed,
-    "gpus": remote_all_reduce.gpus,
-    "all_reduce": remote_all_reduce.all_reduce,
-    "source_key": lambda _agent, _question: remote_cells.source_key(),
-    "name_cells": remote_cells.name_cells,
+    "speed": remote_programs.speed,
+    "gpus": remote_programs.gpus,
+    "all_reduce": remote_programs.all_reduce,
+    "source_key": lambda _agent, _question: remote_programs.source_key(),
+    "name_cells": remote_programs.name_cells,
     "start": remote_run.start,
     "train": remote_run.train,
     "grow": remote_run.grow,

@@ -1,5 +1,9 @@
-"""On a host: programs of istbench that measure something in processes of their own, and print it as JSON."""
+"""On a host: programs of istbench in processes of their own, which print JSON; and the key of the code of istbench.
 
+They import torch, and the agent should stay small beside a run.
+"""
+
+import hashlib
 import json
 import os
 import subprocess
@@ -8,19 +12,81 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any
 
+import istbench
+from istbench.base.machine import HOST, cores
 from istbench.launch.hosts.action import Agent
 
+LIMIT_S = 120.0
+_SPEED_S = 240.0
 _POLL_S = 0.05
+_MEASURES = "istbench.launch.hosts.measure_program"
+
+
+def source_key() -> str:
+    """Identifies the code of this istbench: a hash of its files."""
+    folder, digest = Path(istbench.__file__).parent, hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
+    """The names of `cells` by the module `by`; None for each if that takes longer than `within_s`."""
+    cells = question["cells"]
+    try:
+        (names,) = answers_of(agent, question["by"], [], [{}], question["within_s"], json.dumps(cells).encode())
+    except (OSError, ValueError):
+        return [None] * len(cells)
+    return list(names)
+
+
+def gpus(agent: Agent, _question: Mapping[str, Any]) -> Any:
+    """The `HostGpus` of this host."""
+    return answers_of(agent, _MEASURES, ["gpus"], [{}], LIMIT_S)[0]
+
+
+def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
+    """`gflops`, `memory_gb_per_s` and `gather_gb_per_s` of a node with `threads` threads, `memory` in bytes, and on
+    request the cost of `carrying`.
+    """
+    words = ["speed", str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
+    return dict(answers_of(agent, _MEASURES, words, [{}], _SPEED_S)[0])
+
+
+def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
+    """The `BusBandwidth` that each of `slots` processes measures, whose ranks of `nodes` begin at `rank`."""
+    address, port = question["endpoint"]
+    common = {
+        "WORLD_SIZE": str(question["nodes"]),
+        "LOCAL_WORLD_SIZE": str(question["slots"]),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # else rank 0 opens one, which listens on all interfaces
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "ISTBENCH_RUN_KEY": question["key"],  # `RUN_KEY`, without importing torch
+        "OMP_NUM_THREADS": str(max(1, cores() // question["slots"])),
+        HOST: question["name"],
+    }
+    slots = range(question["slots"])
+    places = [{**common, "RANK": str(question["rank"] + slot), "LOCAL_RANK": str(slot)} for slot in slots]
+    words = ["all_reduce", question["device"], str(question["seconds"])]
+    return answers_of(agent, _MEASURES, words, places, LIMIT_S)
 
 
 def answers_of(
-    agent: Agent, module: str, words: Sequence[str], environments: Sequence[Mapping[str, str]], limit_s: float
+    agent: Agent,
+    module: str,
+    words: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    limit_s: float,
+    given: bytes = b"",
 ) -> list[Any]:
     """What `python -m module words` prints last in each of `environments`, all at once.
 
-    No process outlives this call.
+    given: the standard input of each. No process outlives this call.
 
     Raises:
         OSError: with the last line of the first that fails, or after `limit_s` seconds.
@@ -30,9 +96,11 @@ def answers_of(
     with ExitStack() as undo:
         for environment in environments:
             # Files, because a process that fills a pipe waits for its reader.
-            out, error = (undo.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            typed, out, error = (undo.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            typed.write(given)
+            typed.seek(0)
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=error, env={**os.environ, **environment}
+                command, stdin=typed, stdout=out, stderr=error, env={**os.environ, **environment}
             )
             undo.callback(process.wait)
             undo.callback(process.kill)

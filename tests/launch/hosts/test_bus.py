@@ -12,7 +12,7 @@ from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.group import HostGroup, Unfit
-from istbench.launch.hosts.measured_bus import bus_bandwidth
+from istbench.launch.hosts.measure_program import bus_bandwidth
 from istbench.launch.hosts.names import Host
 from istbench.launch.processes.on_nodes import on_nodes
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from free_port import free_port
 
-from istbench.launch.hosts import remote_all_reduce
+from istbench.launch.hosts import remote_programs
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth
-from istbench.launch.hosts.remote_all_reduce import all_reduce
+from istbench.launch.hosts.remote_programs import all_reduce
 
 pytestmark = pytest.mark.processes
 
@@ -40,8 +40,8 @@ def test_all_processes_of_a_host_measure():
 
 @pytest.mark.parametrize(("slots", "threads"), [(2, "3"), (8, "1")])
 def test_processes_of_a_host_share_its_cores(monkeypatch, slots, threads):
-    monkeypatch.setattr(remote_all_reduce, "cores", lambda: 7)
-    monkeypatch.setattr(remote_all_reduce, "answers_of", lambda *given: given[3])
+    monkeypatch.setattr(remote_programs, "cores", lambda: 7)
+    monkeypatch.setattr(remote_programs, "answers_of", lambda *given: given[3])
     assert [own["OMP_NUM_THREADS"] for own in all_reduce(None, question(slots, slots))] == [threads] * slots
 
 

@@ -13,7 +13,7 @@ from istbench.launch.hosts.connection import connected, pythons
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.install import install
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.remote_cells import source_key
+from istbench.launch.hosts.remote_programs import source_key
 from istbench.workloads.cache import cache_directory
 
 pytestmark = pytest.mark.processes

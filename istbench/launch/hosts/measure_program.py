@@ -1,0 +1,97 @@
+"""On a host: programs that measure its GPUs, its speed, or an all-reduce of all hosts; `remote_programs` runs them.
+
+`python -m istbench.launch.hosts.measure_program` prints JSON: with `gpus` the `HostGpus`, with
+`speed THREADS [carrying]` what `remote_programs.speed` answers, and with `all_reduce DEVICE SECONDS` the
+`BusBandwidth`, as the rank that the environment names.
+"""
+
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from istbench.fabric import Fabric, connect
+from istbench.launch.hosts.bus_bandwidth import BusBandwidth, HostGpus
+from istbench.launch.hosts.remote_programs import LIMIT_S
+from istbench.launch.processes.local import serve_store
+from istbench.launch.processes.message_costs import measure_message_costs
+from istbench.launch.torchrun.workers import route_to
+from istbench.node.gpu_copies import broken_copies, here
+from istbench.node.machine_speed import device_memory, speed_here
+
+_LEAST, _MOST = 1 << 20, 1 << 28  # bytes of the tensor
+_TIMES = 5  # all-reduces in the seconds given
+_NAME = "measuring"
+
+
+def bus_bandwidth(fabric: Fabric, seconds: float) -> BusBandwidth:
+    """The bus bandwidth of an all-reduce among all nodes, as nccl-tests counts it, by the fabric of a run.
+
+    Measures for about `seconds`, with a tensor as large as this takes. Every rank must call this.
+    """
+    fabric.look_at_distance()
+    tensor = _tensor(fabric, _LEAST)
+    _seconds(fabric, tensor)  # connects
+    rate = _LEAST / _seconds(fabric, tensor)
+    size = min(_MOST, max(_LEAST, 2 ** math.floor(math.log2(rate * seconds / _TIMES))))
+    tensor = _tensor(fabric, size)
+    took = [_seconds(fabric, tensor) for _ in range(_TIMES)]
+    mean = (fabric.world_size + 1) / 2
+    return BusBandwidth(
+        backend="nccl" if torch.distributed.get_backend() == "nccl" else "gloo",
+        nodes=fabric.world_size,
+        bytes=size,
+        seconds=statistics.median(took),
+        right=bool(torch.all((tensor - mean).abs() <= 1e-3 * mean)),
+    )
+
+
+def _tensor(fabric: Fabric, size: int) -> Tensor:
+    """A tensor of `size` bytes, whose mean over nodes no node has before, but for a middle one."""
+    return torch.full((size // 4,), float(fabric.rank + 1), device=fabric.device)
+
+
+def _seconds(fabric: Fabric, tensor: Tensor) -> float:
+    fabric.barrier(_NAME)
+    began = time.perf_counter()
+    fabric.all_reduce_mean(tensor, _NAME)
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize(fabric.device)
+    return fabric.maximum(time.perf_counter() - began)
+
+
+def _gpus() -> HostGpus:
+    return HostGpus(count=len(here()), broken=broken_copies(here()))
+
+
+def _all_reduce(device: str, seconds: str) -> BusBandwidth:
+    address, rank = os.environ["MASTER_ADDR"], int(os.environ["RANK"])
+    route = route_to(address)
+    route.enter(rank)
+    # The store lives as long as this variable.
+    _store = serve_store(replace(route, address=address), int(os.environ["MASTER_PORT"])) if rank == 0 else None
+    with closing(connect(device=device, timeout_s=LIMIT_S / 2)) as fabric:
+        return bus_bandwidth(fabric, float(seconds))
+
+
+def _speed(threads: str, *carrying: str) -> dict[str, Any]:
+    torch.set_num_threads(int(threads))
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda" if gpu else "cpu")
+    found = {**msgspec.to_builtins(speed_here(device)), "memory": device_memory(device), "gpu": gpu}
+    return {**found, "carrying": measure_message_costs().all_reduce} if carrying else found
+
+
+if __name__ == "__main__":
+    _PROGRAMS: dict[str, Callable[..., object]] = {"gpus": _gpus, "all_reduce": _all_reduce, "speed": _speed}
+    print(json.dumps(msgspec.to_builtins(_PROGRAMS[sys.argv[1]](*sys.argv[2:]))))
