@@ -18,8 +18,7 @@ from istbench.results.store import RunDirectory
 if TYPE_CHECKING:
     from istbench.launch.hosts.run import HostsRun
 
-# Hosts run these modules: they read the words of a command as the command itself does.
-_FINDS_NAMES, _WORKS_DETACHED = "istbench.cli.cell_names", "istbench.cli.detached_job"
+_ON_HOSTS = "istbench.cli.on_hosts"  # reads the words of a command as the command itself does
 Say = Callable[[str], None]
 
 
@@ -133,7 +132,7 @@ class Hosts(Backend):
 
         runs = [self._cell(request, out, again) for request in cells]
         with _explaining(say):
-            detach(runs, say, worked_by=_WORKS_DETACHED, named_by=_FINDS_NAMES)
+            detach(runs, say, by=_ON_HOSTS)
 
     def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
         from istbench.launch.hosts.detached import stop
@@ -150,7 +149,7 @@ class Hosts(Backend):
         from istbench.launch.hosts.group import Unfit
 
         try:
-            return finished([self._cell(request, out) for request in cells], say, by=_FINDS_NAMES)
+            return finished([self._cell(request, out) for request in cells], say, by=_ON_HOSTS)
         except Unfit:  # the run that follows reports it
             return unknown
 

@@ -28,13 +28,12 @@ _STARTS_S = 60.0
 _GOES_ON = "a detached cell goes on; the same command follows it"
 
 
-def detach(runs: Sequence[HostsRun], say: Say, *, worked_by: str, named_by: str) -> None:
+def detach(runs: Sequence[HostsRun], say: Say, by: str) -> None:
     """Start the cells of `runs` one after another from the first host; return when the first one starts.
 
     The first host gets the keys that their configuration of ssh names, until the cells end.
 
-    Args:
-        worked_by: the module that works on the job there. named_by: the module that computes names of cells.
+    by: the module that works on the job there, and computes names of cells.
 
     Raises:
         Unfit: with a line for each problem of a host, also if the first host does not reach another one by ssh.
@@ -56,7 +55,7 @@ def detach(runs: Sequence[HostsRun], say: Say, *, worked_by: str, named_by: str)
             there = push([first], tuple(paths), say)[first.name]
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
-                _bring_unfinished(first, runs, there, theirs, say, named_by)
+                _bring_unfinished(first, runs, there, theirs, say, by)
             job = DetachedJob(
                 cells=[_job_cell(run, there, theirs) for run in runs],
                 out=str(theirs),
@@ -66,7 +65,7 @@ def detach(runs: Sequence[HostsRun], say: Say, *, worked_by: str, named_by: str)
             keys = [name for name in files if name.startswith("key-")]
             if keys:
                 say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
-            question = {"content": msgspec.json.encode(job), "files": files, "by": worked_by}
+            question = {"content": msgspec.json.encode(job), "files": files, "by": by}
             first.do("start_detached", 2 * _STARTS_S, **question, within_s=_STARTS_S)
             run = runs[0]
             shared = group.facts[first.name].shared

@@ -11,7 +11,7 @@ from fake_runs import RESULT
 
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
-from istbench.cli.cell_names import cell_name
+from istbench.cli.on_hosts import cell_name
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts import finished_cells as ssh_finished
 from istbench.launch.hosts.finished_cells import finished, runs_alike
@@ -62,7 +62,7 @@ def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
         {"words": ["run"], "nodes": 1},
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "istbench.cli.cell_names"],
+        [sys.executable, "-m", "istbench.cli.on_hosts"],
         input=json.dumps(cells), capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert json.loads(done.stdout) == [name_of(msgspec.structs.replace(REQUEST, plugins=(str(plugin),))), None]
@@ -103,7 +103,7 @@ def test_a_copied_run_directory_is_not_the_cell_of_its_name(done, tmp_path):
 
 def ask(request, out):
     run = HostsRun(request=request, out=out, hosts=(Host("a"), Host("b")), pythons=["python3"])
-    (found,) = finished([run], print, "istbench.cli.cell_names")
+    (found,) = finished([run], print, "istbench.cli.on_hosts")
     return None if found is None else found.path.name
 
 

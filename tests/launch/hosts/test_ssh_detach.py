@@ -20,8 +20,6 @@ from istbench.workloads.cache import cache_directory
 
 pytestmark = pytest.mark.processes
 
-BY = {"worked_by": "istbench.cli.detached_job", "named_by": "istbench.cli.cell_names"}
-
 
 @pytest.fixture
 def both(hosts, monkeypatch):
@@ -45,7 +43,7 @@ def cell(hosts, config, seed=1, out="detached"):
 
 def leave(run):
     said = []
-    detach([run], said.append, **BY)
+    detach([run], said.append, "istbench.cli.on_hosts")
     return said
 
 
