@@ -125,7 +125,7 @@ def install(agent: Agent, question: dict[str, Any]) -> str:
             shutil.rmtree(str(own), ignore_errors=True)
             wheel = folder / question["name"]
             wheel.write_bytes(question["content"])
-            _run(agent, [sys.executable, "-P", "-m", "venv", *question["venv"], str(own)])
+            _run(agent, [sys.executable, "-P", "-m", "venv", str(own)])
             extras = "[{}]".format(",".join(question["extras"])) if question["extras"] else ""
             words = ["install", "--quiet", "--disable-pip-version-check", str(wheel) + extras, *question["also"]]
             _run(agent, [str(own / "bin" / "python"), "-P", "-m", "pip", *words])

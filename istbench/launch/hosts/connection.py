@@ -154,7 +154,7 @@ class Connection:
         Raises:
             Lost: where it does not.
         """
-        found = self._result(self._python_version, ANSWERS_S)
+        found = self.answer(self._python_version)
         if tuple(found) < _LEAST_PYTHON:
             version, least = ".".join(map(str, found)), ".".join(map(str, _LEAST_PYTHON))
             raise Lost(f"its Python is {version}, and istbench needs {least}; name another by --hosts-python")
@@ -179,7 +179,10 @@ class Connection:
         Raises:
             Lost: if the connection fails, or no answer comes in time. Refused: if the host cannot do it.
         """
-        return self._result(future, timeout_s)
+        try:
+            return future.result(timeout_s)
+        except TooLate:
+            raise Lost(f"it has said nothing for {timeout_s:g} s (it may be overloaded)") from None
 
     def do(self, do: str, timeout_s: float = ANSWERS_S, **rest: Any) -> Any:
         """Send a request and wait for its result; raises as `answer` does."""
@@ -218,12 +221,6 @@ class Connection:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _result(self, future: "Future[Any]", timeout_s: float) -> Any:
-        try:
-            return future.result(timeout_s)
-        except TooLate:
-            raise Lost(f"it has said nothing for {timeout_s:g} s (it may be overloaded)") from None
 
     def _write(self, content: bytes) -> None:
         with self._lock:

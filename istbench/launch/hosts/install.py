@@ -18,8 +18,6 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
 
 _INSTALLS_S = 3600.0
-_VENV: tuple[str, ...] = ()
-"""Options of `python -m venv` on the hosts."""
 
 
 def install(
@@ -50,17 +48,11 @@ def install(
         started = time.monotonic()
         with scratch_folder() as scratch:
             wheel = build_wheel(scratch)
-            name, content = wheel.name, wheel.read_bytes()
+            named = {"content": wheel.read_bytes(), "name": wheel.name, "key": source_key()}
         torch = own_versions()["torch"].partition("+")[0]
         also = [f"torch=={torch}"] if torch != "none" else []
-        question = {
-            "content": content,
-            "name": name,
-            "key": source_key(),
-            "venv": list(_VENV),
-            "extras": ["speech"] if importlib.util.find_spec("espeakng_loader") else [],
-            "also": also,
-        }
+        extras = ["speech"] if importlib.util.find_spec("espeakng_loader") else []
+        question = {**named, "extras": extras, "also": also}
         _, problems = ask_each(lacking, "install", lambda _: question, _INSTALLS_S)
         if problems:
             raise Unfit(problems)
@@ -84,22 +76,8 @@ def build_wheel(scratch: Path) -> Path:
     if not (checkout / "setup.cfg").is_file():
         raise UserError("--install needs a checkout of istbench here; install istbench on the hosts yourself")
     source = _copy(checkout, scratch / "source")
-    built = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            str(scratch),
-            str(source),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    words = ["-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch), str(source)]
+    built = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     wheels = sorted(scratch.glob("istbench-*.whl"))
     if built.returncode or not wheels:
         printed = built.stderr.strip().splitlines() or ["pip printed nothing"]

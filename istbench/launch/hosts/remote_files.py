@@ -54,11 +54,6 @@ def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int] | str
         return str(error)
 
 
-def list_files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the plain files under `path`."""
-    return [(name, size) for name, size, _ in stamps(path)]
-
-
 def stamps(path: Path) -> list[tuple[str, int, int]]:
     """The plain files under `path`: name, size, time of last change in nanoseconds since 1970."""
     return [
@@ -161,13 +156,9 @@ def clear(path: Path) -> None:
         require_no_link(folder, "choose another --out")
     if new.is_symlink():
         new.unlink()
-    _remove(new)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
     with contextlib.suppress(OSError):
-        folder.parent.rmdir()
+        new.parent.rmdir()
 
 
 def safe(name: str) -> bool:

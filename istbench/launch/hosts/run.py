@@ -293,7 +293,6 @@ def answers(host: Host, run: HostsRun) -> bool:
     except (Lost, Refused):
         return False
     finally:
-        connection.hang_up()
         connection.close()
     return True
 

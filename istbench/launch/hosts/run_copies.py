@@ -21,17 +21,7 @@ from istbench.base.options.numbers import Natural
 from istbench.base.threads import thread_beside
 from istbench.launch.hosts.connection import Connection, Lost, Refused
 from istbench.launch.hosts.group import Say
-from istbench.launch.hosts.remote_files import (
-    CHECKPOINT,
-    PART,
-    beside,
-    clear,
-    how_far,
-    list_files,
-    put,
-    safe,
-    stamps,
-)
+from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, how_far, put, safe, stamps
 from istbench.launch.hosts.trees import LISTS_S
 from istbench.node.checkpoint_steps import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
 from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
@@ -231,7 +221,7 @@ def _delete_others(here: Path, names: list[str], listing: _RunListing) -> None:
     """Delete files other than `names`, and steps of the checkpoint that are not published there."""
     kept = {f"{CHECKPOINT}/{step.step}/" for step in listing.steps if step.whole(here / CHECKPOINT)}
     lost = (listing.steps or listing.damaged) and not kept  # what is here may be all that is left
-    for name, _ in list_files(here):
+    for name, *_ in stamps(here):
         in_step = any(name.startswith(folder) for folder in kept) or (kept and name == f"{CHECKPOINT}/{LATEST}")
         if name not in names and not in_step and not (lost and name.startswith(f"{CHECKPOINT}/")):
             (here / name).unlink()
