@@ -133,8 +133,7 @@ class LocalLauncher:
         """Start the workers of `job`; see `Launcher.start`."""
         with ExitStack() as undo:
             undo.enter_context(self.place.built())
-            store = serve_store(self.place)
-            undo.callback(_let_go, store)
+            store = undo.enter_context(contextlib.nullcontext(serve_store(self.place)))  # keeps it alive
             meeting = environment_at(store.host, store.port, secrets.token_hex(32))
             environments = {rank: {**meeting, **_environment(job, rank)} for rank in range(job.nodes)}
             workers = start_workers(job, self.place, environments)
@@ -309,10 +308,6 @@ def _reach(address: str) -> None:
             f"this machine does not reach its own address {address} ({error.strerror or error}), by which the "
             "workers meet; bring its network interface up (`ip link set lo up` for the loopback interface)"
         ) from None
-
-
-def _let_go(_store: "TCPStore") -> None:
-    """Keep the store alive until this is called."""
 
 
 def _end(processes: dict[int, ForkServerProcess]) -> None:

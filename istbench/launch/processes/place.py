@@ -25,19 +25,23 @@ class Place(Protocol):
         """Move the calling process, which has one thread, to this network as node `rank`."""
 
 
-@dataclass(frozen=True)
-class ThisMachine:
-    """All nodes use this machine's loopback interface. No socket listens on another interface."""
-
-    address: str = "127.0.0.1"
+class ExistingNetwork:
+    """A network that nobody has to build, and on which the launching process is."""
 
     def built(self) -> AbstractContextManager[None]:
-        """Do nothing: every machine has a loopback interface."""
+        """Do nothing."""
         return contextlib.nullcontext()
 
     def listening(self) -> AbstractContextManager[None]:
-        """Do nothing: the launcher uses the same interface."""
+        """Do nothing."""
         return contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class ThisMachine(ExistingNetwork):
+    """All nodes use this machine's loopback interface. No socket listens on another interface."""
+
+    address: str = "127.0.0.1"
 
     def enter(self, rank: int) -> None:
         """Restrict gloo and NCCL to the loopback interface."""

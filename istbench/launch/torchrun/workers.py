@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from istbench.launch.cells.resolve import Cell, prepare_cell, prepare_cells
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
+from istbench.launch.processes.place import ExistingNetwork
 from istbench.launch.torchrun.agreement import (
     agreed,
     as_text,
@@ -52,19 +53,11 @@ _FAILURES = {"user": UserError, "run": RunFailed}
 
 
 @dataclass(frozen=True)
-class Route:
+class Route(ExistingNetwork):
     """A place on this host that others reach by `interface`, which is empty if it is unknown."""
 
     address: str
     interface: str
-
-    def built(self) -> nullcontext[None]:
-        """Do nothing: the network exists."""
-        return nullcontext()
-
-    def listening(self) -> nullcontext[None]:
-        """Do nothing: the launching process has this address."""
-        return nullcontext()
 
     def enter(self, rank: int) -> None:
         """Restrict gloo and NCCL to the interface, unless the user chose another."""
