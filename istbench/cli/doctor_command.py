@@ -131,7 +131,7 @@ def _speed() -> Iterator[Finding]:
     speeds = product_speeds()
     if speeds is not None:
         by = "MKL" if torch.backends.mkl.is_available() else "its BLAS"
-        yield from products_findings(speeds.torch, speeds.onednn, by)
+        yield from products_findings(*speeds, by)
 
 
 def products_findings(own: float, onednn: float, by: str) -> Iterator[Finding]:

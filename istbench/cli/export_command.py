@@ -114,7 +114,7 @@ def _finished(path: Path) -> "list[Run]":
 
 
 def _to_sink(name: str) -> "Callable[[Run, str], None]":
-    kind, _, _ = load_sink(name)
+    kind = load_sink(name)
 
     def export(run: "Run", where: str) -> None:
         try:

@@ -16,7 +16,6 @@ from istbench.cli.options import RESULTS, plugin_option, run_options
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
-    from istbench.launch.cells.retrace import Retraced
 
 
 @click.command("retrace")
@@ -79,12 +78,12 @@ def command(
                 short = RunDirectory(beside / cell.name)
                 with display.training(cell.header, short) as scratch:
                     execute(cell, short, scratch, launcher)
-                found = replace_trace(run.directory, short)
+                traces = replace_trace(run.directory, short)
             except (UserError, RunFailed) as error:
                 failures.append(f"{name}: {error}")
                 display.note(failures[-1])
             else:
-                done.append(_as_json(name, found))
+                done.append(_as_json(name, *traces))
                 display.note(_line(done[-1]))
             finally:
                 if beside is not None:
@@ -96,18 +95,14 @@ def command(
     return EXIT_FAILED if failures else 0
 
 
-def _as_json(cell: str, found: "Retraced") -> dict[str, Any]:
+def _as_json(cell: str, before: "Trace", after: "Trace") -> dict[str, Any]:
     return {
         "cell": cell,
-        "step_s": _step_seconds(found.after),
-        "step_s_before": _step_seconds(found.before),
-        "doubt": found.after.meta.doubt,
-        "doubt_before": found.before.meta.doubt,
+        "step_s": after.computing_s / after.steps,
+        "step_s_before": before.computing_s / before.steps,
+        "doubt": after.meta.doubt,
+        "doubt_before": before.meta.doubt,
     }
-
-
-def _step_seconds(trace: "Trace") -> float:
-    return trace.computing_s / trace.steps
 
 
 def _line(found: dict[str, Any]) -> str:

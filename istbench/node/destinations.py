@@ -133,9 +133,8 @@ class RequestedSink(Destination):
 
     def _pass_on(self, evaluation: Evaluation) -> None:
         if self._sink is None:
-            kind, _, _ = load_sink(self._text)
             header, events = self._run.own_header(), self._run.events()
-            self._sink = kind(header, place_of(self._text, self._run), _resumed_at(events))
+            self._sink = load_sink(self._text)(header, place_of(self._text, self._run), _resumed_at(events))
             for kept in Curve.from_events(events, header.own_metric).evaluations:
                 if kept.step < evaluation.step:
                     self._sink.evaluation(kept)

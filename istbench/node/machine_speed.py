@@ -4,7 +4,6 @@ import mmap
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -65,16 +64,10 @@ def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> 
     return _rate(lambda: torch.mm(left, right), 2e-9 * rows * inner * columns, device)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductSpeeds:
-    """GFLOP/s of the same float32 product on this process's threads: as torch computes it, and by oneDNN."""
+def product_speeds() -> tuple[float, float] | None:
+    """GFLOP/s of a float32 product of `USUAL_SHAPE` on the CPU: as torch computes it, and by oneDNN.
 
-    torch: float
-    onednn: float
-
-
-def product_speeds() -> ProductSpeeds | None:
-    """The speeds of a product of `USUAL_SHAPE` on the CPU, measured in turns; None for a torch without oneDNN.
+    Measured in turns; None for a torch without oneDNN.
 
     On x86 processors torch computes float32 products of training by MKL or another BLAS, never by oneDNN.
     """
@@ -89,7 +82,7 @@ def product_speeds() -> ProductSpeeds | None:
         for _ in range(_TIMES)
     ]
     by_torch, by_onednn = (statistics.median(figures) for figures in zip(*taken, strict=True))
-    return ProductSpeeds(torch=by_torch, onednn=by_onednn)
+    return by_torch, by_onednn
 
 
 def speed_here(device: torch.device) -> Speed:

@@ -8,7 +8,7 @@ step of gradient descent between them. Their losses and gradients must agree.
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -203,9 +203,6 @@ def _cause(model: nn.Module, name: str) -> str:
         for found in cause(model, order, named):
             return f", because of {found}"
     return ", because something reads its tensors past the module: a closure, a list or a view"
-
-
-Cause = Callable[[nn.Module, list[str], Mapping[str, nn.Parameter]], Iterator[str]]
 
 
 def _hooked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:

@@ -96,8 +96,8 @@ def option_names(method: str, plugins: Iterable[str] = ()) -> set[str]:
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
-def load_sink(text: str) -> "tuple[type[EvaluationSink], str, str]":
-    """The class of the sink in the text of `--sink`, NAME or NAME=WHERE, its name and its place; "" without one.
+def load_sink(text: str) -> "type[EvaluationSink]":
+    """The class of the sink in the text of `--sink`, NAME or NAME=WHERE.
 
     Raises:
         UserError: for an unknown name, a class that does not load, an empty place, or a package that is missing.
@@ -110,7 +110,7 @@ def load_sink(text: str) -> "tuple[type[EvaluationSink], str, str]":
     if missing:
         wanted = kind.requirement or " ".join(missing)
         raise UserError(f"sink {name} needs {', '.join(missing)}, which is not installed: pip install {wanted}")
-    return kind, name, where
+    return kind
 
 
 def build_method(

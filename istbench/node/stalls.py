@@ -45,6 +45,7 @@ class LongStep:
         place: in its segment. step: local steps done after it. kind: see above.
         seconds: on the train clock. computed_s: most CPU seconds of a rank.
         rank, operation: as in `Stall`. recorded: whether it is in the trace.
+        lost_s: seconds that it cost as a stall; 0 until it is judged.
     """
 
     place: int
@@ -55,14 +56,7 @@ class LongStep:
     rank: int | None = None
     operation: str = ""
     recorded: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundStall:
-    """A stall, and the seconds that it cost."""
-
-    long: LongStep
-    lost_s: float
+    lost_s: float = 0.0
 
 
 class UsualSeconds:
@@ -97,7 +91,7 @@ class UsualSeconds:
         ]
         return sorted((long for long in found if self.lost(long) != 0), key=lambda long: -long.seconds)
 
-    def judged(self, longs: Iterable[LongStep], *, final: bool = False) -> list[FoundStall]:
+    def judged(self, longs: Iterable[LongStep], *, final: bool = False) -> list[LongStep]:
         """The stalls among `longs` and the open ones. Those that cannot be judged yet stay open."""
         waiting, self.open = [*self.open, *longs], []
         found = []
@@ -106,7 +100,7 @@ class UsualSeconds:
             if lost is None:
                 self.open.append(long)
             elif lost:
-                found.append(FoundStall(long=long, lost_s=lost))
+                found.append(replace(long, lost_s=lost))
         return found
 
     def lost(self, long: LongStep, enough: int = _ENOUGH) -> float | None:
@@ -197,18 +191,17 @@ class Stalls:
         """Judge the steps that are still open: no further step will tell the usual seconds of their kind."""
         self._record(self._usual.judged((), final=True))
 
-    def _record(self, found: Sequence[FoundStall]) -> None:
+    def _record(self, found: Sequence[LongStep]) -> None:
         by_size = sorted(found, key=lambda stall: -stall.lost_s)
-        for stall in sorted(by_size[:_NAMED], key=lambda stall: stall.long.step):
-            long = stall.long
+        for stall in sorted(by_size[:_NAMED], key=lambda stall: stall.step):
             self._destinations.record(
-                Stall(step=long.step, seconds=stall.lost_s, operation=long.operation, rank=long.rank)
+                Stall(step=stall.step, seconds=stall.lost_s, operation=stall.operation, rank=stall.rank)
             )
         rest = by_size[_NAMED:]
         if rest:
-            seconds, last = sum(stall.lost_s for stall in rest), max(stall.long.step for stall in rest)
+            seconds, last = sum(stall.lost_s for stall in rest), max(stall.step for stall in rest)
             self._destinations.record(Stall(step=last, seconds=seconds, operation="", count=len(rest)))
-        self.in_trace_s += sum(stall.lost_s for stall in found if stall.long.recorded)
+        self.in_trace_s += sum(stall.lost_s for stall in found if stall.recorded)
 
     def _with_causes(self, longs: Sequence[LongStep]) -> list[LongStep]:
         """`longs` with the rank that held up the others, and its operation, on rank 0."""

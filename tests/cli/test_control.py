@@ -14,7 +14,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import read_suite
 from istbench.launch.backends.here import Here
-from istbench.launch.cells.known import FinishedCell
+from istbench.launch.cells.known import KnownCell
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.load import load_runs
 
@@ -51,7 +51,7 @@ def test_the_controls_of_finished_cells_are_known_without_their_methods(tmp_path
 
     def finished(requests, out):
         assert out == tmp_path
-        return [FinishedCell(run=None, source=None, control_nodes=control_nodes) for _ in requests]
+        return [KnownCell(state="", cell="", source=None, control_nodes=control_nodes) for _ in requests]
 
     monkeypatch.setattr(cells, "finished", finished)
     assert controls_of([request("diloco", 2)], Here(), tmp_path) == ([], [])

@@ -23,8 +23,7 @@ def test_both_libraries_compute_the_measured_product():
     if not torch.backends.mkldnn.is_available():
         assert speeds is None
         return
-    assert speeds.torch > 0.1
-    assert speeds.onednn > 0.1
+    assert min(speeds) > 0.1
 
 
 def test_a_cache_in_a_directory_of_another_user_is_broken(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ def test_the_documented_method_keeps_the_contract_in_forty_lines(tmp_path):
 def test_the_documented_sink_gets_the_evaluations_and_the_end(results, monkeypatch):
     made = {}
     exec(re.search(r"## A sink.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL).group(1), made)
-    monkeypatch.setattr(sinks, "load_sink", lambda text: (made["Lines"], text, ""))
+    monkeypatch.setattr(sinks, "load_sink", lambda text: made["Lines"])
     run = write_run(results, header(status="running"), [])
     with sinks.Destinations([sinks.RequestedSink("lines", run)]) as fed:
         fed.record(evaluation(10, 1.0, 0.5))

@@ -67,9 +67,9 @@ class Here(Backend):
         if done is not None:
             for note in sorted({cell.source.note for cell in done}):
                 screen.note(note)
-            for request, found in zip(cells, done, strict=True):
-                name = found.run.path.name
-                yield Outcome(cell=name, request=request, run=found.run, fresh=False, source=found.source)
+            for request, known in zip(cells, done, strict=True):
+                run = RunDirectory.of(out, known.cell)
+                yield Outcome(cell=known.cell, request=request, run=run, fresh=False, source=known.source)
             return
         self._preload(cells)
         from istbench.launch.cells.execute import execute

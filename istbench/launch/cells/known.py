@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from itertools import islice
@@ -34,8 +33,11 @@ _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
-class _Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cell of a request, as long as `state` is the state of everything that it depends on."""
+class KnownCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cell of a request, its data and the nodes of its control.
+
+    It counts as long as `state` is the state of everything that it depends on.
+    """
 
     state: str
     cell: CellName
@@ -43,29 +45,19 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     control_nodes: Nodes | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedCell:
-    """A finished cell: its run, its data, and the nodes of its control."""
-
-    run: RunDirectory
-    source: DataSource
-    control_nodes: int | None
-
-
-def finished(requests: Sequence[RunRequest], out: Path) -> list[FinishedCell] | None:
+def finished(requests: Sequence[RunRequest], out: Path) -> list[KnownCell] | None:
     """The cells of `requests`, if all are known and their runs in `out` are done; else None."""
-    cells = list[FinishedCell]()
+    cells = list[KnownCell]()
     for request, state in zip(requests, states(requests), strict=True):
         known = _read(request)
         if known is None or known.state != state:
             return None
-        run = RunDirectory.of(out, known.cell)
         try:
-            if not run.is_done():
+            if not RunDirectory.of(out, known.cell).is_done():
                 return None
         except UserError:  # resolving says what is wrong
             return None
-        cells.append(FinishedCell(run=run, source=known.source, control_nodes=known.control_nodes))
+        cells.append(known)
     return cells
 
 
@@ -75,15 +67,17 @@ def remember(request: RunRequest, header: Header, state: str | None) -> None:
     state: of `states`, from when the request was resolved; None keeps nothing.
     """
     if state is not None:
-        known = _Known(state=state, cell=header.cell, source=header.data_source, control_nodes=header.control_nodes)
+        known = KnownCell(
+            state=state, cell=header.cell, source=header.data_source, control_nodes=header.control_nodes
+        )
         with suppress(OSError), writing_whole(_path(request)) as file:
             file.write(msgspec.json.encode(known))
 
 
-def _read(request: RunRequest) -> _Known | None:
+def _read(request: RunRequest) -> KnownCell | None:
     try:
         path = _path(request)
-        return decode_json(read_bytes(path, "a known cell"), _Known, str(path), "delete it")
+        return decode_json(read_bytes(path, "a known cell"), KnownCell, str(path), "delete it")
     except (OSError, UserError, UnicodeEncodeError):  # no cell has a text that is not UTF-8
         return None
 

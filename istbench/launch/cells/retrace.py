@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,14 +24,6 @@ from istbench.workloads.base import Progress
 
 _ROUNDS_MORE = 2  # the first round is not recorded
 _LIKE = 0.1  # what some methods send follows from the weights
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retraced:
-    """The traces of a run before and after."""
-
-    before: Trace
-    after: Trace
 
 
 def why_not(run: RunDirectory) -> str:
@@ -88,10 +79,11 @@ def shortened(cell: Cell, trace: Trace, shares: Sequence[float] = ()) -> Cell:
     return Cell(name=cell.name, config=config, header=short)
 
 
-def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:
+def replace_trace(run: RunDirectory, short: RunDirectory) -> tuple[Trace, Trace]:
     """Put the trace of `short`, a run of its shortened cell on the same disk, in place of that of `run`.
 
-    The learning curve of `run` stays, and so do the seconds that it measured itself.
+    Returns the old and the new one. The learning curve of `run` stays, and so do the seconds that it measured
+    itself.
 
     Raises:
         UserError: for a trace that cannot be read, or if the new rounds send other messages: the old trace stays.
@@ -103,7 +95,7 @@ def replace_trace(run: RunDirectory, short: RunDirectory) -> Retraced:
     with run.locked():
         short.trace.replace(run.trace)
         run.append(Note(message=f"its trace was recorded again at {short.header().finished_at}"))
-    return Retraced(before=before, after=after)
+    return before, after
 
 
 def _lacks(header: Header) -> str:

@@ -36,8 +36,7 @@ def write_run(out, cell, status):
 
 def test_a_finished_cell_has_its_run_its_data_and_the_nodes_of_its_control(tmp_path, cell):
     (found,) = finished([REQUEST], tmp_path)
-    assert found.run.path == tmp_path / "runs" / cell.name
-    assert (found.source, found.control_nodes) == (cell.header.data_source, 1)
+    assert (found.cell, found.source, found.control_nodes) == (cell.name, cell.header.data_source, 1)
 
 
 def test_a_run_that_is_not_done_or_elsewhere_is_resolved(tmp_path, cell):
