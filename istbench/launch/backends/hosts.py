@@ -18,7 +18,6 @@ from istbench.results.store import RunDirectory
 if TYPE_CHECKING:
     from istbench.launch.hosts.run import HostsRun
 
-_ON_HOSTS = "istbench.cli.on_hosts"  # reads the words of a command as the command itself does
 Say = Callable[[str], None]
 
 
@@ -130,9 +129,8 @@ class Hosts(Backend):
     def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
         from istbench.launch.hosts.detached import detach
 
-        runs = [self._cell(request, out, again) for request in cells]
         with _explaining(say):
-            detach(runs, say, by=_ON_HOSTS)
+            detach([self._cell(request, out, again) for request in cells], say)
 
     def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
         from istbench.launch.hosts.detached import stop
@@ -149,7 +147,7 @@ class Hosts(Backend):
         from istbench.launch.hosts.group import Unfit
 
         try:
-            return finished([self._cell(request, out) for request in cells], say, by=_ON_HOSTS)
+            return finished([self._cell(request, out) for request in cells], say)
         except Unfit:  # the run that follows reports it
             return unknown
 

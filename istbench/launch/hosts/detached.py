@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.base.decode import read_text
+from istbench.base.decode import encode_own, read_text
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
 from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
@@ -28,12 +28,10 @@ _STARTS_S = 60.0
 _GOES_ON = "a detached cell goes on; the same command follows it"
 
 
-def detach(runs: Sequence[HostsRun], say: Say, by: str) -> None:
+def detach(runs: Sequence[HostsRun], say: Say) -> None:
     """Start the cells of `runs` one after another from the first host; return when the first one starts.
 
     The first host gets the keys that their configuration of ssh names, until the cells end.
-
-    by: the module that works on the job there, and computes names of cells.
 
     Raises:
         Unfit: with a line for each problem of a host, also if the first host does not reach another one by ssh.
@@ -55,7 +53,7 @@ def detach(runs: Sequence[HostsRun], say: Say, by: str) -> None:
             there = push([first], tuple(paths), say)[first.name]
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
-                _bring_unfinished(first, runs, there, theirs, say, by)
+                _bring_unfinished(first, runs, there, theirs, say)
             job = DetachedJob(
                 cells=[_job_cell(run, there, theirs) for run in runs],
                 out=str(theirs),
@@ -65,8 +63,8 @@ def detach(runs: Sequence[HostsRun], say: Say, by: str) -> None:
             keys = [name for name in files if name.startswith("key-")]
             if keys:
                 say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
-            question = {"content": msgspec.json.encode(job), "files": files, "by": by}
-            first.do("start_detached", 2 * _STARTS_S, **question, within_s=_STARTS_S)
+            content = msgspec.json.encode(job, enc_hook=encode_own)
+            first.do("start_detached", 2 * _STARTS_S, content=content, files=files, within_s=_STARTS_S)
             run = runs[0]
             shared = group.facts[first.name].shared
             if first.do("follow_detached", key=run.key) is None:
@@ -174,26 +172,19 @@ def _naming(first: Connection) -> Iterator[None]:
 
 
 def _job_cell(run: HostsRun, there: Mapping[str, str], theirs: Path) -> JobCell:
-    words = run.words(there, run.save_in(str(theirs)))
     own = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
-    return JobCell(
-        key=run.key,
-        words=list(words),
-        nodes=run.request.nodes,
-        again=run.again,
-        hosts=own,
-        restarts=run.restarts,
-    )
+    request = run.request_there(there, run.save_in(str(theirs)))
+    return JobCell(key=run.key, request=request, again=run.again, hosts=own, restarts=run.restarts)
 
 
 def _bring_unfinished(
-    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], theirs: Path, say: Say, by: str
+    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], theirs: Path, say: Say
 ) -> None:
     """Copy unfinished runs of `runs` to host `first`, where they are further than there."""
     possible = [run for run in runs if not run.again and runs_alike(run.request, run.out, done=False)]
     if not possible:
         return
-    for run, name in zip(possible, name_cells_there(first, possible, there, by), strict=False):
+    for run, name in zip(possible, name_cells_there(first, possible, there), strict=False):
         if name and bring(first, RunDirectory.of(run.out, name).path, f"{theirs}/runs/{name}"):
             say(f"copied the earlier part of {name} to {first.name}")
 

@@ -1,18 +1,18 @@
-"""The process of a detached job on the first host: it requests the cells from all hosts, one after another."""
+"""The process of a detached job on the first host: it requests the cells from all hosts, one after another.
+
+`python -m istbench.launch.hosts.detached_job FOLDER` works on the job in FOLDER.
+"""
 
 import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from istbench.base.errors import RunFailed, UserError
-from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID, DetachedJob, JobCell
 from istbench.launch.hosts.restarts import run_with_restarts
@@ -21,17 +21,17 @@ from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
 from istbench.launch.processes.failures import may_go_on
 
 
-def work(folder: Path, parse: Callable[[Sequence[str], int], RunRequest]) -> None:
-    """Train the cells of the job in `folder`, and report how each ends; `parse` makes requests of words."""
+def work(folder: Path) -> None:
+    """Train the cells of the job in `folder`, and report how each ends."""
     descriptor = os.open(folder, os.O_RDONLY)  # open until this process ends
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, _interrupt)
         (folder / PID).write_text(str(os.getpid()))
-        job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob)
+        job = DetachedJob.of((folder / JOB).read_bytes())
         try:
             for cell in job.cells:
-                _train(folder, job, cell, parse)
+                _train(folder, job, cell)
         finally:
             for secret in folder.glob("key-*"):
                 secret.unlink()
@@ -41,9 +41,7 @@ def _interrupt(_number: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _train(
-    folder: Path, job: DetachedJob, cell: JobCell, parse: Callable[[Sequence[str], int], RunRequest]
-) -> None:
+def _train(folder: Path, job: DetachedJob, cell: JobCell) -> None:
     run = folder / cell.key
     with (run / SAID).open("a", buffering=1) as said:
 
@@ -52,7 +50,7 @@ def _train(
 
         try:
             wanted = HostsRun(
-                request=parse(cell.words, cell.nodes),
+                request=cell.request,
                 out=Path(job.out),
                 again=cell.again,
                 hosts=cell.hosts,
@@ -74,3 +72,7 @@ def _train(
             raise
         finally:
             (run / DONE).touch()
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 
-from istbench.base.decode import convert
+import msgspec
+
+from istbench.base.decode import convert, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
@@ -21,13 +23,11 @@ _CHOSEN_THERE = {"device": "auto"}
 _BOUNDED = "eval_every"
 
 
-def finished(runs: Sequence[HostsRun], say: Say, by: str) -> list[RunDirectory | None]:
+def finished(runs: Sequence[HostsRun], say: Say) -> list[RunDirectory | None]:
     """The local run directories of those cells of `runs` that are done; None for others, and if hosts cannot tell.
 
     Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
     depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too.
-
-    by: the module that computes names.
 
     Raises:
         Unfit: with a line for each problem of a host. KeyboardInterrupt: after a signal.
@@ -37,7 +37,7 @@ def finished(runs: Sequence[HostsRun], say: Say, by: str) -> list[RunDirectory |
     found: list[RunDirectory | None] = [None] * len(runs)
     if not possible:
         return found
-    names = _names([runs[number] for number in possible], say, by)
+    names = _names([runs[number] for number in possible], say)
     for number, name in zip(possible, names, strict=False):
         run = runs[number]
         if name in done[number] and _saved(run.request, RunDirectory.of(run.out, name)):
@@ -76,7 +76,7 @@ def _alike(request: RunRequest, config: RunConfig) -> bool:
     )
 
 
-def _names(runs: Sequence[HostsRun], say: Say, by: str) -> list[CellName | None]:
+def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
     """The names of the cells of `runs`, none if hosts do not tell."""
     run = runs[0]
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
@@ -84,16 +84,16 @@ def _names(runs: Sequence[HostsRun], say: Say, by: str) -> list[CellName | None]
         survey([first], Needs(paths=tuple(absent), out=runs[0].out, marks=False))
         paths = dict.fromkeys(path for run in runs for path in run.paths)
         there = push([first], tuple(paths), say)[first.name]
-        return name_cells_there(first, runs, there, by)
+        return name_cells_there(first, runs, there)
 
 
 def name_cells_there(
-    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str], by: str
+    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str]
 ) -> list[CellName | None]:
-    """The names of the cells of `runs` by module `by` on host `first`, with its paths `there`; none on failure."""
-    questions = [{"words": run.words(there, None), "nodes": run.request.nodes} for run in runs]
+    """The names of the cells of `runs` on host `first`, with its paths `there`; none on failure."""
+    cells = [msgspec.to_builtins(run.request_there(there, None), enc_hook=encode_own) for run in runs]
     try:
-        names = first.do("name_cells", _ANSWERS_WITHIN_S, cells=questions, by=by, within_s=_NAMES_WITHIN_S)
+        names = first.do("name_cells", _ANSWERS_WITHIN_S, cells=cells, within_s=_NAMES_WITHIN_S)
         return convert(names, list[CellName | None], lambda _: f"{first.name}: names of cells")
     except (Lost, Refused, UserError):
         return []

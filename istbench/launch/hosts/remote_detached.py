@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from istbench.base.decode import decode_own
+from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run_folder import CELL, Messages
@@ -34,11 +36,10 @@ _ENDS_S = 5.0
 
 
 class JobCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a job: its key, its words as this host runs them, its hosts, this one first, and its restarts."""
+    """A cell of a job: its key, its request with paths of this host, its hosts (this one first), its restarts."""
 
     key: str
-    words: list[str]
-    nodes: int
+    request: RunRequest
     again: bool
     hosts: list[Host]
     restarts: int = 0
@@ -50,6 +51,11 @@ class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[JobCell]
     out: str
     pythons: list[str]
+
+    @classmethod
+    def of(cls, content: bytes) -> "DetachedJob":
+        """The job in the JSON `content`."""
+        return msgspec.json.decode(content, type=cls, dec_hook=decode_own)
 
 
 def _works(folder: Path) -> bool:
@@ -77,14 +83,14 @@ def _delete_left_keys() -> None:
 
 
 def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start the module `by` on the job in `content`, with `files` beside it; it outlives this program."""
+    """Start a process on the job in `content`, with `files` beside it; it outlives this program."""
     _delete_left_keys()
     root = cache_directory() / "detached"
     folder = root / f"{time.time_ns()}"
     folder.mkdir(parents=True)
     for own in (root, folder):
         own.chmod(0o700)
-    job = msgspec.json.decode(question["content"], type=DetachedJob)
+    job = DetachedJob.of(question["content"])
     for name, text in {**question["files"], JOB: question["content"].decode()}.items():
         path = folder / name
         path.touch(0o600)
@@ -93,7 +99,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         (folder / cell.key).mkdir(exist_ok=True)
     with (folder / ERRORS).open("wb") as errors:
         subprocess.Popen(
-            [sys.executable, "-P", "-m", question["by"], str(folder)],
+            [sys.executable, "-P", "-m", "istbench.launch.hosts.detached_job", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
@@ -120,7 +126,7 @@ def follow_detached(agent: Agent, question: Mapping[str, Any]) -> str | None:
     folder = _job_of(question["key"])
     if folder is None:
         return None
-    job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob)
+    job = DetachedJob.of((folder / JOB).read_bytes())
     threading.Thread(target=_watch, args=(agent, folder, question["key"]), daemon=True).start()
     return job.out
 

@@ -22,7 +22,7 @@ from istbench.launch.hosts.action import Agent
 LIMIT_S = 120.0
 _SPEED_S = 240.0
 _POLL_S = 0.05
-_MEASURES = "istbench.launch.hosts.measure_program"
+_PROGRAM = "istbench.launch.hosts.answer_program"
 
 
 def source_key() -> str:
@@ -34,10 +34,10 @@ def source_key() -> str:
 
 
 def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
-    """The names of `cells` by the module `by`; None for each if that takes longer than `within_s`."""
+    """The names of the requested `cells`; None for each if that takes longer than `within_s`."""
     cells = question["cells"]
     try:
-        (names,) = answers_of(agent, question["by"], [], [{}], question["within_s"], json.dumps(cells).encode())
+        (names,) = answers_of(agent, _PROGRAM, ["names"], [{}], question["within_s"], json.dumps(cells).encode())
     except (OSError, ValueError):
         return [None] * len(cells)
     return list(names)
@@ -45,7 +45,7 @@ def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
 
 def gpus(agent: Agent, _question: Mapping[str, Any]) -> Any:
     """The `HostGpus` of this host."""
-    return answers_of(agent, _MEASURES, ["gpus"], [{}], LIMIT_S)[0]
+    return answers_of(agent, _PROGRAM, ["gpus"], [{}], LIMIT_S)[0]
 
 
 def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     request the cost of `carrying`.
     """
     words = ["speed", str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
-    return dict(answers_of(agent, _MEASURES, words, [{}], _SPEED_S)[0])
+    return dict(answers_of(agent, _PROGRAM, words, [{}], _SPEED_S)[0])
 
 
 def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
@@ -73,7 +73,7 @@ def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
     slots = range(question["slots"])
     places = [{**common, "RANK": str(question["rank"] + slot), "LOCAL_RANK": str(slot)} for slot in slots]
     words = ["all_reduce", question["device"], str(question["seconds"])]
-    return answers_of(agent, _MEASURES, words, places, LIMIT_S)
+    return answers_of(agent, _PROGRAM, words, places, LIMIT_S)
 
 
 def answers_of(

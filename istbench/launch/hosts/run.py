@@ -103,21 +103,28 @@ class HostsRun:
         """Identifies the cell among those that run detached on a host: a hash of the typed request."""
         return hashlib.sha256(json.dumps(self.request.arguments()).encode()).hexdigest()[:16]
 
-    def words(self, there: Mapping[str, str], save: Path | None) -> tuple[str, ...]:
-        """The words after `istbench` that a host runs, without `--out`; torchrun tells it the nodes that there are.
+    def request_there(self, there: Mapping[str, str], save: Path | None) -> RunRequest:
+        """The request with the paths of a host.
 
         Args:
             there: for paths of this machine, those of the host, if they differ. save: the directory for weights.
         """
         data = self.request.data
-        request = msgspec.structs.replace(
+        return msgspec.structs.replace(
             self.request,
-            nodes=1 if self.request.elastic is None else self.request.nodes,
             data=data if data is None else Path(there.get(str(data), str(data))),
             plugins=tuple(there.get(path, path) for path in self.request.plugins),
             save=save,
         )
-        return (*request.arguments(), *(["--again"] if self.again else []))
+
+    def words(self, there: Mapping[str, str], save: Path | None) -> tuple[str, ...]:
+        """The words after `istbench` that a host runs, without `--out`; torchrun tells it the nodes that there are.
+
+        The arguments are those of `request_there`.
+        """
+        request = self.request_there(there, save)
+        known = f"--nodes={request.nodes}" if request.elastic is None else None
+        return (*(word for word in request.arguments() if word != known), *(["--again"] if self.again else []))
 
     def save_in(self, out: str) -> Path | None:
         """A directory for weights under `out`, the results directory of the first host; None without `--save`."""

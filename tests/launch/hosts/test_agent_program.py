@@ -81,7 +81,7 @@ def test_a_host_imports_no_file_of_the_folder_it_starts_in(tmp_path, monkeypatch
         host.greet()
         facts = host.do("facts", folder=str(tmp_path), paths=[], out="out", marker="none")
         assert facts["istbench"] == istbench.__version__
-        assert host.do("name_cells", cells=[], by="istbench.cli.on_hosts", within_s=60.0) == []
+        assert host.do("name_cells", cells=[], within_s=60.0) == []
     assert not (tmp_path / "EXECUTED").exists()
 
 

@@ -107,9 +107,9 @@ def test_a_detached_cell_that_is_stuck_at_a_step_is_not_reported_as_a_loss(tmp_p
 
     monkeypatch.setattr(detached_job, "run_with_restarts", fail)
     (tmp_path / "a").mkdir()
-    cell = JobCell(key="a", words=[], nodes=1, again=False, hosts=[])
+    cell = JobCell(key="a", request=RunRequest(workload="toy", method="ist"), again=False, hosts=[])
     job = DetachedJob(cells=[cell], out="there", pythons=[])
-    detached_job._train(tmp_path, job, cell, lambda *_: RunRequest(workload="toy", method="ist"))
+    detached_job._train(tmp_path, job, cell)
     assert msgspec.json.decode((tmp_path / "a" / REPORT).read_bytes())["lost"] is lost
 
 

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from fake_runs import RESULT
 
+from istbench.base.decode import encode_own
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
-from istbench.cli.on_hosts import cell_name
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts import finished_cells as ssh_finished
+from istbench.launch.hosts.answer_program import cell_name
 from istbench.launch.hosts.finished_cells import finished, runs_alike
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun
@@ -29,12 +30,14 @@ OTHERS = [
 IDS = [next(iter(other)) for other in OTHERS]
 
 
-def words_of(request):
-    return HostsRun(request=request, out=Path("out")).words({}, None)
+def asked(request):
+    """The request as a host gets it."""
+    there = HostsRun(request=request, out=Path("out")).request_there({}, None)
+    return json.loads(json.dumps(msgspec.to_builtins(there, enc_hook=encode_own)))
 
 
 def name_of(request):
-    return cell_name(words_of(request), nodes=request.nodes)
+    return cell_name(asked(request))
 
 
 def test_the_name_is_that_of_the_run():
@@ -49,23 +52,19 @@ def test_options_that_change_the_cell_change_the_name(other, monkeypatch):
 
 def test_what_cannot_run_has_no_name():
     assert name_of(msgspec.structs.replace(REQUEST, method_options={"no_such": "1"})) is None
-    assert cell_name(("run", "--no-such"), nodes=1) is None
+    assert cell_name({"method": "ist"}) is None
 
 
 @pytest.mark.processes
 def test_the_program_that_hosts_run_answers_beside_what_plugins_print(tmp_path):
     plugin = tmp_path / "loud.py"
     plugin.write_text("print('[null]')\n")
-    words = [*words_of(REQUEST), f"--plugin={plugin}"]
-    cells = [
-        {"words": words, "nodes": 2},
-        {"words": ["run"], "nodes": 1},
-    ]
+    loud = msgspec.structs.replace(REQUEST, plugins=(str(plugin),))
     done = subprocess.run(
-        [sys.executable, "-m", "istbench.cli.on_hosts"],
-        input=json.dumps(cells), capture_output=True, text=True, timeout=100,
+        [sys.executable, "-m", "istbench.launch.hosts.answer_program", "names"],
+        input=json.dumps([asked(loud), {}]), capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert json.loads(done.stdout) == [name_of(msgspec.structs.replace(REQUEST, plugins=(str(plugin),))), None]
+    assert json.loads(done.stdout) == [name_of(loud), None]
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_a_copied_run_directory_is_not_the_cell_of_its_name(done, tmp_path):
 
 def ask(request, out):
     run = HostsRun(request=request, out=out, hosts=(Host("a"), Host("b")), pythons=["python3"])
-    (found,) = finished([run], print, "istbench.cli.on_hosts")
+    (found,) = finished([run], print)
     return None if found is None else found.path.name
 
 

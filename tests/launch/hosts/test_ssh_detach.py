@@ -43,7 +43,7 @@ def cell(hosts, config, seed=1, out="detached"):
 
 def leave(run):
     said = []
-    detach([run], said.append, "istbench.cli.on_hosts")
+    detach([run], said.append)
     return said
 
 

@@ -1,8 +1,9 @@
-"""On a host: programs that measure its GPUs, its speed, or an all-reduce of all hosts; `remote_programs` runs them.
+"""On a host: programs that measure it, or name cells without training, in a process that `remote_programs` starts.
 
-`python -m istbench.launch.hosts.measure_program` prints JSON: with `gpus` the `HostGpus`, with
-`speed THREADS [carrying]` what `remote_programs.speed` answers, and with `all_reduce DEVICE SECONDS` the
-`BusBandwidth`, as the rank that the environment names.
+`python -m istbench.launch.hosts.answer_program` prints JSON: with `gpus` the `HostGpus`, with
+`speed THREADS [carrying]` what `remote_programs.speed` answers, with `all_reduce DEVICE SECONDS` the
+`BusBandwidth`, as the rank that the environment names, and with `names` the name of each cell of a JSON list of
+requests on standard input, null for one that cannot run.
 """
 
 import json
@@ -20,7 +21,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from istbench.base.decode import convert, path_text
+from istbench.base.options.run import RunRequest
 from istbench.fabric import Fabric, connect
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth, HostGpus
 from istbench.launch.hosts.remote_programs import LIMIT_S
 from istbench.launch.processes.local import serve_store
@@ -92,6 +96,26 @@ def _speed(threads: str, *carrying: str) -> dict[str, Any]:
     return {**found, "carrying": measure_message_costs().all_reduce} if carrying else found
 
 
+def cell_name(request: Any) -> str | None:
+    """The name of the cell of a `RunRequest` as plain values; None if it cannot run."""
+    try:
+        return prepare_cell(convert(request, RunRequest, path_text), lambda *_: None, here=1).name
+    except Exception:  # the run itself reports the error
+        return None
+
+
+def _names() -> list[str | None]:
+    return [cell_name(request) for request in json.load(sys.stdin)]
+
+
+_PROGRAMS: dict[str, Callable[..., object]] = {
+    "gpus": _gpus,
+    "all_reduce": _all_reduce,
+    "speed": _speed,
+    "names": _names,
+}
+
 if __name__ == "__main__":
-    _PROGRAMS: dict[str, Callable[..., object]] = {"gpus": _gpus, "all_reduce": _all_reduce, "speed": _speed}
-    print(json.dumps(msgspec.to_builtins(_PROGRAMS[sys.argv[1]](*sys.argv[2:]))))
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # for libraries and plug-ins that print
+        json.dump(msgspec.to_builtins(_PROGRAMS[sys.argv[1]](*sys.argv[2:])), answers)
