@@ -42,6 +42,10 @@ def test_what_was_typed_is_run_there_as_it_was_typed_and_nothing_else():
     )
 
 
+def test_shares_of_several_nodes_are_run_there_on_the_nodes_of_torchrun():
+    assert set(words_of("--nodes=2", "--shares=1,.5")) - set(words_of()) == {"--shares=1,0.5"}
+
+
 def test_what_the_host_that_asks_does_itself_is_left_out():
     own = [
         "--hosts",

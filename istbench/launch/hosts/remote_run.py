@@ -14,7 +14,7 @@ from typing import Any
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, GROW, LOSS, RETURN, TRAIN, Messages
+from istbench.launch.hosts.run_folder import FOLDER, GROW, TRAIN, Messages
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
@@ -48,11 +48,9 @@ def end(_agent: Agent, question: Mapping[str, Any]) -> None:
         run.end(question["grace_s"] or _GRACE_S)
 
 
-def _of_reason(name: str, reason: Mapping[str, Any] | None) -> dict[str, str]:
-    """The variable `name` with the reason for which the run starts again, so many seconds ago."""
-    if reason is None:
-        return {}
-    return {name: json.dumps({**reason, "noticed": time.time() - reason["noticed"]})}
+def _noticed(reason: Mapping[str, Any]) -> str:
+    """The reason for which the run starts again, which was noticed so many seconds ago."""
+    return json.dumps({**reason, "noticed": time.time() - reason["noticed"]})
 
 
 class _Run:
@@ -83,8 +81,7 @@ class _Run:
                 FOLDER: str(self.folder),
                 HOST: question["name"],
                 SECRET: question["secret"],
-                **_of_reason(LOSS, question["loss"]),
-                **_of_reason(RETURN, question["back"]),
+                **{name: _noticed(reason) for name, reason in question["reason"].items()},
             },
             start_new_session=True,
         )

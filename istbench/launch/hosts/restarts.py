@@ -25,7 +25,7 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
     Raises:
         As `run_on_hosts`.
     """
-    left, step, began = Restarts(run.restarts), 0, run.lost is not None
+    left, step, began = Restarts(run.restarts), 0, run.reason is not None
     while True:
         try:
             return run_on_hosts(run, say, started)
@@ -52,13 +52,13 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
             step, began = failure.step, True
             if failure.back:
                 run = run.with_back(failure.back)
-                say(f"{run.back.cause if run.back else ''}: the run goes on with {nodes_of(run.hosts)}")
+                say(f"{run.reason.cause if run.reason else ''}: the run goes on with {nodes_of(run.hosts)}")
                 continue
             if not left.allow(step):
                 raise left.ended(failure) from None
             say(f"{cause_in(failure.what)}; the run starts again from its last checkpoint")
             again = run.again and not failure.began
-            run = dataclasses.replace(run, lost=failure.loss, back=None, again=again)
+            run = dataclasses.replace(run, reason=failure.loss, again=again)
 
 
 def nodes_of(hosts: Sequence[Host]) -> str:

@@ -27,6 +27,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
+from istbench.launch.hosts.run_folder import LOSS, RETURN
 from istbench.launch.processes.failures import WorkerLost, cause_in
 from istbench.node.checkpoint_steps import newest
 from istbench.results.curves import Curve
@@ -54,9 +55,8 @@ class HostsRun:
         again: whether to train a finished cell anew.
         hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
         restarts: how often the run starts again after a loss. spares: hosts in place of those that are gone.
-        lost: the loss after which it starts again this time.
-        away: hosts without which an elastic run goes on; it grows once they can be reached. back: those with which
-            it starts again this time.
+        reason: the loss after which it starts again this time, or the hosts that are back.
+        away: hosts without which an elastic run goes on; it grows once they can be reached.
     """
 
     request: RunRequest
@@ -67,9 +67,8 @@ class HostsRun:
     config: Path | None = None
     restarts: int = 0
     spares: Sequence[Host] = ()
-    lost: Loss | None = None
+    reason: Loss | Return | None = None
     away: Sequence[Host] = ()
-    back: Return | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ class HostsRun:
         away = [host for host in self.away if host not in back]
         names = ", ".join(host.name for host in back)
         found = Return(cause=f"{names} can be reached again", noticed=time.time())
-        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, lost=None, back=found, again=False)
+        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, reason=found, again=False)
 
     @property
     def key(self) -> str:
@@ -266,7 +265,6 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
             return session.run(f"{group.addresses[first]}:{group.port}", there)
         except RunLost as failure:
             session.measure(failure)
-            failure.back = session.back if session.only_stopped else ()
             raise
 
 
@@ -347,12 +345,7 @@ class Session:
         self._bad_since: float | None = None
         self._began = False  # to train
         self._during = "while the hosts started and prepared data"
-        self.back: list[Host] = []
-
-    @property
-    def only_stopped(self) -> bool:
-        """Whether no host was lost."""
-        return not self._ends.lost
+        self._back: Sequence[Host] = ()
 
     def run(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
         """Start torchrun, watch it, and copy the results here; `there` has paths of this machine by host."""
@@ -372,12 +365,10 @@ class Session:
     def _start(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
-
-        def aged(reason: Loss | Return | None) -> dict[str, Any] | None:
-            if reason is None:
-                return None
-            # The clock of a host may differ, so the time becomes an age.
-            return {**msgspec.to_builtins(reason), "noticed": max(0.0, time.time() - reason.noticed)}
+        reason, aged = self._run.reason, dict[str, Any]()
+        if reason is not None:  # the clock of a host may differ, so the time becomes an age
+            variable, age = LOSS if isinstance(reason, Loss) else RETURN, max(0.0, time.time() - reason.noticed)
+            aged[variable] = {**msgspec.to_builtins(reason), "noticed": age}
 
         def arguments(host: Connection) -> dict[str, Any]:
             return {
@@ -388,8 +379,7 @@ class Session:
                 "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
                 "name": host.name,
                 "secret": secret,
-                "loss": aged(self._run.lost),
-                "back": aged(self._run.back),
+                "reason": aged,
             }
 
         _, found = ask_each(self._hosts, "start", arguments)
@@ -464,7 +454,7 @@ class Session:
     def _grow(self, back: Sequence[Host]) -> None:
         """Let the run stop at its next evaluation, since hosts are `back`."""
         self._first.do("grow")
-        self.back = list(back)
+        self._back = back
 
     def _interrupt(self) -> None:
         self._end_all()
@@ -517,6 +507,7 @@ class Session:
                 trained = min(trained, header.config.steps)
         redone = max(0, max(step, trained) - saved)
         failure.step, failure.began = max(step, saved), self._began
+        failure.back = () if self._ends.lost else self._back
         failure.loss = Loss(
             cause=cause_in(failure.what),
             noticed=time.time(),

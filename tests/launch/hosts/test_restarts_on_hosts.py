@@ -76,7 +76,7 @@ def tried(monkeypatch):
 def test_a_lost_run_starts_again_with_its_loss_and_without_again(tried):
     tries, said, ended = tried(lost(9), None, restarts=1, again=True)
     assert ended == "the run"
-    assert [(one.again, one.lost) for one in tries] == [(True, None), (False, LOSS)]
+    assert [(one.again, one.reason) for one in tries] == [(True, None), (False, LOSS)]
     assert said == ["b: gone; the run starts again from its last checkpoint"]
     tries, _, _ = tried(lost(0, began=False), None, restarts=1, again=True)
     assert [one.again for one in tries] == [True, True]  # nothing of the earlier results was deleted yet
@@ -109,7 +109,7 @@ def test_spares_take_the_place_of_hosts_that_cannot_be_reached_at_first_and_afte
     assert said == ["b cannot be reached: d takes its place"]
     tries, said, _ = tried(lost(5), unreached, Unfit(["d: no"], ["d"]), None, spares=(D, E), restarts=1)
     assert [one.hosts for one in tries] == [(A, B), (A, B), (A, D), (A, E)]
-    assert tries[-1].lost == LOSS
+    assert tries[-1].reason == LOSS
 
 
 def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried):
@@ -133,8 +133,8 @@ def test_an_elastic_run_goes_on_with_the_hosts_that_are_left_and_with_those_that
     assert ended == "the run"
     assert [one.hosts for one in tries] == [hosts, hosts, [A, C, D], (A, C, D, B)]
     assert [list(one.away) for one in tries] == [[], [], [B], []]
-    assert [one.lost for one in tries] == [None, LOSS, LOSS, None]
-    assert [one.back and one.back.cause for one in tries] == [None, None, None, "b can be reached again"]
+    assert [one.reason for one in tries[:3]] == [None, LOSS, LOSS]
+    assert tries[3].reason.cause == "b can be reached again"
     assert said[-2:] == [
         "b cannot be reached: the run goes on with 3 nodes", "b can be reached again: the run goes on with 4 nodes",
     ]  # fmt: skip
