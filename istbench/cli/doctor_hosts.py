@@ -15,7 +15,7 @@ from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
 from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, pythons
-from istbench.launch.hosts.group import HostGroup, Needs, Unfit, gather
+from istbench.launch.hosts.group import HostGroup, Unfit, gather
 from istbench.launch.hosts.links import (
     MEASURES_S,
     HostLink,
@@ -45,7 +45,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
         raise UserError("--profile measures links, and one host has none; give at least two hosts")
     with connected(hosts, pythons(python), config) as (connections, _):
         try:
-            group = gather(connections, Needs(paths=(), out=_OUT, marks=False))
+            group = gather(connections, _OUT, marks=False)
             for name, facts in group.facts.items():
                 gpus = f", {facts.gpus} GPUs" if facts.gpus else ""
                 has = f"istbench {facts.istbench}, torch {facts.torch}, Python {facts.python}"

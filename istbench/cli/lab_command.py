@@ -5,17 +5,12 @@ from typing import Any
 
 import click
 
-from istbench.base.decode import convert
 from istbench.base.errors import UserError
 from istbench.cli import compare_command, faults_command, run_command, validate_command
-from istbench.cli.options import BANDWIDTH, Typed, link_options, split_list, typed_options
+from istbench.cli.options import BANDWIDTH, link_options, list_as, typed_options
 from istbench.cluster.profile import Speeds, bandwidth_text
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
-
-
-def _speeds(text: str, flag: str) -> tuple[float, ...]:
-    return convert(split_list(text, flag, "1,.5 are two"), Speeds, lambda _: flag, text=True)
 
 
 @click.group("lab")
@@ -36,7 +31,7 @@ def _speeds(text: str, flag: str) -> tuple[float, ...]:
 @link_options
 @click.option(
     "--speeds",
-    type=Typed(_speeds),
+    type=list_as(Speeds, "1,.5 are two"),
     default=(),
     metavar="SPEED,...",
     help="Computing speed of each node, at most 1, such as 1,1,.5. A slow node gets a share of its cores.",

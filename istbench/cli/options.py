@@ -73,6 +73,11 @@ def list_of(parse: Callable[[str, str], Any], way_out: str) -> Typed:
     return Typed(lambda text, flag: [parse(part, flag) for part in split_list(text, flag, way_out)])
 
 
+def list_as(kind: Any, way_out: str) -> Typed:
+    """The parts of a text between commas, as the list `kind`."""
+    return Typed(lambda text, flag: convert(split_list(text, flag, way_out), kind, lambda _: flag, text=True))
+
+
 METHODS = list_of(lambda name, _: name, "see `istbench list methods`")
 """Names between commas."""
 methods_option = click.option(
@@ -274,10 +279,6 @@ all_option = click.option(
 )
 
 
-def _levels(text: str, flag: str) -> tuple[float, ...]:
-    return convert(split_list(text, flag, "0.7,0.75 are two"), Levels, lambda _: flag, text=True)
-
-
 report_options = applied(
     [
         click.option(
@@ -295,7 +296,7 @@ report_options = applied(
         ),
         click.option(
             "--levels",
-            type=Typed(_levels),
+            type=list_as(Levels, "0.7,0.75 are two"),
             default=(),
             metavar="LEVEL,...",
             help="Levels of the metric, such as 0.7,0.75, or 2.1,1.9 of a loss. Default: the targets of the "
@@ -375,9 +376,8 @@ OF_FAULTS = ("mtbf", "restart", "checkpoint_every")
 """The names of the values of `mtbf_options`."""
 
 
-def mtbf_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of simulated faults to `command`; see `faults_of`."""
-    added = (
+mtbf_options = applied(
+    [
         click.option(
             "--mtbf",
             type=Typed(parse_period, "time"),
@@ -397,10 +397,9 @@ def mtbf_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default="60s",
             help="Least time between two checkpoints, which follow evaluations.",
         ),
-    )
-    for one in reversed(added):
-        command = one(command)
-    return command
+    ]
+)
+"""The options of simulated faults; see `faults_of`."""
 
 
 def faults_of(

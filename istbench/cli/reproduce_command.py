@@ -123,12 +123,12 @@ def command(
         backend.begin(requests, out)
     for line in lines:
         say(line)
-    if only_report:
-        return _show(chosen, experiments, names, scale, overrides, out, (), [], as_json=as_json, explain=explain)
-    hours = _forecast(experiments, scale, overrides, out, again=again)
-    cells, failures, running = _train(requests, hours, backend, out, again=again)
-    if running or not backend.shows_results:
-        return EXIT_FAILED if failures else 0
+    cells, failures = list[str](), list[str]()
+    if not only_report:
+        hours = _forecast(experiments, scale, overrides, out, again=again)
+        cells, failures, running = _train(requests, hours, backend, out, again=again)
+        if running or not backend.shows_results:
+            return EXIT_FAILED if failures else 0
     return _show(
         chosen, experiments, names, scale, overrides, out, cells, failures, as_json=as_json, explain=explain
     )
@@ -239,7 +239,7 @@ def _show(
     scale: "Scale",
     overrides: "Overrides",
     out: Path,
-    cells: "list[str] | tuple[str, ...]",
+    cells: list[str],
     failures: list[str],
     *,
     as_json: bool,

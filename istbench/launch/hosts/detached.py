@@ -16,7 +16,7 @@ from istbench.base.decode import encode_own, read_text
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
 from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
-from istbench.launch.hosts.group import Needs, Say, Unfit, gather, survey
+from istbench.launch.hosts.group import Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_detached import CONFIG, DetachedJob, JobCell
@@ -41,7 +41,7 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
     with connected(most.hosts, most.pythons, most.config) as (connections, events):
         first = connections[0]
         absent = dict.fromkeys(path for run in runs for path in run.absent)
-        group = gather(connections, Needs(paths=tuple(absent), out=out))
+        group = gather(connections, out, absent)
         with _naming(first):
             for run in runs:
                 if first.do("has_detached", key=run.key):
@@ -96,7 +96,7 @@ def follow(
     """
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), events):
         try:
-            facts, _ = survey([first], Needs(paths=(), out=run.out))
+            facts, _ = survey([first], run.out)
             theirs = first.do("follow_detached", key=run.key)
         except (Unfit, Lost, Refused):  # the run that follows reports it
             return None
@@ -115,7 +115,7 @@ def stop(runs: Sequence[HostsRun]) -> None:
     """
     run = runs[0]
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
-        survey([first], Needs(paths=(), out=run.out, marks=False))
+        survey([first], run.out, marks=False)
         with _naming(first):
             stopped = [first.do("stop_detached", key=run.key) for run in runs]
             if not any(stopped):

@@ -10,7 +10,7 @@ from istbench.base.decode import convert, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
-from istbench.launch.hosts.group import Needs, Say, survey
+from istbench.launch.hosts.group import Say, survey
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.run import HostsRun
 from istbench.results.header import CellName
@@ -81,7 +81,7 @@ def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
     run = runs[0]
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
         absent = dict.fromkeys(path for run in runs for path in run.absent)
-        survey([first], Needs(paths=tuple(absent), out=runs[0].out, marks=False))
+        survey([first], run.out, absent, marks=False)
         paths = dict.fromkeys(path for run in runs for path in run.paths)
         there = push([first], tuple(paths), say)[first.name]
         return name_cells_there(first, runs, there)

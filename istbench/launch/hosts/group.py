@@ -3,7 +3,7 @@
 import secrets
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,20 +43,6 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
-    """Needs of a command on every host.
-
-    Attributes:
-        paths: files and directories that must exist there. out: the results directory.
-        marks: whether to find out if that is the same directory on the hosts as here.
-    """
-
-    paths: tuple[str, ...]
-    out: Path
-    marks: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
 class HostGroup:
     """Hosts that can train together.
 
@@ -71,19 +57,27 @@ class HostGroup:
     port: int
 
 
-def gather(connections: Sequence[Connection], needs: Needs) -> HostGroup:
-    """Collect the facts of all hosts, and test whether they reach one another.
+def gather(
+    connections: Sequence[Connection], out: Path, paths: Iterable[str] = (), *, marks: bool = True
+) -> HostGroup:
+    """Collect the facts of all hosts as `survey` does, and test whether they reach one another.
 
     Raises:
         Unfit: with a line for every host that does not answer, or does not fit. Unlinked: as `_reached`.
     """
-    facts, clocks = survey(connections, needs)
+    facts, clocks = survey(connections, out, paths, marks=marks)
     addresses, port = _reached(connections, facts)
     return HostGroup(facts=facts, clocks=clocks, addresses=addresses, port=port)
 
 
-def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], dict[str, HostClock]]:
+def survey(
+    connections: Sequence[Connection], out: Path, paths: Iterable[str] = (), *, marks: bool = True
+) -> tuple[dict[str, HostFacts], dict[str, HostClock]]:
     """The facts and clocks of all hosts, by name.
+
+    Args:
+        out: the results directory. paths: files and directories that must exist there.
+        marks: whether to find out if `out` is the same directory on the hosts as here.
 
     Raises:
         Unfit: as `gather`.
@@ -91,9 +85,9 @@ def survey(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, H
     _, lost = each(connections, Connection.greet)
     silent = {problem.partition(": ")[0] for problem in lost}
     answering = [connection for connection in connections if connection.name not in silent]
-    facts, found = _facts(answering, needs)
+    facts, found = _facts(answering, out, paths, marks)
     clocks, more = _clocks(answering)
-    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(needs.out))]
+    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(out))]
     if found:
         raise Unfit(found, silent)
     return facts, clocks
@@ -108,19 +102,16 @@ def own_versions() -> dict[str, str]:
     return {"istbench": istbench.__version__, "torch": torch, "Python": sys.version.split()[0]}
 
 
-def _facts(connections: Sequence[Connection], needs: Needs) -> tuple[dict[str, HostFacts], list[str]]:
-    marker = needs.out / f".istbench-{secrets.token_hex(8)}"
-    with write_errors(needs.out):
-        if needs.marks:
-            needs.out.mkdir(parents=True, exist_ok=True)
+def _facts(
+    connections: Sequence[Connection], out: Path, paths: Iterable[str], marks: bool
+) -> tuple[dict[str, HostFacts], list[str]]:
+    marker = out / f".istbench-{secrets.token_hex(8)}"
+    with write_errors(out):
+        if marks:
+            out.mkdir(parents=True, exist_ok=True)
             marker.touch()
+    question = {"folder": str(Path.cwd()), "paths": list(paths), "out": str(out), "marker": marker.name}
     try:
-        question: dict[str, Any] = {
-            "folder": str(Path.cwd()),
-            "paths": needs.paths,
-            "out": str(needs.out),
-            "marker": marker.name,
-        }
         answers, found = ask_each(connections, "facts", lambda _: question)
     finally:
         marker.unlink(missing_ok=True)

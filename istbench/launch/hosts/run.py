@@ -22,7 +22,7 @@ from istbench.base.decode import convert, path_text
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected
-from istbench.launch.hosts.group import Needs, Say, Unfit, gather
+from istbench.launch.hosts.group import Say, Unfit, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
@@ -255,7 +255,7 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
         UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all hosts have ended.
     """
     with connected(run.hosts, run.pythons, run.config) as (connections, events):
-        group = gather(connections, Needs(paths=run.absent, out=run.out))
+        group = gather(connections, run.out, run.absent)
         there = push(connections, run.paths, say)
         first = connections[0].name
         facts = group.facts[first]

@@ -11,7 +11,7 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.backends.choose import choose
 from istbench.launch.hosts import group, install, restarts
 from istbench.launch.hosts.connection import Connection, Lost
-from istbench.launch.hosts.group import Needs, Unfit, Unlinked, gather
+from istbench.launch.hosts.group import Unfit, Unlinked, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
 from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
@@ -175,7 +175,7 @@ def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch
     facts = {name: SimpleNamespace(addresses=["10.0.0.1"]) for name in "ab"}
     monkeypatch.setattr(group, "survey", lambda *_: (facts, {}))
     with pytest.raises(Unlinked, match=r"^b: does not reach a at 10.0.0.1, port 4000 \(timed out\)"):
-        gather([Answering("a"), Answering("b")], Needs(paths=(), out=Path("out")))
+        gather([Answering("a"), Answering("b")], Path("out"))
 
 
 def test_a_link_that_fails_ends_a_new_run_and_counts_as_a_loss_after_another(tried):
