@@ -13,7 +13,6 @@ from istbench.base.files import write_errors, writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, pythons
 from istbench.launch.hosts.group import HostGroup, Unfit, gather
 from istbench.launch.hosts.links import (
@@ -26,6 +25,7 @@ from istbench.launch.hosts.links import (
 )
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
+from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.hosts.shared_link import shared_link
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of

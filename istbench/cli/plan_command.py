@@ -24,7 +24,7 @@ from istbench.cli.options import (
     workload_set_option,
 )
 from istbench.cluster.profile import ClusterProfile, select_clusters
-from istbench.launch.backends.host_groups import options_on_hosts
+from istbench.launch.backends.backend import options_on_hosts
 from istbench.node.registry import check_name
 from istbench.report.phrases import count_nodes, latency_line, network_line, sustained_line
 from istbench.report.tables.numbers import number

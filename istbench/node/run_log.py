@@ -40,16 +40,11 @@ class RunLog:
             step = self._progress.totals.step
             self._destinations.record(Ready(step=step, starting_s=starting_s, loading_s=loading_s))
 
-    def resumption(self, run: RunDirectory, damage: str) -> None:
-        """Record that the run resumes from an older checkpoint; `damage` is a line on the newer one."""
-        step = self._progress.totals.step
-        self._resume(run, step, f"checkpoint {damage}; the run resumes from the checkpoint of step {step}")
+    def resumption(self, run: RunDirectory, step: int, damage: str) -> None:
+        """Record that the run resumes from an older checkpoint, of `step`, or starts anew if that is -1.
 
-    def new_start(self, run: RunDirectory, damage: str) -> None:
-        """Record that the run starts from step 0, because no checkpoint is whole; `damage` is the line on them."""
-        self._resume(run, -1, damage)
-
-    def _resume(self, run: RunDirectory, step: int, damage: str) -> None:
+        damage: the line on newer checkpoints.
+        """
         header = run.header()
         self._destinations.record(
             Resume(

@@ -79,7 +79,7 @@ class Restored:
     Attributes:
         segment: the segment in which training stopped, if it stopped inside one and the group has the same size.
         before: nodes of the group that wrote the checkpoint.
-        damage: a line on newer checkpoints that are damaged; empty if there are none.
+        damage: a line on newer checkpoints that are damaged, and on this one; empty if there are none.
     """
 
     progress: RunTotals
@@ -142,6 +142,8 @@ class TrainingState:
                     segment = convert(state["segment"], OpenSegment, path_text)
                     if not totals.step < segment.end <= last:
                         raise UserError(f"its segment ends at step {segment.end}")
+        if damage:
+            damage = f"checkpoint {damage}; the run resumes from the checkpoint of step {totals.step}"
         progress = RunTotals(totals, self._fabric)
         return Restored(progress=progress, segment=segment, damage=damage, before=before.nodes)
 

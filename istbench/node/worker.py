@@ -188,10 +188,9 @@ class RankTraining:
             self._log.resized(before)
         if fabric.rank == 0:
             self._log.ready(run, began, loaded)
-        if restored is not None and restored.damage and fabric.rank == 0:
-            self._log.resumption(run, restored.damage)
-        if saved.given_up:
-            self._log.new_start(run, saved.given_up)
+        damage = saved.given_up if restored is None else restored.damage
+        if damage and fabric.rank == 0:
+            self._log.resumption(run, -1 if restored is None else self._progress.totals.step, damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.
         self._trace = (
             TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)

@@ -42,7 +42,7 @@ TOY = ("features=32", "classes=64", "samples=16384", "hidden=256")
 _LEVEL = 1.2  # of the last loss of the first way
 _MARKS = 6
 # A worker of this machine is back after other seconds than by default.
-_ISTBENCH = "import sys; from istbench.launch.cells import members; members.BACK_S = float(sys.argv.pop(1)); "
+_ISTBENCH = "import sys; from istbench.launch.cells import restarts; restarts.BACK_S = float(sys.argv.pop(1)); "
 _ISTBENCH += "from istbench.cli import main; sys.exit(main())"
 
 

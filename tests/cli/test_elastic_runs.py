@@ -27,7 +27,7 @@ class Dying(IndependentSubnetTraining):
 
 @pytest.mark.processes
 def test_a_run_shrinks_and_grows_and_ends_after_the_same_samples(tmp_path, istbench, monkeypatch):
-    monkeypatch.setattr("istbench.launch.cells.members.BACK_S", 0.5)
+    monkeypatch.setattr("istbench.launch.cells.restarts.BACK_S", 0.5)
     (tmp_path / "dying.py").write_text(DYING)
     words = ["--workload", "toy", "--method", "dying", "--plugin", tmp_path / "dying.py", "--set", "momentum=0.9"]
     words += ["--steps", 600, "--eval-every", 20, "--set", "local_steps=10", "--checkpoint-every", 0]

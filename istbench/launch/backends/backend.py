@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import msgspec
+
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.run import RunRequest
 from istbench.launch.processes.failures import may_go_on
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
+
+_OF_HOSTS = ("group", "shard")  # options of methods in which `host` stands for the nodes of a host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,3 +225,23 @@ class Kind:
 
     options: tuple[BackendOption, ...] = ()
     make: Callable[[Mapping[str, Any]], Backend | None]
+
+
+def on_hosts(request: RunRequest, nodes: Sequence[int]) -> RunRequest:
+    """`request` on hosts with so many `nodes` each; see `options_on_hosts`."""
+    return msgspec.structs.replace(request, method_options=options_on_hosts(request.method_options, nodes))
+
+
+def options_on_hosts(options: Mapping[str, Any], nodes: Sequence[int]) -> dict[str, Any]:
+    """A method's `options` on hosts with so many `nodes` each: a number in place of `host`, as a cell's name has it.
+
+    Raises:
+        UserError: if the hosts have different numbers of nodes.
+    """
+    named = [name for name in _OF_HOSTS if options.get(name) == "host"]
+    if named and len(set(nodes)) > 1:
+        raise UserError(
+            f"{named[0]}=host needs as many nodes on every host, and these have {', '.join(map(str, nodes))}; use "
+            f"other --nodes, or give a number, such as {named[0]}=2"
+        )
+    return {**options, **dict.fromkeys(named, nodes[0])}

@@ -10,8 +10,7 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, Outcome, Screen
-from istbench.launch.backends.host_groups import on_hosts
+from istbench.launch.backends.backend import Backend, Outcome, Screen, on_hosts
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.results.store import RunDirectory
 

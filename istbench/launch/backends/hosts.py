@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen, described
-from istbench.launch.backends.host_groups import on_hosts
+from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
 

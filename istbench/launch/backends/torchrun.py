@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described
-from istbench.launch.backends.host_groups import on_hosts
+from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts import run_folder
 from istbench.launch.torchrun.world import World, this_world
 from istbench.results.store import RunDirectory

@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.errors import RunFailed, UserError
-from istbench.launch.cells.members import Members
 from istbench.launch.cells.resolve import Cell
-from istbench.launch.cells.restarts import Restarts, loss
+from istbench.launch.cells.restarts import Members, Restarts, loss
 from istbench.launch.processes.failures import MoreNodes, WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
 from istbench.node.checkpoint_steps import MANIFEST, NoneWhole, Totals, newest

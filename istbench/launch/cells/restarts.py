@@ -1,9 +1,10 @@
-"""Restarts of a run after a loss: whether it starts again, and what the loss cost."""
+"""Restarts of a run after a loss: whether it starts again, on which nodes, and what the loss cost."""
 
 import contextlib
 import time
 
 from istbench.base.errors import UserError
+from istbench.base.options.run import RunConfig
 from istbench.launch.processes.failures import StuckAtStep, WorkerLost, cause_in
 from istbench.node.checkpoint_steps import newest
 from istbench.node.destinations import Progress
@@ -13,6 +14,8 @@ from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory
 
 _WITHOUT_PROGRESS = 3
+BACK_S = 10.0
+"""Seconds after which a lost worker of this machine counts as a node that is back."""
 
 
 class Restarts:
@@ -51,6 +54,48 @@ class Restarts:
             last = failure.with_way_out(f"it was restarted {times}, as --restarts allows")
             return StuckAtStep(last.what, last.lines) if self._losses > 1 else last
         return failure
+
+
+class Members:
+    """The nodes of a run: at most `most`, of which it needs `least`; without `--elastic` these are equal.
+
+    A lost node is back after `back_s` seconds. It joins when the run begins again: after another loss, or at the
+    next evaluation, where the run then stops with a checkpoint.
+    """
+
+    def __init__(self, least: int, most: int, back_s: float) -> None:
+        self._least, self._most, self._back_s = least, most, back_s
+        self._returns: list[float] = []  # of each lost node, when it is back
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Members":
+        """The nodes of a run with `config`, all present."""
+        elastic = config.elastic
+        return cls(config.nodes if elastic is None else elastic.least, config.nodes, BACK_S)
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that are present."""
+        return self._most - len(self._returns)
+
+    @property
+    def back_at(self) -> float | None:
+        """The time from which the group can grow; None if no node is lost."""
+        return min(self._returns, default=None)
+
+    def lose(self, count: int, now: float) -> None:
+        """Lose `count` nodes now; none in a run whose number of nodes stays."""
+        if self._least < self._most:
+            self._returns += [now + self._back_s] * min(count, self.nodes)
+
+    def seconds_short(self, now: float) -> float:
+        """The seconds until enough nodes are present."""
+        missing = self._least - self.nodes
+        return max(0.0, sorted(self._returns)[missing - 1] - now) if missing > 0 else 0.0
+
+    def take_back(self, now: float) -> None:
+        """Let the nodes join that are back."""
+        self._returns = [at for at in self._returns if at > now]
 
 
 def restarted(run: RunDirectory, metric: Metric, by: str) -> Loss | None:

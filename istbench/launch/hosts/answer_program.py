@@ -25,8 +25,7 @@ from istbench.base.decode import convert, path_text
 from istbench.base.options.run import RunRequest
 from istbench.fabric import Fabric, connect
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth, HostGpus
-from istbench.launch.hosts.remote_programs import LIMIT_S
+from istbench.launch.hosts.remote_programs import LIMIT_S, BusBandwidth, HostGpus
 from istbench.launch.processes.local import serve_store
 from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.launch.torchrun.workers import route_to

@@ -7,10 +7,10 @@ from typing import Any
 
 from istbench.base.decode import convert
 from istbench.cluster.profile import bandwidth_text
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth, HostGpus
 from istbench.launch.hosts.connection import Connection, ask_each
 from istbench.launch.hosts.group import HostGroup, Unfit
 from istbench.launch.hosts.links import SLOW, HostLink
+from istbench.launch.hosts.remote_programs import BusBandwidth, HostGpus
 
 _WAITS_S = 150.0
 

@@ -10,7 +10,6 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.hosts.group import Unfit
@@ -26,7 +25,7 @@ def work(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)  # open until this process ends
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with contextlib.suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         (folder / PID).write_text(str(os.getpid()))
         job = DetachedJob.of((folder / JOB).read_bytes())
         try:
@@ -35,10 +34,6 @@ def work(folder: Path) -> None:
         finally:
             for secret in folder.glob("key-*"):
                 secret.unlink()
-
-
-def _interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _train(folder: Path, job: DetachedJob, cell: JobCell) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.links import HostLink
+from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.hosts.shared_link import shared_link
 
 

@@ -17,7 +17,7 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.backends.here import Here
 from istbench.launch.backends.slurm import Slurm
 from istbench.launch.cells.execute import execute
-from istbench.launch.cells.members import Members
+from istbench.launch.cells.restarts import Members
 from istbench.launch.processes.failures import MoreNodes, PeersLost, WorkerLost
 from istbench.node.stopping import GrowRequest
 from istbench.results.events import Loss, Ready, Resume, Return

@@ -11,9 +11,9 @@ from istbench.base.errors import UserError
 from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.launch.hosts.answer_program import bus_bandwidth
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.group import HostGroup, Unfit
 from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.processes.on_nodes import on_nodes
 
 MEASURED = BusBandwidth(backend="gloo", nodes=4, bytes=2**20, seconds=0.1, right=True)

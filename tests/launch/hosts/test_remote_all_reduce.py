@@ -14,8 +14,7 @@ from free_port import free_port
 
 from istbench.launch.hosts import remote_programs
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth
-from istbench.launch.hosts.remote_programs import all_reduce
+from istbench.launch.hosts.remote_programs import BusBandwidth, all_reduce
 
 pytestmark = pytest.mark.processes
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from istbench.cluster.profile import MessageCosts, Rack, parse_profile
-from istbench.launch.hosts.bus_bandwidth import BusBandwidth
 from istbench.launch.hosts.links import HostLink, measure_together, permutations, shared_links, slow_links
 from istbench.launch.hosts.profile import MeasuredNode as Node
 from istbench.launch.hosts.profile import profile_toml
+from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.hosts.shared_link import shared_link
 
 CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
