@@ -233,7 +233,7 @@ def on_hosts(request: RunRequest, nodes: Sequence[int]) -> RunRequest:
 
 
 def options_on_hosts(options: Mapping[str, Any], nodes: Sequence[int]) -> dict[str, Any]:
-    """A method's `options` on hosts with so many `nodes` each: a number in place of `host`, as a cell's name has it.
+    """A method's `options` on hosts with so many `nodes` each: a number for `host`, as a cell's name has it.
 
     Raises:
         UserError: if the hosts have different numbers of nodes.
