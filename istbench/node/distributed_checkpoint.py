@@ -42,13 +42,6 @@ Reshard = Callable[[Step, int], dict[str, Any]]
 """The state of a rank of this group, from the files of a step of a group of another size."""
 
 
-class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """The step that all ranks try to read next, as rank 0 announces it."""
-
-    step: int
-    manifest: str
-
-
 class _Written(msgspec.Struct):
     """The files of a step that ranks have written. full: the line of a full disk; empty without one."""
 
@@ -234,11 +227,13 @@ class DistributedCheckpoint:
                 # The events that a later resumption would compare with these steps count no more.
                 shutil.rmtree(self.directory, ignore_errors=True)
                 self.given_up = none.damage
-            word = fabric.texts.broadcast(_candidate(candidates.pop(0)) if candidates else "")
+            following = candidates.pop(0) if candidates else None
+            told = f"{following.totals.step} {following.manifest.decode()}" if isinstance(following, Step) else ""
+            word = fabric.texts.broadcast(told)
             if not word:
                 return None
-            candidate = msgspec.json.decode(word, type=_Candidate)
-            step = step_of(self.directory, candidate.step, candidate.manifest.encode())
+            number, _, manifest = word.partition(" ")
+            step = step_of(self.directory, int(number), manifest.encode())
             state, why_not = self._tried(step, reshard)
             found = next(filter(None, fabric.texts.gather(why_not)), "")
             if not fabric.texts.broadcast(found):
@@ -301,8 +296,3 @@ class DistributedCheckpoint:
                 part = torch.empty(size, dtype=torch.uint8, device=fabric.device)
                 fabric.exchange({}, {0: part}, "reading a checkpoint")
         return part
-
-
-def _candidate(step: Step | Broken) -> str:
-    assert isinstance(step, Step)
-    return msgspec.json.encode(_Candidate(step=step.totals.step, manifest=step.manifest.decode())).decode()

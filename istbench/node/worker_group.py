@@ -5,7 +5,7 @@ schedule count steps of all nodes of the cell: such a step is as many samples as
 So a run ends after the same samples, whatever became of its nodes, and its learning rate falls as it would have.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from istbench.base.options.run import RunConfig
 from istbench.methods.base import Method
@@ -34,14 +34,7 @@ def batches_of(
 def next_group(totals: Totals, nodes: int, config: RunConfig, method: Method, workload: Workload) -> WorkerGroup:
     """The group of `nodes` nodes that goes on from a checkpoint with `totals`."""
     end = batches_of(totals.groups[-1], 0, config, method, workload).end(totals.step)
-    return WorkerGroup(
-        nodes=nodes,
-        step=end.step,
-        samples=end.samples,
-        epoch=end.epoch,
-        sample=end.sample,
-        train_s=totals.train_s,
-    )
+    return WorkerGroup(nodes=nodes, train_s=totals.train_s, **asdict(end))
 
 
 @dataclass(frozen=True, kw_only=True)

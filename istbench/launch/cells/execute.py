@@ -22,6 +22,7 @@ from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
 from istbench.results.curves import Curve
 from istbench.results.events import Loss, Resize, Resume, Return, RunPart, Start, digest_with
+from istbench.results.header import Header
 from istbench.results.metrics import Metric
 from istbench.results.store import RunDirectory, time_now, wait_for_space
 
@@ -91,15 +92,7 @@ def _execute(
     reason: Loss | Return | None,
     members: Members,
 ) -> None:
-    job = Job(
-        target=train_cell,
-        args=(str(run.path), str(scratch), cell.header),
-        nodes=members.nodes,
-        threads=cell.header.threads,
-        logs=scratch / "logs",
-        timeout_s=cell.config.timeout_s,
-        stop=StopRequest(scratch),
-    )
+    job = training_job(run.path, scratch, cell.header, members.nodes)
     resize = None if cell.config.elastic is None else _since_checkpoint(run, members.nodes, reason)
     _open(cell, run, reason if isinstance(reason, Loss) else None, resize)
     run.reserve()
@@ -128,6 +121,19 @@ def _execute(
         _keep_logs(job.logs, run.logs)
         raise error from None
     _finish(run)
+
+
+def training_job(run: Path, scratch: Path, header: Header, nodes: int) -> Job:
+    """The job that trains the cell of `header` in directory `run` on so many nodes; see `train_cell`."""
+    return Job(
+        target=train_cell,
+        args=(str(run), str(scratch), header),
+        nodes=nodes,
+        threads=header.threads,
+        logs=scratch / "logs",
+        timeout_s=header.config.timeout_s,
+        stop=StopRequest(scratch),
+    )
 
 
 def _launched(

@@ -22,6 +22,7 @@ from istbench.base.machine import host_name
 from istbench.base.options.run import RunRequest
 from istbench.base.scratch import scratch_folder
 from istbench.fabric.transport.connections import address_of, address_towards
+from istbench.launch.cells.execute import training_job
 from istbench.launch.cells.header import versions
 from istbench.launch.cells.resolve import Cell, prepare_cell, prepare_cells
 from istbench.launch.processes.failures import PeersLost, WorkerLost
@@ -39,7 +40,6 @@ from istbench.launch.torchrun.agreement import (
 from istbench.launch.torchrun.meeting import Announced, Card, CellMeeting, Ending, Meeting, meeting_of
 from istbench.launch.torchrun.world import World
 from istbench.node.stopping import StopRequest
-from istbench.node.worker import train_cell
 from istbench.results.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -338,15 +338,7 @@ def _follow_cell(found: Announced, meeting: CellMeeting, own: Sequence[RunReques
     with scratch_folder() as scratch:
         # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
         run = RunDirectory.of(out, cell.name).path.resolve() if world.host_rank == 0 else scratch / "run"
-        job = Job(
-            target=train_cell,
-            args=(str(run), str(scratch), cell.header),
-            nodes=world.size,
-            threads=cell.header.threads,
-            logs=scratch / "logs",
-            timeout_s=cell.config.timeout_s,
-            stop=StopRequest(scratch),
-        )
+        job = training_job(run, scratch, cell.header, world.size)
         store = (start.store_address, start.store_port)
         try:
             launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)

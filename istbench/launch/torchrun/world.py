@@ -19,7 +19,7 @@ class World:
 
     Attributes:
         rank: number of this process. size: number of processes. local_rank, local_size: the same on this host.
-        host_rank: number of this host. hosts: number of hosts. master, port: address of the store of torchrun.
+        host_rank: number of this host. master, port: address of the store of torchrun.
         restart: number of restarts by torchrun.
     """
 
@@ -28,7 +28,6 @@ class World:
     local_rank: int
     local_size: int
     host_rank: int
-    hosts: int
     master: str
     port: int
     restart: int = 0
@@ -83,7 +82,6 @@ def this_world(environment: Mapping[str, str] = os.environ) -> World | None:
         "local_rank": number("LOCAL_RANK", 0),
         "local_size": number("LOCAL_WORLD_SIZE", 1),
         "host_rank": number("GROUP_RANK", 0),
-        "hosts": number("GROUP_WORLD_SIZE", 1),
         "port": number("MASTER_PORT", 1),
     }
     restart = number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in environment else 0

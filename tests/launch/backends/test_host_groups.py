@@ -11,7 +11,7 @@ from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts.names import Host
 from istbench.launch.torchrun.world import World
 
-WORLD = World(rank=0, size=4, local_rank=0, local_size=2, host_rank=0, hosts=2, master="here", port=1)
+WORLD = World(rank=0, size=4, local_rank=0, local_size=2, host_rank=0, master="here", port=1)
 PLACES = {
     "torchrun": Torchrun(world=WORLD),
     "ssh": Hosts(hosts=(Host("one", 2), Host("two", 2))),

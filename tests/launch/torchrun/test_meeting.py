@@ -20,7 +20,7 @@ def meeting(monkeypatch, tmp_path):
     monkeypatch.setenv("ISTBENCH_SECRET", "a secret of this test")
     monkeypatch.setattr(meeting_module, "_STATUS_S", 0.3)
     monkeypatch.setattr(Meeting, "_store", HashStore())
-    world = World(rank=1, size=2, local_rank=1, local_size=2, host_rank=0, hosts=1, master="first", port=1)
+    world = World(rank=1, size=2, local_rank=1, local_size=2, host_rank=0, master="first", port=1)
     found = Meeting(world)
     found._nonces, found.hosts = ["one", "two"], ["first", "second"]
     found._begin()
