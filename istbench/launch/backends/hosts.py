@@ -87,28 +87,32 @@ class Hosts(Backend):
         yield from self.installed(say)._run(cells, out, again, say)
 
     def _run(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> Iterator[Outcome]:
+        from istbench.launch.hosts.detached import detach, stop
+        from istbench.launch.hosts.finished_cells import finished
+
+        runs, left = [self._cell(request, out, again) for request in cells], []
         if self.stop:
-            self._stop(cells, out, say)
-        left = []
-        for request, done in zip(cells, self._finished(cells, out, again, say), strict=True):
+            with _explaining(say):
+                stop(runs)
+        for run, done in zip(runs, finished(runs, say), strict=True):
             if done is not None:
                 say(done.header().data_source.note)
                 yield Outcome(cell=done.path.name, run=done, fresh=False)
             elif self.detach:
-                left.append(request)
+                left.append(run)
             else:
-                yield self._trained(request, out, again, say)
+                yield self._trained(run, say)
         if left:
-            self._detach(left, out, again, say)
-        for request in left:
-            yield Outcome(cell=described(request), running=True)
+            with _explaining(say):
+                detach(left, say)
+        for run in left:
+            yield Outcome(cell=described(run.request), running=True)
 
-    def _trained(self, request: RunRequest, out: Path, again: bool, say: Say) -> Outcome:
-        """The outcome of `request`: follow its cell if an earlier command left it to the first host."""
+    def _trained(self, run: "HostsRun", say: Say) -> Outcome:
+        """The outcome of `run`: follow its cell if an earlier command left it to the first host."""
         from istbench.launch.hosts.detached import follow
         from istbench.launch.hosts.restarts import run_with_restarts
 
-        run = self._cell(request, out, again)
         names: list[str] = []
         try:
             with _explaining(say):
@@ -120,37 +124,12 @@ class Hosts(Backend):
                     )
                 directory = found or run_with_restarts(run, say, names.append)
         except (RunFailed, UserError) as error:
-            here = RunDirectory.of(out, names[-1]) if names and names[-1] else None
+            here = RunDirectory.of(run.out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None
-            return Outcome(cell=described(request), request=request, run=known, failure=error)
-        return Outcome(cell=directory.path.name, request=request, run=directory)
+            return Outcome(cell=described(run.request), request=run.request, run=known, failure=error)
+        return Outcome(cell=directory.path.name, request=run.request, run=directory)
 
-    def _detach(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> None:
-        from istbench.launch.hosts.detached import detach
-
-        with _explaining(say):
-            detach([self._cell(request, out, again) for request in cells], say)
-
-    def _stop(self, cells: Sequence[RunRequest], out: Path, say: Say) -> None:
-        from istbench.launch.hosts.detached import stop
-
-        with _explaining(say):
-            stop([self._cell(request, out) for request in cells])
-
-    def _finished(self, cells: Sequence[RunRequest], out: Path, again: bool, say: Say) -> list[RunDirectory | None]:
-        """The run directories, here, of cells that are done; None for others, and where hosts cannot tell."""
-        unknown: list[RunDirectory | None] = [None] * len(cells)
-        if again:
-            return unknown
-        from istbench.launch.hosts.finished_cells import finished
-        from istbench.launch.hosts.group import Unfit
-
-        try:
-            return finished([self._cell(request, out) for request in cells], say)
-        except Unfit:  # the run that follows reports it
-            return unknown
-
-    def _cell(self, request: RunRequest, out: Path, again: bool = False) -> "HostsRun":
+    def _cell(self, request: RunRequest, out: Path, again: bool) -> "HostsRun":
         from istbench.launch.hosts.connection import pythons
         from istbench.launch.hosts.run import HostsRun
 

@@ -10,7 +10,7 @@ from istbench.base.decode import convert, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
-from istbench.launch.hosts.group import Say, survey
+from istbench.launch.hosts.group import Say, Unfit, survey
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.run import HostsRun
 from istbench.results.header import CellName
@@ -26,18 +26,21 @@ _BOUNDED = "eval_every"
 def finished(runs: Sequence[HostsRun], say: Say) -> list[RunDirectory | None]:
     """The local run directories of those cells of `runs` that are done; None for others, and if hosts cannot tell.
 
-    Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
+    A cell that trains again counts as not done. Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
     depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too.
 
     Raises:
-        Unfit: with a line for each problem of a host. KeyboardInterrupt: after a signal.
+        KeyboardInterrupt: after a signal.
     """
-    done = [runs_alike(run.request, run.out) for run in runs]
+    done = [set[str]() if run.again else runs_alike(run.request, run.out) for run in runs]
     possible = [number for number, names in enumerate(done) if names]
     found: list[RunDirectory | None] = [None] * len(runs)
     if not possible:
         return found
-    names = _names([runs[number] for number in possible], say)
+    try:
+        names = _names([runs[number] for number in possible], say)
+    except Unfit:  # the run that follows reports it
+        return found
     for number, name in zip(possible, names, strict=False):
         run = runs[number]
         if name in done[number] and _saved(run.request, RunDirectory.of(run.out, name)):

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, keep_to_share
 from istbench.base.options.run import Lab, LabHosts, Uplink
@@ -321,6 +323,33 @@ class ShapedNetwork:
     def _bucket(self, bandwidth: float, burst_bytes: int = 0) -> list[str]:
         rate, burst = bandwidth / self.lab.dilation, burst_bytes or self.lab.burst_bytes
         return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitedCores(ShapedNetwork):
+    """A shaped network of slower machines: nodes get `share` of a core each, links their full speed.
+
+    Control groups limit the nodes. No clock is divided.
+
+    Raises:
+        UserError: for more nodes than cores.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nodes > cores():
+            raise UserError(f"slower nodes need a core each: use at most {cores()} nodes with --scaling")
+
+    @cached_property
+    def lab(self) -> Lab:
+        """The record for run headers."""
+        lab = super().lab
+        return msgspec.structs.replace(lab, summary=f"{lab.summary}, {self.share:g} of a core a node")
+
+    def _limited(self, rank: int) -> float:
+        return self.share
 
 
 def check() -> None:

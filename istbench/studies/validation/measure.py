@@ -22,8 +22,7 @@ from istbench.cluster.trace import Trace, segment
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import OncePerLine, Screen
 from istbench.launch.backends.here import Here
-from istbench.launch.lab.limited_cores import LimitedCores
-from istbench.launch.lab.network import ShapedNetwork
+from istbench.launch.lab.network import LimitedCores, ShapedNetwork
 from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.results.load import load_run
 from istbench.studies.validation.measurement import ReplayError
