@@ -51,12 +51,9 @@ class Here(Backend):
         from istbench.launch.cells.known import finished
 
         if finished(cells, out) is None:
-            self._preload(cells)
+            from istbench.launch.processes.local import preload
 
-    def _preload(self, cells: Sequence[RunRequest]) -> None:
-        from istbench.launch.processes.local import preload
-
-        preload(cells)
+            preload(cells)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Resolve all cells, then train one after another; see `Backend.run`."""
@@ -70,10 +67,11 @@ class Here(Backend):
                 run = RunDirectory.of(out, known.cell)
                 yield Outcome(cell=known.cell, request=request, run=run, fresh=False, source=known.source)
             return
-        self._preload(cells)
+        from istbench.launch.processes.local import LocalLauncher, preload
+
+        preload(cells)
         from istbench.launch.cells.execute import execute
         from istbench.launch.cells.resolve import prepare_cells
-        from istbench.launch.processes.local import LocalLauncher
         from istbench.launch.processes.place import ThisMachine
 
         # A wrong name in the last cell is found before the first one trains.

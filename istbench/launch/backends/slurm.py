@@ -311,16 +311,11 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
         job.cancel()
 
 
-def _is_done(out: Path, name: str) -> bool:
-    run = RunDirectory.of(out, name)
-    return run.exists() and run.own_header().status == "done"
-
-
 def _without_job(request: RunRequest, out: Path, name: str) -> Outcome | None:
     """The outcome of a cell that is done, or whose run directory cannot be read; None if it needs a job."""
     run = RunDirectory.of(out, name)
     try:
-        if not _is_done(out, name):
+        if not run.is_done():
             return None
         if request.save is not None:
             from istbench.node.weights_file import require_saved

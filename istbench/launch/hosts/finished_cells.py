@@ -26,8 +26,9 @@ _BOUNDED = "eval_every"
 def finished(runs: Sequence[HostsRun], say: Say) -> list[RunDirectory | None]:
     """The local run directories of those cells of `runs` that are done; None for others, and if hosts cannot tell.
 
-    A cell that trains again counts as not done. Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
-    depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too.
+    Asks no host if no local run could be one of the cells. Otherwise the first host computes their names, which
+    depend on the data, the plug-ins and the device there. A cell with `--save` is done if its weights are here too;
+    one that trains again is not done.
 
     Raises:
         KeyboardInterrupt: after a signal.

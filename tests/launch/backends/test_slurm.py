@@ -110,7 +110,7 @@ def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_pa
 
 
 def test_a_cell_that_is_done_is_no_job(ran, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_is_done", lambda _, name: name == "a")
+    monkeypatch.setattr(slurm.RunDirectory, "is_done", lambda run: run.path.name == "a")
     run(REQUESTS, NAMES, tmp_path, DEBUG, said.append)
     assert (ran, said[0]) == (["ist", "p3"], "a: done before")
     run(REQUESTS[:1], NAMES[:1], tmp_path, DEBUG, said.append, again=True)
