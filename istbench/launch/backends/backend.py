@@ -202,16 +202,19 @@ class BackendOption:
     """An option on the command line by which a user chooses or adjusts a backend.
 
     Attributes:
-        name: its key in the values that `Kind.make` gets. kind: how one value is read.
-        multiple: whether it may be repeated; its value is then a tuple.
+        kind: how one value is read. multiple: whether it may be repeated; its value is then a tuple.
     """
 
     flag: str
-    name: str
     help: str
     metavar: str | None = None
     kind: type[str] | type[Path] | type[bool] = str
     multiple: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its key in the values that `Kind.make` gets."""
+        return self.flag.removeprefix("--").replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True)

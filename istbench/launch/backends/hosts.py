@@ -202,26 +202,22 @@ def _spares(text: str | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
 REACHING = (
     BackendOption(
         flag="--hosts",
-        name="hosts",
         metavar="FILE|a,b,c",
         help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
     ),
     BackendOption(
         flag="--hosts-python",
-        name="hosts_python",
         metavar="PATH",
         help="Python on the hosts. Default: the same path as here, else python3.",
     ),
     BackendOption(
         flag="--ssh-config",
-        name="ssh_config",
         metavar="FILE",
         kind=Path,
         help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
     ),
     BackendOption(
         flag="--install",
-        name="install",
         kind=bool,
         help="Install this istbench on hosts without it, in its own environment under ~/.cache/istbench.",
     ),
@@ -233,19 +229,16 @@ KIND = Kind(
         *REACHING,
         BackendOption(
             flag="--spare",
-            name="spare",
             metavar="FILE|d,e",
             help="Hosts that take the place of those of --hosts that are gone.",
         ),
         BackendOption(
             flag="--detach",
-            name="detach",
             kind=bool,
             help="Leave the cells to the first host and return; the same command without it follows them.",
         ),
         BackendOption(
             flag="--stop",
-            name="stop",
             kind=bool,
             help="End the cells of --detach, and copy their checkpoint here.",
         ),

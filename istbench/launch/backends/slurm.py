@@ -516,7 +516,6 @@ KIND = Kind(
     options=(
         BackendOption(
             flag="--slurm",
-            name="slurm",
             metavar="NAME=VALUE",
             multiple=True,
             help="Run each cell as a Slurm job: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",

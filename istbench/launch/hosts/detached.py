@@ -227,11 +227,8 @@ def _ssh_files(hosts: Sequence[Host], addresses: Mapping[str, str], config: Path
 
 def _settings(host: Host, config: Path | None) -> dict[str, list[str]]:
     """The settings of ssh for `host`, as `ssh -G` prints them: values by name."""
-    printed = subprocess.run(
-        ["ssh", *way(host, config), "-G", host.destination], capture_output=True, text=True, check=False
-    ).stdout
     found: dict[str, list[str]] = {}
-    for line in printed.splitlines():
+    for line in _printed("ssh", *way(host, config), "-G", host.destination):
         name, _, value = line.partition(" ")
         found.setdefault(name, []).append(value)
     if not {"user", "port", "hostname"} <= found.keys():
@@ -246,16 +243,13 @@ def _host_keys(host: Host, settings: Mapping[str, Sequence[str]]) -> list[str]:
     found = []
     named = " ".join(settings.get("userknownhostsfile", []))  # one path with spaces, or several paths
     for file in [named] if Path(named).expanduser().is_file() else named.split():
-        printed = subprocess.run(
-            ["ssh-keygen", "-F", lookup, "-f", str(Path(file).expanduser())],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
-        found += [
-            line.split(maxsplit=1)[1] for line in printed.splitlines() if line and not line.startswith(("#", "@"))
-        ]
+        lines = _printed("ssh-keygen", "-F", lookup, "-f", str(Path(file).expanduser()))
+        found += [line.split(maxsplit=1)[1] for line in lines if line and not line.startswith(("#", "@"))]
     return list(dict.fromkeys(found))
+
+
+def _printed(*words: str) -> list[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def _named_keys(host: Host, config: Path | None, settings: Mapping[str, Sequence[str]]) -> list[Path]:

@@ -32,6 +32,6 @@ class Pods(Backend):
 
 
 KIND = Kind(
-    options=(BackendOption(flag="--pods", name="pods", kind=Path, help="Run each cell as a pod."),),
+    options=(BackendOption(flag="--pods", kind=Path, help="Run each cell as a pod."),),
     make=lambda given: Pods(volume=given["pods"]) if given["pods"] else None,
 )
