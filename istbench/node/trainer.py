@@ -1,20 +1,23 @@
 """Training on the clock, in segments. A segment ends with the round in which an evaluation is due."""
 
 import itertools
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from istbench.base.activity import current
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
+from istbench.fabric.recorder import Recorder
 from istbench.methods.base import EndsWithExchange
 from istbench.node.checkpoint_steps import Totals
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.peak_memory import PeakMemory
-from istbench.node.prefetch import PrefetchedBatches
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
@@ -22,6 +25,7 @@ from istbench.node.trace_sample import NoTrace, TraceSample
 from istbench.node.train_clock import TrainClock
 from istbench.node.training_state import OpenSegment
 from istbench.node.worker_group import ALL_NODES, Pace
+from istbench.workloads.base import Batch
 
 # Before any step was timed: enough steps to tell how long one takes.
 _FIRST_STEPS = 10
@@ -195,6 +199,49 @@ class Trainer:
         return segment_end(
             every, totals.step, self._last_step, totals.train_s, self._last_steps, round_steps, self._pace
         )
+
+
+class PrefetchedBatches:
+    """The batches of the steps from `first` to `last` (exclusive), in order; at most `ahead` wait for their step.
+
+    One thread makes them, one after the other, beside the training thread, and the trace records it as work. An
+    error of `make` is raised where its batch is taken.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], first: int, last: int, ahead: int, recorder: Recorder) -> None:
+        self._make, self._next, self._last, self._ahead = make, first, last, ahead
+        self._recorder = recorder
+        self._waiting: deque[tuple[int, int, Future[Batch]]] = deque()
+        self._maker = ThreadPoolExecutor(1, "batches") if ahead else None
+
+    def take(self, step: int) -> Batch:
+        """The batch of `step`. Steps must be taken in order."""
+        if self._maker is None:
+            return self._make(step)
+        while len(self._waiting) <= self._ahead and self._next < self._last:
+            work = self._recorder.post("work", 0)
+            self._waiting.append((self._next, work, self._maker.submit(self._timed, self._next, work)))
+            self._next += 1
+        made, work, batch = self._waiting.popleft()
+        if made != step:
+            raise RuntimeError(f"batches are taken in order: step {made} is next, not {step}")
+        with self._recorder.waiting(work, for_nodes=False):
+            return batch.result()
+
+    def _timed(self, step: int, work: int) -> Batch:
+        started = time.thread_time()
+        batch = self._make(step)
+        self._recorder.worked(work, time.thread_time() - started)
+        return batch
+
+    def settle(self) -> None:
+        """Wait for the batches in work, so that none is made while the train clock stands still."""
+        wait([batch for _, _, batch in self._waiting])
+
+    def close(self) -> None:
+        """Stop making batches."""
+        if self._maker is not None:
+            self._maker.shutdown(cancel_futures=True)
 
 
 def segment_end(

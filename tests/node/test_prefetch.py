@@ -7,7 +7,7 @@ import torch
 
 from istbench.cluster.trace import POST, WAIT, WORK
 from istbench.fabric.recorder import Recorder
-from istbench.node.prefetch import PrefetchedBatches
+from istbench.node.trainer import PrefetchedBatches
 from istbench.workloads.base import Batch
 
 

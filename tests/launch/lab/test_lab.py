@@ -15,7 +15,7 @@ import torch
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, own_cores
 from istbench.base.options.run import LabHosts
-from istbench.launch.lab import control_groups, late_frames, network, time_slices
+from istbench.launch.lab import control_groups, late_frames, network
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.on_nodes import on_nodes
@@ -78,7 +78,7 @@ def cores_of_a_node(fabric):
 
 def time_slice():
     """Seconds for which this thread may keep a core; 0 if the kernel decides."""
-    found = time_slices._attributes()
+    found = network._attributes()
     return 0.0 if found is None else found.runtime / 1e9
 
 
