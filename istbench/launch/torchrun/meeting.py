@@ -18,7 +18,6 @@ import os
 import secrets
 import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
@@ -124,17 +123,14 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     lines: str = ""
 
 
-class _Messages(ABC):
+class _Messages:
     """Messages between the ranks of `world`, as this rank reads and writes them. Every wait ends with the store."""
+
+    _signed: "SignedStore"  # of the messages
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._forged: dict[str, float] = {}
-
-    @property
-    @abstractmethod
-    def _signed(self) -> "SignedStore":
-        """The store of the messages."""
 
     def _asked(self, ask: "Callable[[SignedStore], T]") -> T:
         try:
@@ -248,19 +244,14 @@ class Meeting(_Messages):
         self.hosts: list[str] = []
         self._secret = run_secret()
         self._nonce = secrets.token_hex(16)
-        self._nonces: list[str] = []  # of all ranks
-        self._run: SignedStore | None = None
+        self._nonces: list[str] = []  # of all ranks, after `start`
         self._deserted = False
         self._cells = 0  # announced by this rank, or found by it
 
     @cached_property
-    def _before(self) -> "SignedStore":
-        """The messages before `start`."""
-        return self.signed("before", self._secret)
-
-    @property
     def _signed(self) -> "SignedStore":
-        return self._run or self._before
+        """The messages before `start`; `_begin` replaces it."""
+        return self.signed("before", self._secret)
 
     @cached_property
     def _store(self) -> "TCPStore":
@@ -285,7 +276,7 @@ class Meeting(_Messages):
 
     def _begin(self) -> None:
         """Sign messages with the key of this run from here on."""
-        self._run = self.signed("run", self.key("words"))
+        self._signed = self.signed("run", self.key("words"))
 
     # Before the first cell.
 
@@ -369,7 +360,7 @@ class Meeting(_Messages):
         Raises:
             RunFailed: if rank 0 does not write it within two minutes after the failure of this rank in training.
         """
-        status = self.await_final(self, math.inf if self._run is None else _STATUS_S)
+        status = self.await_final(self, _STATUS_S if self._nonces else math.inf)
         self._put(f"left/{self.world.rank}", True)
         return status
 
@@ -391,7 +382,7 @@ class Meeting(_Messages):
         return status
 
     def _final(self) -> int | None:
-        if self._run is None and self.world.rank:
+        if not self._nonces and self.world.rank:
             self._find_start()  # a rank that failed earlier has not read it yet
         return super()._final()
 
@@ -406,17 +397,12 @@ class CellMeeting(_Messages):
     def __init__(self, meeting: Meeting, number: int, nodes: int) -> None:
         super().__init__(meeting.world.first(nodes))
         self._meeting = meeting
-        self._key = meeting.key(f"cell {number}")
         self._silent: dict[int, float] = {}  # since when rank 0 waits for the answers of ranks
-        self._own = meeting.signed(f"cell/{number}", self._key)
-
-    @property
-    def _signed(self) -> "SignedStore":
-        return self._own
+        self._signed = meeting.signed(f"cell/{number}", meeting.key(f"cell {number}"))
 
     def worker_key(self) -> str:
         """The key that the workers of this cell share, in hexadecimal."""
-        return self._own.derived("workers").hex()
+        return self._signed.derived("workers").hex()
 
     # Before training.
 

@@ -38,7 +38,7 @@ def test_a_store_that_does_not_answer_is_a_loss_unless_secrets_may_differ(meetin
     def broken(*_):
         raise RuntimeError("Broken pipe")
 
-    monkeypatch.setattr(meeting._run, "find", broken)
+    monkeypatch.setattr(meeting._signed, "find", broken)
     monkeypatch.setattr(meeting, "_forged", forged)
     with pytest.raises(RunFailed, match="does not answer \\(Broken pipe\\)") as failed:
         meeting.is_to_stop()
