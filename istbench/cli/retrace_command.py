@@ -53,11 +53,10 @@ def command(
     from istbench.launch.cells.execute import execute
     from istbench.launch.cells.retrace import replace_trace, resolved, shortened, why_not
     from istbench.launch.processes.local import LocalLauncher, preload
-    from istbench.launch.processes.place import ThisMachine
     from istbench.results.store import RunDirectory
 
     preload()
-    launcher = LocalLauncher(place=ThisMachine())
+    launcher = LocalLauncher()
     done: list[dict[str, Any]] = []
     failures: list[str] = []
     with Display() as display:

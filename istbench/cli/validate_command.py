@@ -128,10 +128,8 @@ def _show(errors: Sequence["ReplayError"], files: Any, *, as_json: bool, finishe
 
 def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
     """A request for each method, number of nodes and workload, by workload."""
-    workloads, plugins = (
-        split_list(given["workload"], "--workload", "see `istbench list workloads`"),
-        given["plugins"],
-    )
+    workloads = split_list(given["workload"], "--workload", "see `istbench list workloads`")
+    plugins = given["plugins"]
     nodes = convert(split_list(given["nodes"], "--nodes", "2,4 are two"), _NODES, lambda _: "--nodes", text=True)
     given_options = given["workload_options"]
     for workload in workloads:

@@ -90,18 +90,18 @@ def route_to(master: str) -> Route:
 
 def _card_of(world: World, cell: Cell, route: Route) -> Card:
     """The card of this rank for `cell`."""
-    own_gpu = cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size
-    return Card(
-        rank=world.rank,
-        host=host_name(),
-        address=route.address,
-        versions=cell.header.versions,
-        config=as_text(cell.config),
+    return msgspec.structs.replace(
+        _card(world, route, as_text(cell.config)),
         fingerprint=cell.header.data_source.fingerprint,
         threads=cell.header.threads,
         cores=cell.header.host.cores,
-        own_gpu=own_gpu,
+        own_gpu=cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size,
     )
+
+
+def _card(world: World, route: Route, config: str) -> Card:
+    """The card of this rank for `config`."""
+    return Card(rank=world.rank, host=host_name(), address=route.address, versions=versions(), config=config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,21 +262,11 @@ def meet(world: World, own: Sequence[RunRequest]) -> Meeting:
     """
     _end_by_interrupt()
     meeting = meeting_of(world)
-    meeting.post_card(_card_of_command(world, own))
+    meeting.post_card(_card(world, route_to(world.master), command_as_text(own)))
     cards = meeting.cards()
     check_agreement(cards)
     meeting.start(cards)
     return meeting
-
-
-def _card_of_command(world: World, own: Sequence[RunRequest]) -> Card:
-    return Card(
-        rank=world.rank,
-        host=host_name(),
-        address=route_to(world.master).address,
-        versions=versions(),
-        config=command_as_text(own),
-    )
 
 
 def _end_by_interrupt() -> None:
@@ -295,7 +285,7 @@ def follow(world: World, own: Sequence[RunRequest], out: Path) -> None:
     """
     _end_by_interrupt()
     meeting = meeting_of(world)
-    meeting.post_card(_card_of_command(world, own))
+    meeting.post_card(_card(world, route_to(world.master), command_as_text(own)))
     try:
         started = meeting.await_start()
         if started:
