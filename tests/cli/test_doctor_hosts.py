@@ -44,7 +44,7 @@ def examine(monkeypatch, capsys):
         group = HostGroup(facts=facts, clocks=clocks, addresses=dict.fromkeys("ab", "10.0.0.1"), port=77)
         links = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
         monkeypatch.setattr(doctor_hosts, "connected", contextmanager(lambda *_: iter([(hosts, None)])))
-        monkeypatch.setattr(doctor_hosts, "gather", lambda *_: group)
+        monkeypatch.setattr(doctor_hosts, "gather", lambda *_, **__: group)
         for measure in ("measure_links", "measure_together"):
             monkeypatch.setattr(doctor_hosts, measure, lambda *_: links)
         status = doctor_hosts.examine([host.host for host in hosts], None, None, profile)

@@ -27,7 +27,8 @@ def outcome(tmp_path, monkeypatch):
 
         monkeypatch.setattr(detached, "follow", follow)
         monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
-        return Hosts(hosts=(Host("a"),), stop=stop)._trained(REQUEST, tmp_path, False, print), trained
+        hosts = Hosts(hosts=(Host("a"),), stop=stop)
+        return hosts._trained(hosts._cell(REQUEST, tmp_path, False), print), trained
 
     return found
 

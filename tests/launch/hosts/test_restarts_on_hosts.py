@@ -173,7 +173,7 @@ class Answering:
 
 def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch):
     facts = {name: SimpleNamespace(addresses=["10.0.0.1"]) for name in "ab"}
-    monkeypatch.setattr(group, "survey", lambda *_: (facts, {}))
+    monkeypatch.setattr(group, "survey", lambda *_, **__: (facts, {}))
     with pytest.raises(Unlinked, match=r"^b: does not reach a at 10.0.0.1, port 4000 \(timed out\)"):
         gather([Answering("a"), Answering("b")], Path("out"))
 
