@@ -35,7 +35,7 @@ def segment(steps, first=0, known=None, ending=0.001):
     usual = UsualSeconds() if known is None else known
     kinds, seconds, computed = zip(*((*step, 0.0)[:3] for step in [*steps, (0, ending)]), strict=True)
     longs = usual.add(first, np.array(seconds), np.array(kinds), np.array(computed))
-    return [(found.long.step, pytest.approx(found.lost_s)) for found in usual.judged(longs)]
+    return [(found.step, pytest.approx(found.lost_s)) for found in usual.judged(longs)]
 
 
 def test_a_step_of_over_twenty_times_the_median_of_its_kind_is_a_stall():
@@ -85,7 +85,7 @@ def test_at_the_end_of_a_run_two_steps_are_enough_and_one_is_not():
         assert segment(steps, 0, known) == []
     assert alone.judged((), final=True) == []
     (found,) = pair.judged((), final=True)
-    assert (found.long.step, found.lost_s) == (2, pytest.approx(29.9))
+    assert (found.step, found.lost_s) == (2, pytest.approx(29.9))
 
 
 def test_a_link_that_stays_slow_is_no_stall_for_long():
