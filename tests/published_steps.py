@@ -14,6 +14,7 @@ from istbench.node.checkpoint_steps import (
     newest_whole,
     step_of,
 )
+from istbench.launch.hosts.remote_files import stamps
 from istbench.results.events import digest_with
 
 
@@ -53,3 +54,8 @@ def step_whole(directory):
     """The newest step whose files are as they were written; 0 where none was published."""
     step = newest_whole(directory)
     return step.totals.step if step else 0
+
+
+def list_files(path):
+    """Names and sizes of the plain files under `path`."""
+    return [(name, size) for name, size, _ in stamps(path)]

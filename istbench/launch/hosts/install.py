@@ -76,8 +76,8 @@ def build_wheel(scratch: Path) -> Path:
     if not (checkout / "setup.cfg").is_file():
         raise UserError("--install needs a checkout of istbench here; install istbench on the hosts yourself")
     source = _copy(checkout, scratch / "source")
-    words = ["-P", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch), str(source)]
-    built = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch), str(source)]
+    built = subprocess.run([sys.executable, "-P", *words], capture_output=True, text=True)
     wheels = sorted(scratch.glob("istbench-*.whl"))
     if built.returncode or not wheels:
         printed = built.stderr.strip().splitlines() or ["pip printed nothing"]

@@ -126,11 +126,14 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 class _Messages:
     """Messages between the ranks of `world`, as this rank reads and writes them. Every wait ends with the store."""
 
-    _signed: "SignedStore"  # of the messages
-
     def __init__(self, world: World) -> None:
         self.world = world
         self._forged: dict[str, float] = {}
+
+    @cached_property
+    def _signed(self) -> "SignedStore":
+        """The store of the messages."""
+        raise NotImplementedError
 
     def _asked(self, ask: "Callable[[SignedStore], T]") -> T:
         try:

@@ -5,12 +5,12 @@ import shutil
 import msgspec
 import pytest
 from fake_runs import header
-from published_steps import publish_step, write_step
+from published_steps import list_files, publish_step, write_step
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import UserError
 from istbench.launch.hosts.remote_actions import ACTIONS
-from istbench.launch.hosts.remote_files import clear, how_far, list_files, place, put, safe
+from istbench.launch.hosts.remote_files import clear, how_far, place, put, safe
 from istbench.launch.hosts.run_copies import bring, fetch_newer
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory

@@ -241,7 +241,7 @@ def test_wrong_spares_are_refused(given, message):
 
 def test_spares_and_restarts_reach_each_cell():
     backend = choose({"hosts": "a,b", "spare": "d,e"}).restarting(3, typed=True)
-    cell = backend._cell(RunRequest(workload="toy", method="ist", nodes=2), Path("out"))
+    cell = backend._cell(RunRequest(workload="toy", method="ist", nodes=2), Path("out"), again=False)
     assert (cell.hosts, cell.spares, cell.restarts) == ((A, B), (D, E), 3)
 
 

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from published_steps import publish_step, step_whole, write_step
+from published_steps import list_files, publish_step, step_whole, write_step
 
 from istbench.base.errors import UserError
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Refused
 from istbench.launch.hosts.remote_actions import ACTIONS
-from istbench.launch.hosts.remote_files import PART, list_files
+from istbench.launch.hosts.remote_files import PART
 from istbench.launch.hosts.run_copies import bring, fetch
 
 
