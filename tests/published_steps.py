@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from functools import reduce
 
+from istbench.launch.hosts.remote_files import stamps
 from istbench.node.checkpoint_steps import (
     LATEST,
     MANIFEST,
@@ -14,7 +15,6 @@ from istbench.node.checkpoint_steps import (
     newest_whole,
     step_of,
 )
-from istbench.launch.hosts.remote_files import stamps
 from istbench.results.events import digest_with
 
 
