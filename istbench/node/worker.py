@@ -139,8 +139,8 @@ def train_rank(
 def compute_on(threads: int) -> None:
     """Compute on `threads`, with numbers below 1.2e-38 as zeros, also in threads that this one starts.
 
-    Adam's means of a weight decay to such numbers if its input has no more gradients. A processor takes some 20 times
-    as long for them.
+    Adam's means decay to such numbers for weights that get no more gradients. A processor takes some 20 times as
+    long for them.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
