@@ -123,7 +123,7 @@ def test_shares_that_cannot_work_are_refused_in_one_line(method, text, fields, m
 
 
 def test_the_largest_subnet_of_unequal_nodes_needs_the_memory(monkeypatch):
-    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**31)
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**30)
     fields = {"workload_options": {"hidden": 8000, "layers": 2}}
     assert with_shares("ist", "1,1,1,1", **fields).config.nodes == 4
     with pytest.raises(UserError, match="needs at least"):
