@@ -14,10 +14,10 @@ from istbench.plan.script_trace import methods_for, script_trace
 from istbench.report.phrases import (
     Caution,
     Lead,
-    checked_methods,
     count_nodes,
     counted_winners,
     joined,
+    largest_error,
     replay_lines,
 )
 from istbench.report.report import Report
@@ -223,19 +223,17 @@ def _steps_sentence(record: ScriptRecord, profile: ClusterProfile, times: Sequen
 
 def _too_close(first: ScriptTime, times: Iterable[ScriptTime]) -> str:
     """`; fsdp on 2 nodes is too close to call`: rows within the errors of replays in a lab; empty without any."""
-    most = first.step_s / first.nodes * (1 + _error(first))
-    close = [time for time in times if time is not first and time.step_s / time.nodes * (1 - _error(time)) <= most]
+    most = first.step_s / first.nodes * (1 + largest_error([first.time]))
+    close = [
+        time
+        for time in times
+        if time is not first and time.step_s / time.nodes * (1 - min(largest_error([time.time]), 1)) <= most
+    ]
     if not close:
         return ""
     few = joined(f"{time.method} on {count_nodes(time.nodes)}" for time in close)
     names = few if len(close) <= _NAMED else f"{len(close)} other rows"
     return f"; {names} {'is' if len(close) == 1 else 'are'} too close to call"
-
-
-def _error(time: ScriptTime) -> float:
-    """The largest error of a replay of the method in a lab, as a share; 0 if unknown."""
-    known, _ = checked_methods([time.time])
-    return max((min(abs(check.largest), 1.0) for check in known), default=0.0)
 
 
 def _steps_table(

@@ -123,7 +123,9 @@ class _Linear(torch.autograd.Function):
 
 def _is_wide(weight: Tensor) -> bool:
     wide = weight.dim() == 2 and weight.numel() >= _WIDE and weight.is_contiguous()
-    return wide and type(weight) is nn.Parameter and not weight.is_cuda and weight.is_floating_point()
+    return (
+        wide and type(weight) is nn.Parameter and weight.is_floating_point() and (weight.is_cpu or weight.is_meta)
+    )
 
 
 def _saves_by_hooks() -> bool:

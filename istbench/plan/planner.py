@@ -199,7 +199,7 @@ class _Planner:
 
     def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
         shapes = tuple((parameter.shape, parameter.requires_grad) for parameter in footprint.model.parameters())
-        updates_wide = footprint.updates_wide_layers and not self._on_gpu
+        updates_wide = self._updates_wide(footprint)
         key = shapes, footprint.samples, footprint.gradients_copied, updates_wide
         if key not in self._costs:
             copied = footprint.gradients_copied
@@ -208,9 +208,14 @@ class _Planner:
             )
         return self._costs[key]
 
+    def _updates_wide(self, footprint: Footprint) -> bool:
+        return footprint.updates_wide_layers and not self._on_gpu
+
     def _memory(self, cell: _Cell, footprint: Footprint, *, whole: bool) -> NodeMemory:
-        updates_wide = footprint.updates_wide_layers and not self._on_gpu
-        cost = self._cost(cell, footprint) if whole else unknown_cost(footprint.model, updates_wide=updates_wide)
+        if whole:
+            cost = self._cost(cell, footprint)
+        else:
+            cost = unknown_cost(footprint.model, updates_wide=self._updates_wide(footprint))
         memory = node_memory(
             footprint,
             cost,

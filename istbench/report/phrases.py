@@ -153,6 +153,12 @@ def checked_methods(times: Iterable[ClusterTime]) -> tuple[list[Check], list[str
     return known, [method for method, check in checks.items() if check is None]
 
 
+def largest_error(times: Iterable[ClusterTime]) -> float:
+    """The largest error of replays of the methods of `times` in a lab, as a share; 0 if unknown."""
+    known, _ = checked_methods(times)
+    return max((abs(check.largest) for check in known), default=0.0)
+
+
 def checks_line(times: Sequence[ClusterTime]) -> Iterable[str]:
     """A warning for a footer if replays of some methods were never checked in a lab, or were over 5 % off there.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from istbench.report.groups import Contender
-from istbench.report.phrases import checked_methods
+from istbench.report.phrases import largest_error
 from istbench.report.tables.numbers import interval, number
 from istbench.report.targets import Target
 from istbench.results.load import Run
@@ -60,8 +60,7 @@ def row_time(contender: Contender, target: Target) -> RowTime:
 
 def replay_error(runs: Iterable[Run]) -> float:
     """The largest error of replays of the methods of `runs` in a lab, as a share; 0 if unknown or not replayed."""
-    checked, _ = checked_methods(run.cluster for run in runs if run.cluster is not None)
-    return max((abs(check.largest) for check in checked), default=0.0)
+    return largest_error(run.cluster for run in runs if run.cluster is not None)
 
 
 def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_error: float) -> bool:
