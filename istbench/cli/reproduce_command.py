@@ -108,7 +108,7 @@ def command(
     backend = take_backend(given)
     chosen = PAPERS[paper]
     names = split_list(only, "--only", "--list names the tables") if only is not None else []
-    selected = select(chosen, names)
+    selected = select(chosen, names, scale)
     directories = _directories(data, selected, scale)
     out = out or Path("results") / f"reproduce-{paper}-{scale}"
     overrides = _overrides(given, seeds, directories)

@@ -53,17 +53,20 @@ class Overrides:
         return dataclasses.replace(suite, seeds=seeds, nodes=nodes)
 
 
-def select(paper: Paper, only: Sequence[str]) -> tuple[Experiment, ...]:
-    """The experiments named `only`, in the order of the paper; all of them for none.
+def select(paper: Paper, only: Sequence[str], scale: Scale) -> tuple[Experiment, ...]:
+    """The experiments named `only` at `scale`, in the order of the paper; all of them for none.
 
     Raises:
-        UserError: for an unknown name, with the nearest one.
+        UserError: for an unknown name, with the nearest one, or for a table that `scale` lacks.
     """
-    known = [experiment.name for experiment in paper.experiments]
+    known = {experiment.name: experiment for experiment in paper.experiments}
     for name in only:
         if name not in known:
             raise unknown_name(f"table of {paper.name}", name, known)
-    return tuple(experiment for experiment in paper.experiments if not only or experiment.name in only)
+        if scale not in known[name].at:
+            raise UserError(f"{name} is too large for --scale {scale}; ask for --scale {', '.join(known[name].at)}")
+    wanted = only or known
+    return tuple(one for name, one in known.items() if name in wanted and scale in one.at)
 
 
 def with_data(

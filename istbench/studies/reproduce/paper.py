@@ -162,7 +162,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of a paper. name: as `--only` takes it. title: for readers."""
+    """A table or figure of a paper. name: as `--only` takes it. title: for readers. at: the scales that it has."""
 
     name: str
     title: str

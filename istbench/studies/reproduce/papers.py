@@ -39,11 +39,11 @@ class _ExtentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _ExperimentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An `Experiment`. paper: as at laptop scale by default."""
+    """An `Experiment`. laptop: None for one that no laptop can hold. paper: as at laptop scale by default."""
 
     name: str
     title: str
-    laptop: _ExtentTable
+    laptop: _ExtentTable | None = None
     paper: _ExtentTable | None = None
 
 
@@ -55,10 +55,8 @@ class _PaperTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     experiments: tuple[_ExperimentTable, ...]
 
     def experiment(self, table: _ExperimentTable) -> Experiment:
-        at: dict[Scale, Extent] = {
-            "laptop": self._extent(table.laptop),
-            "paper": self._extent(table.paper or table.laptop),
-        }
+        tables: dict[Scale, _ExtentTable | None] = {"laptop": table.laptop, "paper": table.paper or table.laptop}
+        at = {scale: self._extent(extent) for scale, extent in tables.items() if extent is not None}
         return Experiment(name=table.name, title=table.title, at=at)
 
     def _extent(self, table: _ExtentTable) -> Extent:

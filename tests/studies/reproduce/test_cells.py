@@ -46,7 +46,7 @@ def extent(*cells):
 @pytest.mark.parametrize("name", sorted(PAPERS))
 def test_every_cell_of_a_paper_has_options_that_its_method_and_workload_know(name, scale):
     built = set()
-    for experiment in PAPERS[name].experiments:
+    for experiment in select(PAPERS[name], [], scale):
         for request in requests_of([experiment.at[scale]], Overrides()):
             key = (request.workload, request.method, str(request.workload_options), str(request.method_options))
             if key not in built:
@@ -59,10 +59,16 @@ def test_every_cell_of_a_paper_has_options_that_its_method_and_workload_know(nam
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("name", sorted(PAPERS))
 def test_every_cell_of_a_paper_is_found_again_by_its_recorded_options_and_by_no_other_cell(name, scale):
-    requests = requests_of([one.at[scale] for one in PAPERS[name].experiments], Overrides(seeds=1))
+    requests = requests_of([one.at[scale] for one in select(PAPERS[name], [], scale)], Overrides(seeds=1))
     recorded = [recorded_header(request) for request in requests]
     for place, request in enumerate(requests):
         assert [at for at, head in enumerate(recorded) if is_run_of(request, head)] == [place], request
+
+
+def _recorded_interval(every, steps):
+    if every is None:
+        return 10
+    return min(steps, every.steps) if every.steps else f"{every.seconds:g}s"
 
 
 def recorded_header(request):
@@ -75,7 +81,7 @@ def recorded_header(request):
         "workload_options": dataclasses.asdict(workload.options),
         "method_options": dataclasses.asdict(method.options),
         "batch_size": request.batch_size or workload.batch_size, "steps": steps,
-        "eval_every": min(steps, request.eval_every.steps) if request.eval_every else 10,
+        "eval_every": _recorded_interval(request.eval_every, steps),
         "channels_last": request.channels_last, "device": "cpu",
     }  # fmt: skip
     head = header(
@@ -253,5 +259,15 @@ def test_a_table_without_its_data_is_left_out_or_refused_if_named():
 
 def test_an_unknown_table_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match="unknown table of ist 'spech'; did you mean 'speech'"):
-        select(PAPERS["ist"], ["spech"])
-    assert [one.name for one in select(PAPERS["ist"], ["cifar10", "speech"])] == ["speech", "cifar10"]
+        select(PAPERS["ist"], ["spech"], "laptop")
+    assert [one.name for one in select(PAPERS["ist"], ["cifar10", "speech"], "laptop")] == ["speech", "cifar10"]
+
+
+def test_a_table_too_large_for_a_laptop_is_one_of_the_papers_scale() -> None:
+    with pytest.raises(UserError, match="billion is too large for --scale laptop; ask for --scale paper"):
+        select(PAPERS["dslide"], ["billion"], "laptop")
+    assert "billion" not in [one.name for one in select(PAPERS["dslide"], [], "laptop")]
+    [billion] = select(PAPERS["dslide"], ["billion"], "paper")
+    [dslide, dense] = requests_of([billion.at["paper"]], Overrides())
+    assert (dslide.method, dense.method, dslide.nodes) == ("dslide", "model_parallel", 4)
+    assert dslide.workload_options["labels"] * 1101 + dslide.workload_options["features"] * 1100 + 1100 > 887e6
