@@ -1,11 +1,15 @@
 """A local step and a node of a plan, and the messages of a `BackgroundMean` there. Needs no torch."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, not_empty, post_turns
+
+if TYPE_CHECKING:
+    from istbench.fabric.all_reduce import Waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +250,62 @@ def streaming_rounds(
             yield
 
     return rounds
+
+
+@dataclass
+class ShardedStep:
+    """A step of `node` that gathers parameters in groups shortly before their use, as `fsdp` does.
+
+    Attributes:
+        group_of: the group of each trained parameter, by number. own: the group that stays for the whole step.
+        gather: starts gathering a group; None if it is empty. average: starts averaging the gradients of a group.
+        ahead: whether the next group arrives during the forward pass of a group.
+        kept: whether groups stay from the forward to the backward pass.
+    """
+
+    node: PlannedNode
+    group_of: Sequence[int]
+    own: int
+    gather: Callable[[int], "Waiting | None"]
+    average: Callable[[int], None]
+    ahead: bool = True
+    kept: bool = False
+    _arriving: dict[int, "Waiting | None"] = field(default_factory=dict)
+
+    def forward(self) -> None:
+        following = range(self.own if self.ahead else 0)
+        self._used: list[int] = []
+        self._gather(self.own, *following[:1])
+        for number in self.node.forward():
+            group = self.group_of[number]
+            if group != self.own and group not in self._used:
+                self._gather(group, *following[group + 1 : group + 2])
+                self._used.append(group)
+
+    def backward(self, *, last: bool = True) -> None:
+        """The backward pass. last: whether gradients are averaged after it."""
+        queue, missing = self._used[::-1], Counter(self.group_of)
+        if not self.kept:
+            self._arriving.clear()
+        self._gather(*queue[:2])
+        for number in self.node.backward():
+            group = self.group_of[number]
+            missing[group] -= 1
+            if not missing[group]:
+                if last:
+                    self.average(group)
+                if group in queue:
+                    self._gather(*queue[queue.index(group) + 1 :][:2])
+
+    def _gather(self, *groups: int) -> None:
+        """Wait for the first of `groups`, and start to gather the second."""
+        for place, group in enumerate(groups):
+            if group not in self._arriving:
+                self._arriving[group] = self.gather(group)
+            arriving = self._arriving[group]
+            if not place and arriving is not None:
+                arriving.wait()
+                self._arriving[group] = None
 
 
 def planned_buckets(node: PlannedNode, sizes: Sequence[int], capacities: Iterator[float]) -> Iterator[list[int]]:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from istbench.cluster.collective import Backend
 from istbench.fabric.all_reduce import Waiting
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
+from istbench.methods.planned_node import ShardedStep
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -192,15 +193,31 @@ class PlannedGroups:
         groups = Groups(node, self.shards) if self.shards < self.world_size else None
         inside: ShardedCollectives = node if groups is None else groups.inside
         gradients = Gradients(inside, None if groups is None else groups.across)
+
+        def gather(group: int) -> Waiting | None:
+            size = self.gathered[group]
+            if not size or self.shards == 1:
+                return None
+            parts = torch.empty(size, dtype=torch.uint8, device="meta")
+            return inside.all_gather_async(parts, parts[: size // self.shards], "")
+
+        def average(group: int) -> None:
+            if self.shards > 1:
+                dtype = self.dtypes[group]
+                parts = torch.empty(self.reduced[group] // dtype.itemsize, dtype=dtype, device="meta")
+                gradients.average(parts[: len(parts) // self.shards].clone(), parts, str(group))
+
         while True:
-            step = _Step(self, node, inside, gradients)
+            own = len(self.gathered) - 1
+            step = ShardedStep(node, self.group_of, own, gather, average, self.ahead, self.accumulate > 1)
             if self.accumulate > 1:
                 step.forward()
                 step.backward(last=False)
                 node.only_gradients()
                 node.steps(self.accumulate - 2, updates=False)
             step.forward()
-            step.backward(last=True)
+            step.backward()
+            gradients.finish()
             node.update(1 / self.shards)
             yield
 
@@ -208,71 +225,3 @@ class PlannedGroups:
 def _names(module: nn.Module) -> Counter[nn.Parameter]:
     """The number of names of each parameter in `module`."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
-
-
-@dataclass
-class _Step:
-    """One optimizer step of a planned node."""
-
-    groups: PlannedGroups
-    node: PlannedNode
-    inside: ShardedCollectives
-    gradients: Gradients
-    arriving: dict[int, Waiting | None] = field(default_factory=dict)
-    used: list[int] = field(default_factory=list)
-
-    def forward(self) -> None:
-        whole = len(self.groups.gathered) - 1
-        self._use(whole, 0)
-        for number in self.node.forward():
-            group = self.groups.group_of[number]
-            if group != whole and group not in self.used:
-                self._use(group, group + 1)
-                self.used.append(group)
-
-    def backward(self, *, last: bool) -> None:
-        queue = self.used[::-1]
-        missing = [self.groups.group_of.count(group) for group in range(len(self.groups.gathered))]
-        if self.groups.accumulate == 1:
-            self.arriving.clear()
-        self._enter(queue, 0)
-        for number in self.node.backward():
-            group = self.groups.group_of[number]
-            missing[group] -= 1
-            if missing[group]:
-                continue
-            if last and self.groups.shards > 1:
-                dtype, name = self.groups.dtypes[group], str(group)
-                parts = torch.empty(self.groups.reduced[group] // dtype.itemsize, dtype=dtype, device="meta")
-                self.gradients.average(parts[: len(parts) // self.groups.shards].clone(), parts, name)
-            if group in queue:
-                self._enter(queue, queue.index(group) + 1)
-        if last:
-            self.gradients.finish()
-
-    def _enter(self, queue: list[int], place: int) -> None:
-        """Gather the group at `place` for its backward pass, and start gathering the next."""
-        for group in queue[place : place + 1]:
-            self._gather(group)
-            self._arrive(group)
-        for group in queue[place + 1 : place + 2]:
-            self._gather(group)
-
-    def _use(self, group: int, then: int) -> None:
-        """Gather `group` unless it is in transfer, wait for it, and start gathering the next one."""
-        self._gather(group)
-        self._arrive(group)
-        if self.groups.ahead and then < len(self.groups.gathered) - 1:
-            self._gather(then)
-
-    def _gather(self, group: int) -> None:
-        size = self.groups.gathered[group]
-        if size and self.groups.shards > 1 and group not in self.arriving:
-            parts = torch.empty(size, dtype=torch.uint8, device="meta")
-            self.arriving[group] = self.inside.all_gather_async(parts, parts[: size // self.groups.shards], "")
-
-    def _arrive(self, group: int) -> None:
-        arriving = self.arriving.get(group)
-        if arriving is not None:
-            arriving.wait()
-            self.arriving[group] = None

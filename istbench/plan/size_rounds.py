@@ -6,7 +6,7 @@ option that is missing here has that plan only.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from istbench.base.errors import UserError
@@ -14,7 +14,9 @@ from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.planned_node import (
     PlannedNode,
+    PlannedTransfers,
     Rounds,
+    ShardedStep,
     balanced_runs,
     planned_buckets,
     rounds_after,
@@ -150,51 +152,27 @@ def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     padded = [sizes.nodes * -(-values // sizes.nodes) * sizes.itemsize for values in sizes.values]
 
     def rounds(node: PlannedNode) -> Iterator[None]:
+        leaving: list[int] = []
+
+        def gather(layer: int) -> PlannedTransfers | None:
+            if layer == len(padded) or sizes.nodes == 1:
+                return None
+            return PlannedTransfers(node, [node.post("all_gather", padded[layer] // sizes.nodes)])
+
+        def average(layer: int) -> None:
+            node.wait(leaving)
+            leaving[:] = [node.post("reduce_scatter", padded[layer])] if sizes.nodes > 1 else []
+
         while True:
-            _ShardedStep(node, padded).run()
+            step = ShardedStep(node, range(len(padded)), len(padded), gather, average)
+            step.forward()
+            step.backward()
+            node.wait(leaving)
+            leaving.clear()
             node.update(1 / sizes.nodes)
             yield
 
     return _Planned(rounds=rounds)
-
-
-@dataclass
-class _ShardedStep:
-    """A local step that gathers each layer before its use, and the next one meanwhile."""
-
-    node: PlannedNode
-    padded: Sequence[int]
-    gathered: dict[int, int] = field(default_factory=dict)
-
-    def run(self) -> None:
-        used = []
-        for layer in self.node.forward():
-            self._use(layer, layer + 1 if layer + 1 < len(self.padded) else None)
-            used.append(layer)
-        self.gathered.clear()
-        queue = used[::-1]
-        leaving: list[int] = []
-        self._use(queue[0], queue[1] if len(queue) > 1 else None)
-        for layer in self.node.backward():
-            if self.node.world_size > 1:
-                self.node.wait(leaving)
-                leaving = [self.node.post("reduce_scatter", self.padded[layer])]
-            following = queue[queue.index(layer) + 1 :]
-            if following:
-                self._use(following[0], following[1] if len(following) > 1 else None)
-        self.node.wait(leaving)
-
-    def _use(self, layer: int, then: int | None) -> None:
-        self._gather(layer)
-        if self.gathered.get(layer, -1) >= 0:
-            self.node.wait([self.gathered[layer]])
-            self.gathered[layer] = -1
-        if then is not None:
-            self._gather(then)
-
-    def _gather(self, layer: int) -> None:
-        if self.node.world_size > 1 and layer not in self.gathered:
-            self.gathered[layer] = self.node.post("all_gather", self.padded[layer] // self.node.world_size)
 
 
 _BUCKETED = {"accumulate": 1, "compress": "none"}
