@@ -4,12 +4,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, not_empty, post_turns
-
-if TYPE_CHECKING:
-    from istbench.fabric.all_reduce import Waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +249,12 @@ def streaming_rounds(
     return rounds
 
 
+class Waiting(Protocol):
+    """Something under way."""
+
+    def wait(self) -> object: ...
+
+
 @dataclass
 class ShardedStep:
     """A step of `node` that gathers parameters in groups shortly before their use, as `fsdp` does.
@@ -266,11 +269,11 @@ class ShardedStep:
     node: PlannedNode
     group_of: Sequence[int]
     own: int
-    gather: Callable[[int], "Waiting | None"]
+    gather: Callable[[int], Waiting | None]
     average: Callable[[int], None]
     ahead: bool = True
     kept: bool = False
-    _arriving: dict[int, "Waiting | None"] = field(default_factory=dict)
+    _arriving: dict[int, Waiting | None] = field(default_factory=dict)
 
     def forward(self) -> None:
         following = range(self.own if self.ahead else 0)

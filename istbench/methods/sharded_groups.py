@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from istbench.cluster.collective import Backend
-from istbench.fabric.all_reduce import Waiting
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
-from istbench.methods.planned_node import ShardedStep
+from istbench.methods.planned_node import ShardedStep, Waiting
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
