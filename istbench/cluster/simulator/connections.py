@@ -155,17 +155,17 @@ def _lay_route(state: State, number: int, pair: int) -> None:
     """The links that flow `number` crosses."""
     flow, connection = state.flow[number], state.connection[pair]
     own, other = state.node[connection.source], state.node[connection.target]
-    flow.more = 0
+    flow.hops = 2
     if connection.inside:
-        flow.out, flow.into = own.inside_out, other.inside_in
+        state.route[number, 0], state.route[number, 1] = own.inside_out, other.inside_in
         return
-    flow.out, flow.into = own.link_out, other.link_in
+    state.route[number, 0], state.route[number, 1] = own.link_out, other.link_in
     if connection.between_racks:
-        state.route[number, 0], state.route[number, 1] = own.uplink_out, other.uplink_in
-        flow.more = 2
+        state.route[number, 2], state.route[number, 3] = own.uplink_out, other.uplink_in
+        flow.hops = 4
     if state.shared[0].backplane >= 0:
-        state.route[number, flow.more] = state.shared[0].backplane
-        flow.more += 1
+        state.route[number, flow.hops] = state.shared[0].backplane
+        flow.hops += 1
 
 
 @jit_part
@@ -185,7 +185,6 @@ def end_flow(state: State, which: int, now: float) -> int:
     """Take flow number `which` off the links; returns its message, which arrives later, or -1 if it only pauses."""
     shared, pair = state.shared[0], state.flow[which].pair
     connection = state.connection[pair]
-    flow = state.flow[which]
     shared.flowing -= 1
     shared.links_changed = 1
     if connection.bytes_after > 0:
@@ -197,9 +196,7 @@ def end_flow(state: State, which: int, now: float) -> int:
     size, source, target = state.message[message].bytes, connection.source, connection.target
     state.node[source].bytes_out += size
     state.node[target].bytes_in += size
-    state.link[flow.out].bytes += size
-    state.link[flow.into].bytes += size
-    for hop in range(flow.more):
+    for hop in range(state.flow[which].hops):
         state.link[state.route[which, hop]].bytes += size
     _take_off(state, which)
     shared.messages += 1
@@ -214,8 +211,8 @@ def end_flow(state: State, which: int, now: float) -> int:
 def _take_off(state: State, which: int) -> None:
     """Put the last flow in the place of flow number `which`."""
     flow, last = state.flow[which], state.flow[state.shared[0].flowing]
-    flow.pair, flow.out, flow.into, flow.more = last.pair, last.out, last.into, last.more
-    for hop in range(last.more):
+    flow.pair, flow.hops = last.pair, last.hops
+    for hop in range(last.hops):
         state.route[which, hop] = state.route[state.shared[0].flowing, hop]
 
 

@@ -29,12 +29,7 @@ def share_links(state: State, n: int, now: float) -> None:
         link.flows, link.capacity_left = 0, link.capacity
     most = 0
     for number in range(shared.flowing):
-        flow = state.flow[number]
-        out, into = state.link[flow.out], state.link[flow.into]
-        out.flows += 1
-        into.flows += 1
-        most = max(most, out.flows, into.flows)
-        for hop in range(flow.more):
+        for hop in range(state.flow[number].hops):
             link = state.link[state.route[number, hop]]
             link.flows += 1
             most = max(most, link.flows)
@@ -44,8 +39,8 @@ def share_links(state: State, n: int, now: float) -> None:
     if most <= 1:
         for number in range(shared.flowing):
             flow = state.flow[number]
-            alone = min(state.link[flow.out].capacity_left, state.link[flow.into].capacity_left)
-            for hop in range(flow.more):
+            alone = np.inf
+            for hop in range(flow.hops):
                 alone = min(alone, state.link[state.route[number, hop]].capacity_left)
             _set_rate(state, flow.pair, alone, now)
     else:
@@ -76,9 +71,7 @@ def _spend_bursts(state: State, now: float) -> None:
             flow = state.flow[number]
             if not flow.fixed:
                 share = min(share, state.connection[flow.pair].bytes_left)
-                state.link[flow.out].tight += 1
-                state.link[flow.into].tight += 1
-                for hop in range(flow.more):
+                for hop in range(flow.hops):
                     state.link[state.route[number, hop]].tight += 1
         for number in range(len(state.link)):
             link = state.link[number]
@@ -91,8 +84,8 @@ def _spend_bursts(state: State, now: float) -> None:
             if not flow.fixed:
                 connection = state.connection[flow.pair]
                 connection.bytes_left -= share
-                left = min(connection.bytes_left, state.link[flow.out].burst_left, state.link[flow.into].burst_left)
-                for hop in range(flow.more):
+                left = connection.bytes_left
+                for hop in range(flow.hops):
                     left = min(left, state.link[state.route[number, hop]].burst_left)
                 if left < _A_BYTE:
                     flow.fixed = 1
@@ -110,9 +103,7 @@ def _note_use(state: State, now: float) -> None:
     for number in range(state.shared[0].flowing):
         flow = state.flow[number]
         rate = state.connection[flow.pair].rate
-        state.link[flow.out].used += rate
-        state.link[flow.into].used += rate
-        for hop in range(flow.more):
+        for hop in range(flow.hops):
             state.link[state.route[number, hop]].used += rate
     for number in range(len(state.link)):
         link = state.link[number]
@@ -152,17 +143,13 @@ def _fill_links(state: State, now: float) -> None:
             link.tight = 1 if link.flows > 0 and link.capacity_left / link.flows <= share * (1 + 1e-12) else 0
         for number in range(flows):
             flow = state.flow[number]
-            out, into = state.link[flow.out], state.link[flow.into]
-            tight = out.tight | into.tight
-            for hop in range(flow.more):
+            tight = 0
+            for hop in range(flow.hops):
                 tight |= state.link[state.route[number, hop]].tight
             if not flow.fixed and tight:
                 flow.fixed = 1
                 todo -= 1
-                for link in (out, into):
-                    link.flows -= 1
-                    link.capacity_left -= share
-                for hop in range(flow.more):
+                for hop in range(flow.hops):
                     link = state.link[state.route[number, hop]]
                     link.flows -= 1
                     link.capacity_left -= share

@@ -63,7 +63,7 @@ def network_of(profile: ClusterProfile, n: int, world: int) -> Network:
     return Network(np.array(rate), np.array(burst), node, backplane, inside.ravel(), between_racks.ravel())
 
 
-_MOST_MORE = 3  # an uplink each way and the backplane
+_MOST_HOPS = 5  # a link and an uplink each way, and the backplane
 WAKING = 1 / 3  # of a window is acknowledged before Linux wakes the sender
 _RETRANSMISSION_S = 0.2  # after a round trip and this time without messages, a connection begins slowly
 _SLOW_FROM_S = 1e-3  # of latency; a slow start on a shorter link takes less time than the messages themselves
@@ -81,7 +81,7 @@ _CONNECTION: Fields = (
     "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
-_FLOW: Fields = ("pair fixed out into more", "")
+_FLOW: Fields = ("pair fixed hops", "")
 _OVERHEAD: Fields = ("pair", "until")
 _ARRIVAL: Fields = ("message target counts", "at")
 _SLOT: Fields = (
@@ -107,8 +107,8 @@ class State(NamedTuple):
     Attributes:
         shared: one record with the network's parameters and the lengths of the lists below.
         connection: as `Program` names them [n * world]: its ends, its priority queue, its wire, the flow on it.
-        link: see `Network`. flow: the flowing messages, with the links `out` and `into` at their ends, and a number
-            of `more` links. route: those [connections, 3].
+        link: see `Network`. flow: the flowing messages. route: the links on the way of each, as many as its `hops`
+            [connections, 5].
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
         slot: operations in memory; `sent` counts their messages that have begun, `sending` those that flow.
         message: of a slot, as many as may flow at once [slots * at_once].
@@ -177,7 +177,7 @@ def blank_state(program: Program, room: Room) -> State:
         ),
         link=records(0, _LINK),
         flow=records(pairs, _FLOW),
-        route=np.zeros((pairs, _MOST_MORE), np.int64),
+        route=np.zeros((pairs, _MOST_HOPS), np.int64),
         overhead=records(pairs + 1, _OVERHEAD),
         arrival=records(room.under_way, _ARRIVAL),
         slot=records(slots, _SLOT, next=-1, after_head=-1, posted_at=-1.0),
