@@ -40,8 +40,12 @@ class RoundSeconds:
     def begin(self, now: float, step: int, end: int) -> None:
         """Begin a segment that goes from local step `step` to an evaluation at step `end`."""
         self._started, self._first = now, step // self._round_steps
-        self._end = -(-end // self._round_steps)
         self._seen = now, self._first
+        self.expect(end)
+
+    def expect(self, end: int) -> None:
+        """Expect the evaluation of the segment at step `end` from now on."""
+        self._end = -(-end // self._round_steps)
 
     def finish(self, now: float, step: int) -> None:
         """End the segment."""
@@ -83,6 +87,12 @@ class Lateness:
         with self._lock:
             self._end, self._started = end, time.perf_counter()
             self._rounds.begin(self._started, self._totals.step, end)
+
+    def expect(self, end: int) -> None:
+        """Expect the end of the segment at step `end` from now on."""
+        with self._lock:
+            self._end = end
+            self._rounds.expect(end)
 
     def finish(self) -> None:
         """End the segment."""

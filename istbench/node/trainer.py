@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from istbench.base.activity import current
-from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
@@ -18,19 +17,15 @@ from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.peak_memory import PeakMemory
+from istbench.node.schedule import Schedule, Speed
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
 from istbench.node.trace_sample import NoTrace, TraceSample
 from istbench.node.train_clock import TrainClock
 from istbench.node.training_state import OpenSegment
-from istbench.node.worker_group import ALL_NODES, Pace
+from istbench.node.worker_group import Pace
 from istbench.workloads.base import Batch
-
-# Before any step was timed: enough steps to tell how long one takes.
-_FIRST_STEPS = 10
-# The rate of the first steps may be off; it must not spoil later segments.
-_LARGEST_GROWTH = 10
 
 
 class Trainer:
@@ -62,7 +57,7 @@ class Trainer:
         stopping: Stopping | None,
         sample: TraceSample | NoTrace | None = None,
     ) -> None:
-        self._sample, self._pace, self._last_step = sample, pace, pace.local(config.steps)
+        self._sample, self._pace, last = sample, pace, pace.local(config.steps)
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
         self._memory, self._destinations, self._stopping = memory, destinations, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
@@ -71,8 +66,12 @@ class Trainer:
             Lateness(fabric, totals, destinations, setup.method.round_steps) if fabric.rank == 0 else None
         )
         ahead = setup.workload.batches_ahead
-        self._batches = PrefetchedBatches(setup.batch, totals.step, self._last_step, ahead, fabric.recorder)
-        self._last_steps = 0  # of the last segment
+        self._batches = PrefetchedBatches(setup.batch, totals.step, last, ahead, fabric.recorder)
+        self._schedule = Schedule(
+            every=config.eval_every, last=last, round_steps=setup.method.round_steps, pace=pace,
+            max_seconds=config.max_seconds,
+        )  # fmt: skip
+        self._speed = Speed(totals.step, totals.train_s)  # of the last segment, or of the run before it resumed
         self.open_segment = segment
         self.stopped = False
 
@@ -97,20 +96,20 @@ class Trainer:
         Raises:
             RunFailed: a loss is not finite.
         """
-        first = self._totals.step
-        segment = self.open_segment or OpenSegment(end=self._segment_end(), steps=0, losses=0.0)
-        self.open_segment = None
+        first, began_s = self._totals.step, self._totals.train_s
+        segment = self.open_segment or self._next_segment()
+        self.open_segment, self._end = None, segment.end
         losses = Losses(self._fabric.device, (segment.steps, segment.losses), self._method.samples)
         with self._on_the_clock(), self._watched(segment.end):
-            self._train_steps(segment.end, losses)
+            self._train_steps(segment, losses)
             if self._totals.step % self._method.round_steps and not self.stopped:
                 self._method.close_round()
             self._method.drain()
             current.begin("ending the round of step", self._totals.step)
             self._batches.settle()
-        self._last_steps = self._totals.step - first
+        self._speed = Speed(self._totals.step - first, self._totals.train_s - began_s)
         if self.stopped:
-            self.open_segment = OpenSegment.of(segment.end, *losses.so_far())
+            self.open_segment = OpenSegment.of(self._end, segment.due_s, *losses.so_far())
             return None
         remedy = "; lower the learning rate (--set lr=...)" if "lr" in self._config.method_options else ""
         return losses.mean(self._fabric, first - segment.steps, remedy)
@@ -159,9 +158,13 @@ class Trainer:
         self._memory.start()
         self._fabric.recorder.resume()
 
-    def _train_steps(self, end: int, losses: Losses) -> None:
-        """Train until step `end`, until the seconds are used up, or until training has to stop."""
-        for step in self._steps(end):
+    def _train_steps(self, segment: OpenSegment, losses: Losses) -> None:
+        """Train to the end of `segment`, until the seconds are used up, or until training has to stop."""
+        totals = self._totals
+        steps = self._schedule.steps(
+            segment.end, segment.due_s, totals.step, totals.train_s, self._speed, self._agreed_s, self._expect
+        )
+        for step in steps:
             if self._stopping is not None and self._stopping.reached(step):
                 self.stopped = True
                 return
@@ -176,29 +179,23 @@ class Trainer:
             self._destinations.step(step + 1)
             self._totals.step = step + 1
 
-    def _steps(self, end: int) -> Iterator[int]:
-        """The local steps before `end`, or before the one at which the ranks find that their seconds are used up.
+    def _agreed_s(self) -> float:
+        """The train seconds so far; every rank must call it."""
+        seconds = self._totals.train_s + self._fabric.maximum(self._clock.elapsed())
+        self._fabric.recorder.resume()
+        return seconds
 
-        The ranks compare their clocks where an evaluation is due but has to wait for the end of its round.
-        """
-        limit, seconds, before = self._config.max_seconds, self._totals.train_s, self._last_steps
-        first = self._totals.step
-        while first < end:
-            due = (
-                end if limit is None else due_step(self._config.eval_every, first, end, seconds, before, self._pace)
-            )
-            yield from range(first, due)
-            if limit is not None and due < end:
-                seconds = self._totals.train_s + self._fabric.maximum(self._clock.elapsed())
-                if seconds >= limit:
-                    return
-            first, before = due, due - first
+    def _expect(self, end: int) -> None:
+        """Note that the segment now seems to end at step `end`."""
+        self._end = end
+        if self._lateness is not None:
+            self._lateness.expect(end)
 
-    def _segment_end(self) -> int:
-        totals, every, round_steps = self._totals, self._config.eval_every, self._method.round_steps
-        return segment_end(
-            every, totals.step, self._last_step, totals.train_s, self._last_steps, round_steps, self._pace
-        )
+    def _next_segment(self) -> OpenSegment:
+        totals, schedule = self._totals, self._schedule
+        due_s = schedule.due_s(totals.train_s)
+        end = schedule.end(totals.step, totals.train_s, due_s, self._speed)
+        return OpenSegment(end=end, due_s=due_s, steps=0, losses=0.0)
 
 
 class PrefetchedBatches:
@@ -242,41 +239,3 @@ class PrefetchedBatches:
         """Stop making batches."""
         if self._maker is not None:
             self._maker.shutdown(cancel_futures=True)
-
-
-def segment_end(
-    every: Interval,
-    first: int,
-    last: int,
-    train_s: float,
-    before: int,
-    round_steps: int = 1,
-    pace: Pace = ALL_NODES,
-) -> int:
-    """The local step that ends the segment which starts after step `first`: the end of the round of `due_step`.
-
-    At most `last`, which may lie inside a round. A round has `round_steps` local steps. The other arguments are
-    those of `due_step`.
-    """
-    due = due_step(every, first, last, train_s, before, pace)
-    return min(-(-due // round_steps) * round_steps, last)
-
-
-def due_step(every: Interval, first: int, last: int, train_s: float, before: int, pace: Pace = ALL_NODES) -> int:
-    """The local step after which an evaluation is due, in a segment that starts after step `first`; at most `last`.
-
-    Seconds become steps by the rate so far, so that ranks need not agree on a time after every step.
-
-    Args:
-        train_s: seconds that the first `first` steps took, the same on every rank.
-        before: steps of the previous segment, 0 for none. pace: of the group; `every` counts steps of all nodes.
-    """
-    if every.steps is not None:
-        return min(pace.local(pace.done(first) // every.steps * every.steps + every.steps), last)
-    assert every.seconds is not None
-    if not first or not train_s:
-        return min(first + _FIRST_STEPS, last)
-    steps = round(min(every.seconds * first / train_s, last))
-    if before:
-        steps = min(steps, before * _LARGEST_GROWTH)
-    return min(first + max(1, steps), last)

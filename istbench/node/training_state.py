@@ -10,7 +10,7 @@ import msgspec
 from istbench.base.activity import current
 from istbench.base.decode import convert, path_text
 from istbench.base.errors import NoSpace, UserError
-from istbench.base.options.numbers import Natural
+from istbench.base.options.numbers import Duration, Natural
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
@@ -29,21 +29,24 @@ _DAY_S = 86_400.0
 
 
 class OpenSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of training that a stop interrupts. The resumed run ends it at the same step with the same loss.
+    """A segment of training that a stop interrupts. The resumed run ends it as it would have ended.
 
     Attributes:
-        end: the local step of its evaluation. steps: local steps trained so far. losses: the sum of their losses.
+        end: the local step of its evaluation, an estimate if `due_s` is given.
+        due_s: the train seconds at which the evaluation is due, if `--eval-every` counts seconds.
+        steps: local steps trained so far. losses: the sum of their losses.
     """
 
     end: Natural
     steps: Natural
     losses: float
+    due_s: Duration | None = None
 
     @classmethod
-    def of(cls, end: int, steps: int, losses: float) -> "OpenSegment":
+    def of(cls, end: int, due_s: float | None, steps: int, losses: float) -> "OpenSegment":
         """The segment to save. It leaves out losses that are not finite: the next loss then ends the run."""
         finite = math.isfinite(losses)
-        return cls(end=end, steps=steps if finite else 0, losses=losses if finite else 0.0)
+        return cls(end=end, due_s=due_s, steps=steps if finite else 0, losses=losses if finite else 0.0)
 
 
 class RunTotals:
