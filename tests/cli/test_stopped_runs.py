@@ -345,7 +345,7 @@ def test_ctrl_c_inside_a_round_leaves_a_checkpoint_from_which_the_run_is_the_one
         one(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert "stopping after this step with a checkpoint" in said
+    assert "stopping after the next steps with a checkpoint" in said
     assert "interrupted; run the same command again" in said
     assert group_is_gone(process.pid)
     assert RunDirectory(run).header().status == "interrupted"

@@ -19,7 +19,7 @@ from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
 _POLL_S = 0.1
-_GRACE_S = 40.0  # torchrun gives its processes thirty seconds; ours need ten for a checkpoint, and five to end
+_GRACE_S = 40.0  # torchrun gives its processes thirty seconds: twenty to stop, and five to end
 _READS_S = 5.0  # to read its last lines after all its processes have ended
 _LAST_LINES = 8
 _running: list["_Run"] = []

@@ -18,11 +18,10 @@ from istbench.node.stopping import StopRequest
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """Signals that end a job. They may reach all of its processes; the launcher alone decides how to react."""
 
-_STOPS_S = 10.0
 _SAME_S = 0.2  # `timeout` signals its command, and then the process group with the command
-_STOPPING = (
-    b"stopping after this step with a checkpoint, within ten seconds; a second signal ends the run at once\n"
-)
+# torchrun kills its processes so many seconds after a signal. A launcher ends its workers earlier, to record that.
+_TORCHRUN_S, _EARLIER_S = 30.0, 10.0
+_TORCHRUN_LIMIT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,8 @@ class Launcher(Protocol):
 def launch(launcher: Launcher, job: Job) -> None:
     """Run `job` to its end. Afterwards no worker runs. Call it from the main thread.
 
-    The first signal asks the workers to stop within ten seconds. A second signal ends them at once.
+    The first signal asks the workers to stop with a checkpoint. A second signal ends them at once. Workers that are
+    stuck end by `Job.timeout_s`, and under torchrun also by `stops_within_s`.
 
     Raises:
         UserError, RunFailed: from `Launcher.start` and `Workers.wait`.
@@ -93,6 +93,23 @@ def launch(launcher: Launcher, job: Job) -> None:
                 workers.wait()
         finally:
             workers.end()
+
+
+def stops_within_s(environment: Mapping[str, str]) -> float | None:
+    """Seconds after which workers that have not stopped are ended; None for no limit.
+
+    A step, an evaluation and a checkpoint take as long as they are large. Only torchrun has a limit.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    given = environment.get(_TORCHRUN_LIMIT, "")
+    kills_s = float(given) if given.isdecimal() else _TORCHRUN_S
+    return max(kills_s - _EARLIER_S, kills_s / 2)
+
+
+def _stopping(within_s: float | None) -> str:
+    limit = "however long that takes" if within_s is None else f"within {within_s:g} s, before torchrun ends it"
+    return f"stopping after the next steps with a checkpoint, {limit}; a second signal ends the run at once\n"
 
 
 def restore_handlers(before: Mapping[signal.Signals, Any]) -> None:
@@ -130,8 +147,8 @@ class Signals:
     def raised(self, stop: StopRequest | None = None) -> Iterator[None]:
         """Inside, a signal raises KeyboardInterrupt; so does an earlier, delayed one.
 
-        If workers obey `stop`, the first signal only asks them to stop. A second one raises, or the end of the ten
-        seconds.
+        If workers obey `stop`, the first signal only asks them to stop. A second one raises, or the end of
+        `stops_within_s`.
         """
         self._raised, self._stop = True, stop
         try:
@@ -160,12 +177,14 @@ class Signals:
         """Ask the workers to stop; False if they cannot."""
         if self._stop is None or not self._stop.request():
             return False
-        os.write(2, _STOPPING)  # the signal may have interrupted a print
-        main = threading.main_thread().ident
-        assert main is not None
-        self._late = threading.Timer(_STOPS_S, signal.pthread_kill, (main, self._came))
-        self._late.daemon = True
-        self._late.start()
+        within_s = stops_within_s(os.environ)
+        os.write(2, _stopping(within_s).encode())  # the signal may have interrupted a print
+        if within_s is not None:
+            main = threading.main_thread().ident
+            assert main is not None
+            self._late = threading.Timer(within_s, signal.pthread_kill, (main, self._came))
+            self._late.daemon = True
+            self._late.start()
         return True
 
     def _raise(self, cause: BaseException | None = None) -> None:

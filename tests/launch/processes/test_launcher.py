@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def test_the_first_signal_asks_workers_to_stop_and_what_they_do_is_waited_for(st
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         launch(launcher, stoppable)
     assert launcher.calls == ["start", "start returned", "wait", "wait returned", "end", "end returned"]
-    assert capfd.readouterr().err.startswith("stopping after this step with a checkpoint")
+    assert capfd.readouterr().err.startswith("stopping after the next steps with a checkpoint")
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(stoppable):
@@ -149,8 +150,34 @@ def test_a_second_signal_ends_them_at_once(stoppable):
     assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
 
 
-def test_workers_that_do_not_stop_in_time_are_ended(stoppable, monkeypatch):
-    monkeypatch.setattr(launcher_module, "_STOPS_S", 0.3)
+def test_workers_have_the_time_that_a_large_checkpoint_takes(stoppable, monkeypatch, capfd):
+    """Ten seconds were too few for 10.6 GB."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+
+    def write_for_long():
+        send(signal.SIGINT)()
+        assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+    launcher = Pretended(wait=write_for_long)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        launch(launcher, stoppable)
+    assert "wait returned" in launcher.calls
+    assert capfd.readouterr().err == (
+        "stopping after the next steps with a checkpoint, however long that takes; a second signal ends the run at "
+        "once\n"
+    )
+
+
+@pytest.mark.parametrize(("limit", "within_s"), [(None, 20), ("", 20), ("600", 590), ("0", 0), ("8", 4)])
+def test_workers_stop_before_torchrun_kills_their_launcher(limit, within_s):
+    given = {} if limit is None else {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": limit}
+    assert launcher_module.stops_within_s(given) is None
+    assert launcher_module.stops_within_s({"TORCHELASTIC_RUN_ID": "none", **given}) == within_s
+
+
+def test_workers_that_do_not_stop_in_time_under_torchrun_are_ended(stoppable, monkeypatch, capfd):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr(launcher_module, "_TORCHRUN_S", 0.6)
 
     def never_stop():
         send(signal.SIGINT)()
@@ -160,6 +187,7 @@ def test_workers_that_do_not_stop_in_time_are_ended(stoppable, monkeypatch):
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         launch(launcher, stoppable)
     assert launcher.calls == ["start", "start returned", "wait", "end", "end returned"]
+    assert "within 0.3 s, before torchrun ends it" in capfd.readouterr().err
 
 
 def test_workers_that_do_not_train_yet_are_ended_at_once(tmp_path):
