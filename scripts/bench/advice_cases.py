@@ -38,6 +38,7 @@ import msgspec
 
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
+from istbench.base.machine import cores
 from istbench.launch.lab.network import check
 from istbench.studies.advise.advice_file import MeasuredAdvice, load_advice, regret, save_advice
 from istbench.studies.advise.answer import Advice, RankedChoice
@@ -257,9 +258,11 @@ def to_measure(advice: Advice, most: int) -> list[RankedChoice]:
     """The candidates whose truth counts, the recommended first: all that can train there and did not fail.
 
     Those with odds come first, then those without time or enough evaluations, then those that step one left out.
+    One node alone counts in any case.
     """
     able = [one for one in advice.choices if one.why_not in ("", TOO_FEW, one.stopped)]
-    return sorted(able, key=lambda one: (bool(one.why_not), one.why_not not in (NO_TIME, TOO_FEW)))[:most]
+    kept = sorted(able, key=lambda one: (bool(one.why_not), one.why_not not in (NO_TIME, TOO_FEW)))[:most]
+    return kept + [one for one in able if one.nodes == 1 and one not in kept]
 
 
 def _measure(case: Case, done: Done, most: int) -> None:
@@ -271,8 +274,10 @@ def _measure(case: Case, done: Done, most: int) -> None:
         words = list(choice.command[2:])
         if choice is not advice.best:
             words += _longer(choice, advice, truth)
-        lab = ["lab", *case.network, "--", "run", *words, f"--out={case.place}", "--json"]
-        status, printed = _istbench(case, *lab)
+        # One node needs no network, and a lab would train it on all of its nodes. It has the cores of one of them.
+        alone = [f"--nodes={choice.nodes}", f"--threads={max(1, cores() // advice.nodes)}"]
+        where = ["run", *alone] if choice.nodes == 1 else ["lab", *case.network, "--", "run"]
+        status, printed = _istbench(case, *where, *words, f"--out={case.place}", "--json")
         if status in _FAILED:
             failed.append(choice.label)
         elif status not in (0, _MISSED):  # a signal ended it: the next command runs it again

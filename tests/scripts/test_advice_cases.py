@@ -82,6 +82,19 @@ def test_all_candidates_that_can_train_there_are_measured_the_likely_ones_first(
     assert [one.label for one in program.to_measure(advice(), 2)] == ["ist", "ddp"]
 
 
+def test_one_node_counts_in_any_case_and_trains_outside_the_lab(program, tmp_path, ends):
+    alone = candidate("one node", method="ddp", compute=0.02, nodes=1, command=run("ddp", "--steps=300"))
+    found = advice((*WITH_ODDS[:1], candidate("zero", compute=0.01, command=run("zero", "--steps=300")), alone))
+    assert [one.label for one in program.to_measure(found, 1)] == ["ist", "one node"]
+    save_advice(found, tmp_path / "toy")
+    case = program.Case(name="toy", task=["toy"], network=["--nodes", "2"], place=tmp_path / "toy")
+    case.write(program.Done(wall_s=60.0))
+    runs = ends(ist=1.0, ddp=2.0)
+    assert measure(program, case, most=1).truth == {"ist": 1.0, "one node": 2.0}
+    (lab, _), (own, *words) = (words[words.index("istbench") + 1 :][:2] for words in runs)
+    assert (lab, own, words) == ("lab", "run", ["--nodes=1"])
+
+
 def test_the_others_train_until_they_are_slower_than_the_fastest(program):
     found = advice()
     by_label = {one.label: one for one in found.choices}
