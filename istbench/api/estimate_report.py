@@ -41,7 +41,9 @@ def estimate_page(found: Estimate, answer: str, table: Table) -> Page:
         clocks=(clock,),
         by_bandwidth=((found.numbers.placed, plot),),
     )
-    return Page(title="An estimate from numbers", studies=(study,), problems=found.left_out, estimate=answer)
+    numbers = found.numbers
+    title = f"{_parameters(numbers.parameters)} parameters on {numbers.placed}: seconds of a step"
+    return Page(title=title, studies=(study,), problems=found.left_out, estimate=answer)
 
 
 def estimate_sentence(found: Estimate) -> str:
@@ -92,7 +94,7 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
             optional=numbers.samples is None,
             rank=2,
         ),
-        ColumnOf(key="sent_mb", title="MB sent", entry=lambda row: rounded(row.sent / _MEGA), rank=1),
+        ColumnOf(key="sent_mb", title="MB sent per step", entry=lambda row: rounded(row.sent / _MEGA), rank=1),
         *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
         ColumnOf(key="steps_for_0.9", title="steps for 90%", entry=_steps, optional=True, rank=1),
     ]

@@ -77,7 +77,6 @@ def write_page_of(report: Report, results: Path, file: Path) -> Report:
         section = None if advice is None else advice_section(advice)
     except UserError as error:
         report = dataclasses.replace(report, problems=(*report.problems, f"advice: {error}"))
-    title = f"Results in {results.resolve().name}" if section is None else section.title
-    page = build_page(report, title, file, advice=section)
+    page = build_page(report, file, advice=section)
     write_page(page, file)
     return dataclasses.replace(report, problems=page.problems)

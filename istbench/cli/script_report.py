@@ -254,7 +254,11 @@ def _steps_table(
         ),
         ColumnOf(key="computing", title="computing", entry=lambda time: percent(time.time.compute)),
         ColumnOf(key="communication", title="communication", entry=lambda time: percent(time.time.communication)),
-        ColumnOf(key="sent_mb_per_step", title="MB sent per node", entry=lambda time: rounded(time.sent / _MEGA)),
+        ColumnOf(
+            key="sent_mb_per_step",
+            title="MB sent per node and step",
+            entry=lambda time: rounded(time.sent / _MEGA),
+        ),
     )
     alone = times[0].alone_s if times else None
     doubt = record.machine.doubt

@@ -21,7 +21,7 @@ from istbench.report.answer import Answer, answer, hardest_reached
 from istbench.report.groups import Group, Sweep, by_study
 from istbench.report.map import WinnerMap, winner_map
 from istbench.report.palette import MethodStyle
-from istbench.report.phrases import count_nodes
+from istbench.report.phrases import count_nodes, joined
 from istbench.report.plots.over_time import Along, metric_over
 from istbench.report.plots.plot import OF_FAULTS, Bars, Plot, contender_styles
 from istbench.report.plots.shares import time_shares
@@ -43,6 +43,7 @@ PAGE_BANDWIDTHS = (1e7, 1e8, 1e9, 1e10)
 _ALL_PANELS = 100
 # A page of more is too large for a mail, and slow to open.
 _MOST_SETTINGS, _MOST_SEED_LINES = 400, 400
+_MOST_NAMES = 5  # in the title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +177,8 @@ class Page:
         return -at, -place
 
 
-def build_page(report: Report, title: str, file: Path, advice: Section | None = None) -> Page:
-    """The page of `report` in `file`, from which links to raw files start."""
+def build_page(report: Report, file: Path, advice: Section | None = None) -> Page:
+    """The page of `report` in `file`, from which links to raw files start. `advice` brings its own title."""
     sweeps: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in report.sweeps:
         sweeps[sweep.groups[0].study].append(sweep)
@@ -185,11 +186,29 @@ def build_page(report: Report, title: str, file: Path, advice: Section | None = 
     studies = by_study(report.groups)
     shown = tuple(_study(groups, sweeps[groups[0].study], report, file, asked) for groups in studies)
     return Page(
-        title=title,
+        title=_compared(report.groups) if advice is None else advice.title,
         studies=shown,
         problems=(*report.problems, *(line for groups in studies for line in _too_many(groups))),
         advice=advice,
     )
+
+
+def _compared(groups: Sequence[Group]) -> str:
+    """The workloads, methods and nodes of finished runs: `speech: ddp and ist on 2 and 4 nodes`."""
+    rows = [(group, row) for group in groups for row in group.competing]
+    if not rows:
+        return "No finished runs"
+    workloads = _named([group.workload_label for group, _ in rows], "workloads")
+    methods = _named([row.method for _, row in rows], "methods")
+    nodes = sorted({row.nodes for _, row in rows})
+    on = count_nodes(nodes[0]) if len(nodes) == 1 else f"{joined(map(str, nodes))} nodes"
+    return f"{workloads}: {methods} on {on}"
+
+
+def _named(names: Iterable[str], what: str) -> str:
+    """The different `names`, or the number of `what` if they are many."""
+    different = list(dict.fromkeys(names))
+    return joined(different) if len(different) <= _MOST_NAMES else f"{len(different)} {what}"
 
 
 def _too_many(groups: Sequence[Group]) -> Iterable[str]:

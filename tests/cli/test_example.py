@@ -68,7 +68,8 @@ def test_pictures_and_the_page_go_to_the_directory_and_the_file_of_the_user(istb
     assert "page: page.html" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "page.html"]
     assert [path.name for path in (tmp_path / "first").iterdir()] == ["report"]
-    assert "Results in example" in (tmp_path / "page.html").read_text()
+    title = "speech hidden=512 clips_per_word=100: ddp, ist and local_sgd on 2 nodes"
+    assert f"<h1>{title}</h1>" in (tmp_path / "page.html").read_text()
 
 
 def test_map_lists_its_cells_without_a_picture(istbench, tmp_path):

@@ -67,6 +67,6 @@ def test_the_report_and_its_page_have_the_table_and_the_chart(disturbed, tmp_pat
     plot = next(plot for plot in report.plots if plot.stem.endswith("-faults"))
     assert [panel.title for panel in plot.panels] == ["measured", "simulated"]
     assert plot.ticks == ("0", "1")
-    page = page_html(build_page(report, "faults", tmp_path / "page.html"))
+    page = page_html(build_page(report, tmp_path / "page.html"))
     assert "Seconds to the target with faults, over those without" in page
     assert "wall seconds to the end with faults" in page

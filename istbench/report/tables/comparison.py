@@ -106,7 +106,9 @@ def cost(group: Group) -> list[ColumnOf[Contender]]:
     return [
         ColumnOf(key=f"final_{group.metric.name}", title=f"final {group.metric.title}", entry=_final),
         ColumnOf(
-            key="sent_mb_per_node", title="MB sent per node", entry=partial(_megabytes, "bytes_sent_per_node")
+            key="sent_mb_per_node",
+            title="total MB sent per node",
+            entry=partial(_megabytes, "bytes_sent_per_node"),
         ),
         ColumnOf(
             key="peak_memory_mb_per_node",

@@ -96,7 +96,7 @@ def test_replayed_seconds_have_no_stalls(results):
 
 def test_the_page_has_it_below_its_tables_and_with_the_cell(results):
     stalled_results(results)
-    page = build_page(build_report(results), "results", results / "page.html")
+    page = build_page(build_report(results), results / "page.html")
     (study,) = page.studies
     for clock in study.clocks:
         assert WORDS in "\n".join(clock.notes)

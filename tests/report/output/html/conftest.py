@@ -11,7 +11,7 @@ from istbench.report.report import build_report
 
 def page_of(results, advice=None):
     report = build_report(results, cluster=load_profile("m5.2xlarge"), bandwidths=(1e8, 1e9, 1e10))
-    return build_page(report, "Results in trial", results / "report" / "page.html", advice)
+    return build_page(report, results / "report" / "page.html", advice)
 
 
 @pytest.fixture(scope="session")

@@ -96,8 +96,9 @@ def test_the_page_loads_nothing_and_runs_only_the_scripts_that_its_policy_names(
 
 
 def test_the_answer_comes_first_and_every_clock_and_target_has_one(read):
+    title = "speech and toy: ddp, ist and local_sgd on 2 and 4 nodes"
     first = "local_sgd local_steps=40 on 2 nodes is the first of .* to reach accuracy 0.8"
-    assert re.search(rf"Results in trial.*{first}.*Measured on laptop", read.text)
+    assert re.search(rf"{title} .*{first}.*Measured on laptop", read.text)
     assert "Replayed on m5.2xlarge, not measured there" in read.text
     assert "Nobody reached" not in read.text
     assert all(f"first to accuracy {level}" in read.text for level in (0.7, 0.8))  # the maps
@@ -121,7 +122,7 @@ def test_tables_have_everything_that_a_reader_compares(read):
         "seconds to 0.8",
         "speed-up over ddp",
         "$ to target",
-        "MB sent per node",
+        "total MB sent per node",
         "peak MB",
     ):
         assert title in read.text
@@ -202,7 +203,7 @@ def test_a_hostile_header_does_nothing(results):
     write_run(results, header("ddp", workload_label=HOSTILE[:-8], cell="two"), events)
     write_run(results, header("ist", method_label=HOSTILE[:-8], cell="three"), events)
     report = build_report(results)
-    text = page_html(build_page(report, HOSTILE, results / "page.html"))
+    text = page_html(build_page(report, results / "page.html"))
     assert len(text) < 2_000_000
     read = Reader(text)
     assert len([one for one, _ in read.scripts if "type" not in one]) == 4
@@ -237,15 +238,15 @@ def test_two_hundred_runs_fit_into_a_mail(results):
     assert len(runs) == 200
     report = Report(tables=(), plots=(), problems=(), groups=tuple(group_runs(runs)))
     path = results / "page.html"
-    write_page(build_page(report, "Many", path), path)
+    write_page(build_page(report, path), path)
     assert 500_000 < path.stat().st_size < 3_000_000
 
 
 def test_results_without_a_finished_run_or_a_target_have_a_page(results):
     write_run(results, header(status="failed", error="died"), [])
-    assert "No finished runs." in page_html(build_page(build_report(results), "x", results / "p"))
+    assert "No finished runs." in page_html(build_page(build_report(results), results / "p"))
     write_run(results, header("ist", cell="done", targets=[], workload="toy"), ramp(9.0))
-    text = page_html(build_page(build_report(results), "x", results / "p"))
+    text = page_html(build_page(build_report(results), results / "p"))
     assert "These runs have no target to reach." in text
 
 
@@ -260,10 +261,10 @@ def test_a_page_of_very_many_runs_says_what_it_leaves_out_and_keeps_every_figure
         for method in ("ddp", "ist"):
             write_plausible(tmp_path, method, seed=seed)
     report = build_report(tmp_path)
-    whole = build_page(report, "All", tmp_path / "page.html")
+    whole = build_page(report, tmp_path / "page.html")
     monkeypatch.setattr(page_module, "_MOST_SETTINGS", 4)
     monkeypatch.setattr(page_module, "_MOST_SEED_LINES", 5)
-    short = build_page(report, "Many", tmp_path / "page.html")
+    short = build_page(report, tmp_path / "page.html")
     (one,), (other,) = whole.studies, short.studies
     assert whole.problems == ()
     assert short.problems == (
