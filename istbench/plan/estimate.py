@@ -326,7 +326,7 @@ def checked_lines(numbers: Numbers, cluster: ClusterProfile, rows: Sequence[Esti
         lines.append("several GPUs a host: others measured 1.0 to 1.4 times the predicted seconds by NCCL")
     if numbers.nominal:
         lines.append(
-            f"nominal rates above {NOMINAL / 1e9:g} Gbit/s are rarely carried: 25 gave 7.7 on p3.16xlarge, 40 gave "
-            f"4.1 elsewhere; the range takes {LEAST_CARRIED:g} to 1; `istbench doctor --hosts` measures yours"
+            f"nominal rates above {NOMINAL / 1e9:g} Gbit/s are rarely carried: others had 13.6 of 25 by NCCL over "
+            f"TCP; the range assumes {LEAST_CARRIED:g} to 1; `istbench doctor --hosts` measures yours"
         )
     return lines
