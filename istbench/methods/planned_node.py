@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from istbench.cluster.trace_builder import Buffer, TraceBuilder, Turn, not_empty, post_turns
 
@@ -249,19 +249,14 @@ def streaming_rounds(
     return rounds
 
 
-class Waiting(Protocol):
-    """Something under way."""
-
-    def wait(self) -> object: ...
-
-
 @dataclass
 class ShardedStep:
     """A step of `node` that gathers parameters in groups shortly before their use, as `fsdp` does.
 
     Attributes:
         group_of: the group of each trained parameter, by number. own: the group that stays for the whole step.
-        gather: starts gathering a group; None if it is empty. average: starts averaging the gradients of a group.
+        gather: starts gathering a group, and returns the wait for it; None if it is empty.
+        average: starts averaging the gradients of a group.
         ahead: whether the next group arrives during the forward pass of a group.
         kept: whether groups stay from the forward to the backward pass.
     """
@@ -269,15 +264,16 @@ class ShardedStep:
     node: PlannedNode
     group_of: Sequence[int]
     own: int
-    gather: Callable[[int], Waiting | None]
+    gather: Callable[[int], Callable[[], object] | None]
     average: Callable[[int], None]
     ahead: bool = True
     kept: bool = False
-    _arriving: dict[int, Waiting | None] = field(default_factory=dict)
+    _arriving: dict[int, Callable[[], object] | None] = field(default_factory=dict, init=False)
+    _used: list[int] = field(default_factory=list, init=False)
 
     def forward(self) -> None:
         following = range(self.own if self.ahead else 0)
-        self._used: list[int] = []
+        self._used = []
         self._gather(self.own, *following[:1])
         for number in self.node.forward():
             group = self.group_of[number]
@@ -305,9 +301,9 @@ class ShardedStep:
         for place, group in enumerate(groups):
             if group not in self._arriving:
                 self._arriving[group] = self.gather(group)
-            arriving = self._arriving[group]
-            if not place and arriving is not None:
-                arriving.wait()
+            wait = self._arriving[group]
+            if not place and wait is not None:
+                wait()
                 self._arriving[group] = None
 
 

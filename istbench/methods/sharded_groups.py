@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from istbench.cluster.collective import Backend
+from istbench.fabric.all_reduce import Waiting
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
-from istbench.methods.planned_node import ShardedStep, Waiting
+from istbench.methods.planned_node import ShardedStep
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -193,12 +194,12 @@ class PlannedGroups:
         inside: ShardedCollectives = node if groups is None else groups.inside
         gradients = Gradients(inside, None if groups is None else groups.across)
 
-        def gather(group: int) -> Waiting | None:
+        def gather(group: int) -> Callable[[], object] | None:
             size = self.gathered[group]
             if not size or self.shards == 1:
                 return None
             parts = torch.empty(size, dtype=torch.uint8, device="meta")
-            return inside.all_gather_async(parts, parts[: size // self.shards], "")
+            return inside.all_gather_async(parts, parts[: size // self.shards], "").wait
 
         def average(group: int) -> None:
             if self.shards > 1:

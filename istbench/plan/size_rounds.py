@@ -154,10 +154,10 @@ def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     def rounds(node: PlannedNode) -> Iterator[None]:
         leaving: list[int] = []
 
-        def gather(layer: int) -> PlannedTransfers | None:
+        def gather(layer: int) -> Callable[[], object] | None:
             if layer == len(padded) or sizes.nodes == 1:
                 return None
-            return PlannedTransfers(node, [node.post("all_gather", padded[layer] // sizes.nodes)])
+            return PlannedTransfers(node, [node.post("all_gather", padded[layer] // sizes.nodes)]).wait
 
         def average(layer: int) -> None:
             node.wait(leaving)
