@@ -425,7 +425,7 @@ class _Probing:
             method=one.variant.method,
             label=label,
             options=dict(one.variant.options),
-            command=self._command(one.variant, list(self._runs.get(probed, {}).values())),
+            command=self._command(one.variant, longest_by_seed(self._runs.get(probed, {}))),
             curves=curves,
             trace=trace,
             memory_bytes=one.memory_bytes,
@@ -471,13 +471,22 @@ class _Probing:
         return traced[0], traces[0] if self.failed(label) else at_mean_pace(traces, self._profile)
 
     def _command(self, variant: Variant, runs: Sequence[Run], **fields: Any) -> tuple[str, ...]:
-        """The command that trains `variant` to the target: as the last of `runs`, if all got there."""
+        """The command that trains `variant` to the target: as the last of `runs`, one a seed, if all got there."""
         there = [run.reached(self._target) is not None for run in runs]
         if there and all(there):
             config = runs[-1].header.config
             fields = {"steps": config.steps, "eval_every": config.eval_every, **fields}
         request = variant.of(self._question.base, target=self._target, seed=0, **fields)
         return ("istbench", *request.arguments())
+
+
+def longest_by_seed(runs: Mapping[tuple[int, int], Run]) -> list[Run]:
+    """The longest of `runs`, by steps and seed, of each seed; the longest of all is the last."""
+    longest: dict[int, Run] = {}
+    for steps, seed in sorted(runs):
+        longest.pop(seed, None)
+        longest[seed] = runs[steps, seed]
+    return list(longest.values())
 
 
 def cost_of(run: Run, wall_s: float | None) -> Cost:

@@ -24,6 +24,7 @@ from istbench.studies.advise.halving import (
     survivors,
     value_at,
 )
+from istbench.studies.advise.probe import longest_by_seed
 
 TARGET = 0.8
 
@@ -74,6 +75,11 @@ def halved(trainer, labels=None, **changed):
     halving = Halving(labels or list(trainer.reached), trainer, TARGET, plan=planned.append, **changed)
     halving.run()
     return halving, planned
+
+
+def test_an_answer_has_the_command_of_the_longest_probe_of_each_seed():
+    runs = {(397, 0): "short", (2477, 0): "reached", (1062, 1): "other seed"}
+    assert longest_by_seed(runs) == ["other seed", "reached"]
 
 
 def test_the_fastest_to_the_target_end_in_the_last_rung_with_several_seeds():
