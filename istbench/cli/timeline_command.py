@@ -91,8 +91,9 @@ def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | No
     profile = load_profile(cluster)
     if bandwidth is None:
         return profile
+    rate = parse_bandwidth(bandwidth, "--bandwidth")
     try:
-        return profile.with_bandwidth(parse_bandwidth(bandwidth, "--bandwidth"))
+        return profile.with_bandwidth(rate)
     except UserError as error:
         raise UserError(f"--bandwidth: {error}") from None
 
