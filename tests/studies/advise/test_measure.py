@@ -52,8 +52,8 @@ def screen():
     return SimpleNamespace(note=lines.append, lines=lines)
 
 
-@pytest.mark.parametrize(("high", "steps"), [(11.0, 150), (30.0, 300), (100.0, 400), (None, 400)])
-def test_a_command_trains_to_the_slow_end_of_its_range_and_evaluates_as_often_as_to_its_middle(high, steps):
+@pytest.mark.parametrize(("high", "steps"), [(9.0, 200), (12.5, 250), (15.0, 300), (100.0, 400), (None, 400)])
+def test_a_command_trains_beyond_the_slow_end_of_its_range_and_evaluates_as_often_as_to_its_middle(high, steps):
     choice = msgspec.structs.replace(ADVICE.best, steps=100.0, seconds=10.0, high=high)
     request = PROBED.request(choice)
     assert request.steps == enough_steps(choice) == steps
