@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -265,6 +265,17 @@ class ReadInBlocks(Protocol):
         Every rank calls the function alike as (name, dim, first, last), until the next step. On rank 0 it returns
         entries `first` to `last` (exclusive) along `dim` of parameter or buffer `name` of the assembled model;
         elsewhere None. A tensor without dimensions is one block. Every rank calls `blocks`, outside the clock.
+        """
+
+
+@runtime_checkable
+class EvaluatedInParts(Protocol):
+    """Every node keeps a part of its full model, and all nodes evaluate it together."""
+
+    def evaluate_part(self, workload: Workload, batches: Iterator[Batch]) -> dict[str, float]:
+        """`Workload.evaluate_part` of this node's part.
+
+        Every rank calls it with the same batches, outside the clock, if the workload evaluates parts.
         """
 
 

@@ -16,7 +16,7 @@ from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
 from istbench.methods.footprint import PlannedNode
-from istbench.workloads.base import Workload
+from istbench.workloads.base import Batch, Workload
 from istbench.workloads.wide_softmax import HAVE_ONE, WideSoftmax
 
 _VALUES_AT_ONCE = 2**24
@@ -214,6 +214,9 @@ class CutMethod(Method):
 
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
         return self._cut.block
+
+    def evaluate_part(self, workload: Workload, batches: Iterator[Batch]) -> dict[str, float]:
+        return workload.evaluate_part(self._part, self._exchange, batches)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:

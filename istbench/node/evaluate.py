@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.base.activity import current
+from istbench.methods.base import EvaluatedInParts
 from istbench.workloads.base import Batch, Block, Workload
 from istbench.workloads.contract import checked_metrics, some_test_batches
 from istbench.workloads.neuron_groups.layout import is_frozen_layer
@@ -51,6 +52,13 @@ def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> d
     """The same metrics of a model without BatchNorm, whose weights `block` reads."""
     with torch.no_grad():
         found = workload.evaluate_blocks(block, _on(device, some_test_batches(workload)))
+        return checked_metrics(workload, found)
+
+
+def evaluate_part(method: EvaluatedInParts, workload: Workload, device: torch.device) -> dict[str, float]:
+    """The same metrics of a model of which every node keeps a part. Every node calls it."""
+    with torch.no_grad():
+        found = method.evaluate_part(workload, _on(device, some_test_batches(workload)))
         return checked_metrics(workload, found)
 
 

@@ -16,10 +16,10 @@ from istbench.base.error_lines import during
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import Method, ReadInBlocks
+from istbench.methods.base import EvaluatedInParts, Method, ReadInBlocks
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.node.digest import blocks_of, sha256_of
-from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, statistics_layers
+from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, evaluate_part, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
 from istbench.node.weights_file import save_weights
 from istbench.workloads.base import Block, Workload
@@ -54,7 +54,7 @@ class Evaluated:
 class Evaluator:
     """Evaluates and saves the full model of a run, off the clock. Every rank must call its methods alike.
 
-    Rank 0 computes on all cores, `all_threads`, while the others wait. In a lab, it computes on one core.
+    Where rank 0 evaluates alone, it computes on all cores, `all_threads`. In a lab, it computes on one core.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Evaluator:
     @contextmanager
     def _full_model(self) -> Iterator[FullModel | None]:
         training_threads = torch.get_num_threads()
-        torch.set_num_threads(training_threads if self._fabric.rank else self._all_threads)
+        alone = self._fabric.rank == 0 and _parts(self._method, self._workload, self._fabric) is None
+        torch.set_num_threads(self._all_threads if alone else training_threads)
         try:
             with (
                 _own_random_numbers(self._config.seed, self._fabric),
@@ -117,7 +118,7 @@ def full_model(
     """The full model on rank 0. Other ranks get None after rank 0 leaves its block.
 
     The model comes in blocks if the method can give them and the workload evaluates them; otherwise assembled.
-    `sharing` decides whether all ranks evaluate an assembled model together.
+    All ranks evaluate it together if each keeps a part of it. `sharing` decides so for an assembled model.
     """
     started = time.perf_counter()
     blank = _streamed(workload)
@@ -125,13 +126,14 @@ def full_model(
     with fabric.accounting("assemble"), assembling:
         blocks = method.blocks() if blank is not None and isinstance(method, ReadInBlocks) else None
         model = method.assemble() if blocks is None else None
+    parts = None if blocks is None else _parts(method, workload, fabric)
     if fabric.rank:
-        _serve(blocks or partial(evaluate_share, workload, fabric), fabric)
+        _serve(blocks, parts or partial(evaluate_share, workload, fabric), fabric)
         yield None
         return
     seconds = time.perf_counter() - started
     if blank is not None and blocks is not None:
-        full = _in_blocks(blank, blocks, workload, fabric)
+        full = _in_blocks(blank, blocks, parts, workload, fabric)
         full.assembled_s += seconds
         yield full
     else:
@@ -139,6 +141,13 @@ def full_model(
         with calibrated(model, workload, seed, fabric.device):
             yield _assembled(model, workload, fabric, seconds, sharing or Sharing(possible=False))
     fabric.texts.broadcast()
+
+
+def _parts(method: Method, workload: Workload, fabric: Fabric) -> Callable[[], dict[str, float]] | None:
+    """Evaluates this rank's part of the model, together with all ranks; None if the model has no such parts."""
+    if workload.evaluates_parts and isinstance(method, EvaluatedInParts):
+        return partial(evaluate_part, method, workload, fabric.device)
+    return None
 
 
 def _streamed(workload: Workload) -> nn.Module | None:
@@ -164,8 +173,17 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
     return FullModel(tensors=tensors, block=blocks_of(tensors), metrics=metrics, assembled_s=seconds)
 
 
-def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fabric) -> FullModel:
-    """A model whose blocks rank 0 reads: it requests each block by its name, and all ranks send their part."""
+def _in_blocks(
+    blank: nn.Module,
+    blocks: _Blocks,
+    parts: Callable[[], dict[str, float]] | None,
+    workload: Workload,
+    fabric: Fabric,
+) -> FullModel:
+    """A model whose blocks rank 0 reads: it requests each block by its name, and all ranks send their part.
+
+    `parts` evaluates it without that, if given.
+    """
     named = _first_names(blank)
 
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
@@ -178,19 +196,26 @@ def _in_blocks(blank: nn.Module, blocks: _Blocks, workload: Workload, fabric: Fa
         full.assembled_s += time.perf_counter() - started
         return values
 
-    full = FullModel(
-        tensors=blank.state_dict(),
-        block=block,
-        metrics=lambda: evaluate_blocks(block, workload, fabric.device),
-    )
+    def metrics() -> dict[str, float]:
+        if parts is None:
+            return evaluate_blocks(block, workload, fabric.device)
+        fabric.texts.broadcast(json.dumps([]))
+        with fabric.accounting("assemble"):
+            return parts()
+
+    full = FullModel(tensors=blank.state_dict(), block=block, metrics=metrics)
     return full
 
 
-def _serve(answer: Callable[..., object], fabric: Fabric) -> None:
-    """Answer the requests of rank 0 until it ends them."""
+def _serve(blocks: _Blocks | None, share: Callable[[], object], fabric: Fabric) -> None:
+    """Answer the requests of rank 0 until it ends them: for a block, or for this rank's share of an evaluation."""
     with fabric.accounting("assemble"):
         while request := fabric.texts.broadcast():
-            answer(*json.loads(request))
+            wanted = json.loads(request)
+            if not wanted:
+                share()
+            elif blocks is not None:
+                blocks(*wanted)
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

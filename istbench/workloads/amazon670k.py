@@ -28,6 +28,7 @@ from istbench.workloads.initialise import Initializer, initial_rows
 from istbench.workloads.models.extreme import ExtremeNetwork, ExtremeSoftmax
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
 from istbench.workloads.prepared import Sourced, open_summary
+from istbench.workloads.wide_softmax import Exchange
 
 _TEST_BATCH = 1_024
 _INPUT_BOUND = 0.1  # of initial weights
@@ -65,7 +66,7 @@ class Amazon670k(Sourced):
     metric = "precision@1"
     batch_size = 256
     epochs = 10
-    evaluates_blocks = True
+    evaluates_blocks = evaluates_parts = True
     width = "hidden"
     sized_by_data = True
 
@@ -148,6 +149,9 @@ class Amazon670k(Sourced):
         with torch.device("meta"):
             network = self.build_model()
         return metrics_by_blocks(network, block, batches, self._label_weights())
+
+    def evaluate_part(self, part: nn.Module, nodes: Exchange, batches: Iterator[Batch]) -> dict[str, float]:
+        return network_metrics(cast(ExtremeNetwork, part), batches, self._label_weights(), nodes)
 
     def _label_weights(self) -> Tensor:
         """The inverse propensity of every label, from the training split."""

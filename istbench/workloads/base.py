@@ -21,7 +21,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.workloads.initialise import initial_buffer, initial_rows, initializers
 from istbench.workloads.neuron_groups.groups import NeuronGroup
-from istbench.workloads.wide_softmax import WideSoftmax
+from istbench.workloads.wide_softmax import Exchange, WideSoftmax
 
 Split = TypeVar("Split")
 
@@ -164,6 +164,16 @@ class Cuttable(Part):
     def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
         """How nodes share a `model` that ends in a softmax over very many outputs; None for other models."""
         return None
+
+    evaluates_parts: ClassVar[bool] = False
+    """Whether `evaluate_part` is implemented. Without it, one node evaluates such a model."""
+
+    def evaluate_part(self, part: nn.Module, nodes: Exchange, batches: Iterator[Batch]) -> dict[str, float]:
+        """The metrics of `evaluate`, for a model that nodes share by `wide_softmax`; `part` is this node's part.
+
+        Every node calls it with the same batches. The result of rank 0 counts.
+        """
+        raise NotImplementedError(f"{self.name} has no evaluate_part")
 
 
 class ReadInBlocks(Part):

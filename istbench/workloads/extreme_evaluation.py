@@ -1,6 +1,6 @@
-"""Evaluate an extreme classifier in blocks of labels: a network in memory, or one read block by block.
+"""Evaluate an extreme classifier in blocks of labels: a network in memory, in parts of nodes, or read in blocks.
 
-Both compute the same outputs, products of the same two rows. For a network read in blocks, the first layer comes in
+All compute the same outputs, products of the same two rows. For a network read in blocks, the first layer comes in
 blocks of units, the second in blocks of labels. Memory holds the points' hidden layers and rankings.
 
 The metrics are those of the Extreme Classification Repository (propensities: Jain et al., KDD 2016). Every mean is
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from istbench.workloads.base import Batch, Block
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork, sparse_linear
+from istbench.workloads.wide_softmax import Exchange
 
 AT = (1, 3, 5)
 _GROUP = 64
@@ -147,16 +148,20 @@ def _hits(ranked: Tensor, truth: SparseBatch) -> Tensor:
 _MOST_HIDDEN = 1 << 27  # values in memory: 512 MiB; more points read the network more often
 
 
-def network_metrics(network: ExtremeNetwork, batches: Iterator[Batch], weights: Tensor) -> dict[str, float]:
+def network_metrics(
+    network: ExtremeNetwork, batches: Iterator[Batch], weights: Tensor, nodes: Exchange | None = None
+) -> dict[str, float]:
     """`precision@k`, `ndcg@k`, `psp@k` and the mean `loss` of `network` over `batches`.
 
-    weights: the inverse propensity of every label.
+    weights: the inverse propensity of every label. nodes: if `network` is a part, those that keep the others.
     """
     totals = _Totals(weights)
     for points, labels in batches:
         hidden, ranked = network.hidden(points), _Ranked(labels)
-        for first, outputs in network.output.outputs(hidden):
+        for first, outputs in network.output.outputs(hidden if nodes is None else nodes.gather(hidden)):
             ranked.add(first, outputs)
+        if nodes is not None:
+            ranked.join(nodes)
         totals.add_ranked(ranked)
     return totals.results()
 
@@ -231,6 +236,21 @@ class _Ranked(TopLabels):
         places = self.truth.indices - first
         own = (places >= 0) & (places < outputs.shape[1])
         self._true[own] = outputs[self._rows[own], places[own]]
+
+    def join(self, nodes: Exchange) -> None:
+        """Become the ranking over all nodes' labels, of which each node has added its own."""
+        assert self._outputs is not None
+        assert self._true is not None
+        missing = (0, self._count - self._outputs.shape[1])
+        outputs, labels = F.pad(self._outputs, missing, value=-torch.inf), F.pad(self.labels, missing)
+        sizes = outputs.numel(), len(self.truth), len(self._true)
+        told = nodes.each(torch.cat([outputs.flatten(), self.normalisers, self._true]), "gathering the outputs")
+        values, logs, true = told.split(sizes, dim=1)
+        self._logs, self._true = logs.logsumexp(0), true.sum(0)
+        each = nodes.each(labels, "gathering the labels")
+        by_point = values.view(each.shape).transpose(0, 1).flatten(1)
+        self._outputs, kept = by_point.topk(min(self._count, self.truth.columns), dim=1)
+        self._labels = each.transpose(0, 1).flatten(1).gather(1, kept)
 
     def loss(self) -> float:
         """The sum over points of the mean loss over a point's labels."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -12,6 +12,17 @@ from istbench.workloads.neuron_groups.groups import NeuronGroup
 OverNodes = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes two values over a node's own outputs: the logarithm of the sum of exponentials of every sample [b], and a
 number to sum. Returns both over the outputs of all nodes."""
+
+
+class Exchange(Protocol):
+    """What nodes tell each other while they evaluate the model together. Every node calls alike."""
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All hidden units [b, units], from this node's `own` [b, own units]."""
+
+    def each(self, mine: Tensor, name: str) -> Tensor:
+        """Every node's `mine`, contiguous and of one shape, in the order of ranks; `name` is for error lines."""
+
 
 HAVE_ONE = ("amazon670k",)
 """istbench's workloads with a wide softmax, for error messages."""

@@ -66,6 +66,38 @@ def test_blocks_are_evaluated_digested_and_saved_as_the_assembled_model(nodes):
     assert on_nodes(node_streams, nodes)[0] == [[True, True, True, 4]] * 2
 
 
+def node_evaluates_its_part(fabric):
+    """The metrics by all nodes, beside those of the assembled model. Seven labels leave a node fewer than five."""
+    seen = []
+    for method, options, labels in (
+        ("model_parallel", {}, 103),
+        ("dslide", {"target_active": 20}, 103),
+        ("model_parallel", {}, 7),
+        ("model_parallel", {}, 3),
+    ):
+        workload = open_workload("amazon670k", {**OPTIONS, "labels": labels})
+        workload.batch_size = 32
+        trained = set_up(fabric, workload, method, {"lr": 0.01, **options})
+        train(fabric, workload, trained, 0, 4)
+        model = assembled(fabric, trained)
+        training = fabric.traffic["training"].sent
+        trained.blocks = lambda: pytest.fail  # no node sends a block
+        with full_model(trained, workload, fabric, seed=0) as full:
+            if full is not None:
+                seen.append([full.metrics(), evaluate(model, workload, fabric.device)])
+        assert fabric.traffic["training"].sent == training
+    return seen
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_nodes_evaluate_the_parts_of_a_model_as_one_node_evaluates_all_of_it(nodes):
+    seen = on_nodes(node_evaluates_its_part, nodes)[0]
+    assert len(seen) == 4
+    for found, wanted in seen:
+        assert found == pytest.approx(wanted, rel=1e-5)
+        assert 0 < wanted["precision@1"] < 1
+
+
 def node_assembles(fabric):
     found = Counter()
     for method, options, streams in (("ddp", {}, True), ("ist", {"batch_norm": True}, True), ("ist", {}, False)):

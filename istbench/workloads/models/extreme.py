@@ -80,7 +80,7 @@ class LabelLayer(nn.Linear):
         """The outputs of `hidden` in blocks of labels: the first label, and outputs [b, up to block]."""
         for first in range(0, self.out_features, self.block):
             own = slice(first, first + self.block)
-            yield first, F.linear(hidden, self.weight[own], self.bias[own])
+            yield self.first + first, F.linear(hidden, self.weight[own], self.bias[own])
 
 
 class ExtremeNetwork(nn.Module):
