@@ -160,8 +160,8 @@ def enough_steps(choice: RankedChoice) -> int:
     """Local steps in which `choice` should reach the target: twice those of the slow end of its range, rounded up.
 
     One run in ten is slower than that end. Never more than four times as many as expected, so also for a range
-    without an end. A run ends at the target, so steps to spare cost nothing if it gets there. A schedule spreads over
-    all of them, so it gets those of the slow end, at most half as many again as expected.
+    without an end. A run ends at the target, so steps to spare cost nothing if it gets there. A schedule spreads
+    over all of them, so it gets those of the slow end, at most half as many again as expected.
     """
     slow = max(1.0, choice.high / choice.seconds) if choice.high and choice.seconds else _MOST
     factor = min(_LEAST, slow) if is_scheduled(choice.options) else min(_MOST, 2 * slow)
