@@ -482,11 +482,8 @@ class _Probing:
 
 def longest_by_seed(runs: Mapping[tuple[int, int], Run]) -> list[Run]:
     """The longest of `runs`, by steps and seed, of each seed; the longest of all is the last."""
-    longest: dict[int, Run] = {}
-    for steps, seed in sorted(runs):
-        longest.pop(seed, None)
-        longest[seed] = runs[steps, seed]
-    return list(longest.values())
+    most = {seed: steps for steps, seed in sorted(runs)}
+    return [runs[place] for place in sorted((steps, seed) for seed, steps in most.items())]
 
 
 def cost_of(run: Run, wall_s: float | None) -> Cost:
