@@ -145,7 +145,7 @@ def full_model(
 
 def _parts(method: Method, workload: Workload, fabric: Fabric) -> Callable[[], dict[str, float]] | None:
     """Evaluates this rank's part of the model, together with all ranks; None if the model has no such parts."""
-    if workload.evaluates_parts and isinstance(method, EvaluatedInParts):
+    if workload.evaluates_blocks and workload.evaluates_parts and isinstance(method, EvaluatedInParts):
         return partial(evaluate_part, method, workload, fabric.device)
     return None
 

@@ -166,7 +166,7 @@ class Cuttable(Part):
         return None
 
     evaluates_parts: ClassVar[bool] = False
-    """Whether `evaluate_part` is implemented. Without it, one node evaluates such a model."""
+    """Whether `evaluate_part` is implemented, and `evaluate_blocks` too. Otherwise one node evaluates the model."""
 
     def evaluate_part(self, part: nn.Module, nodes: Exchange, batches: Iterator[Batch]) -> dict[str, float]:
         """The metrics of `evaluate`, for a model that nodes share by `wide_softmax`; `part` is this node's part.
