@@ -14,6 +14,7 @@ from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Suite, check_cells, read_suite
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.launch.backends.here import Here
+from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
 from istbench.launch.cells.known import finished
 from istbench.node.registry import check_name, own_options
 
@@ -225,16 +226,13 @@ def controls_of(
 ) -> tuple[list[RunRequest], list[str]]:
     """The controls of `requests` that are not among them, as `backend` runs them; and a line on each, and on lacks.
 
-    Cells that are finished in `out`, of methods without a control, need no import of their methods.
+    The controls of cells that are finished in `out` are found without an import of their methods.
 
     with_all: the suites that have all controls, each with its requests.
     """
     known = None if with_all else finished([backend.fit(request) for request in requests], out)
-    if known is not None and all(cell.control_nodes is None for cell in known):
-        return [], []
-    from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
-
-    found, lines, lacking = on_few_nodes(list(requests)), dict[str, None](), dict[str, None]()
+    found = on_few_nodes(requests, None if known is None else [cell.control_nodes for cell in known])
+    lines, lacking = dict[str, None](), dict[str, None]()
     for own in with_all:
         more, reasons = at_equal_cost(own)
         found += one_machine(own) + more

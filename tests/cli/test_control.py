@@ -14,6 +14,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import read_suite
 from istbench.launch.backends.here import Here
+from istbench.launch.cells import controls
 from istbench.launch.cells.known import KnownCell
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.load import load_runs
@@ -39,8 +40,8 @@ def test_each_setting_of_a_method_gets_its_control_once(tmp_path):
         request("diloco", 2), request("diloco", 4), request("ddp", 2), request("diloco", 2, outer_lr=0.1),
         request("streaming_diloco", 2), request("streaming_diloco", 1),
     ]  # fmt: skip
-    controls, lines = controls_of(asked, Here(), tmp_path)
-    assert controls == [request("diloco", 1), request("diloco", 1, outer_lr=0.1)]
+    found, lines = controls_of(asked, Here(), tmp_path)
+    assert found == [request("diloco", 1), request("diloco", 1, outer_lr=0.1)]
     assert lines == ["also runs diloco on 1 node, its control"]
     reason = "no control: diloco on 1 node: there are 2 nodes, not 1"
     assert controls_of(asked[:1], OnlyTwo(), tmp_path) == ([], [reason])
@@ -54,6 +55,7 @@ def test_the_controls_of_finished_cells_are_known_without_their_methods(tmp_path
         return [KnownCell(state="", cell="", source=None, control_nodes=control_nodes) for _ in requests]
 
     monkeypatch.setattr(cells, "finished", finished)
+    monkeypatch.setattr(controls, "load_method", None)
     assert controls_of([request("diloco", 2)], Here(), tmp_path) == ([], [])
     control_nodes = 1
     assert controls_of([request("diloco", 2)], Here(), tmp_path)[0] == [request("diloco", 1)]

@@ -1,7 +1,7 @@
 """Controls: cells that show how much of a gain comes from something else than the method."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
-from istbench.methods.base import CutsUnits
 from istbench.node.registry import build_method, build_workload, load_method
 
 
@@ -22,11 +21,15 @@ class Control:
     purpose: str
 
 
-def on_few_nodes(requests: Sequence[RunRequest]) -> list[Control]:
-    """The controls of methods on few nodes, such as `diloco` on one: how much of a gain needs no exchange."""
+def on_few_nodes(requests: Sequence[RunRequest], known: Iterable[int | None] | None = None) -> list[Control]:
+    """The controls of methods on few nodes, such as `diloco` on one: how much of a gain needs no exchange.
+
+    known: the nodes of each request's control, where the method need not be imported.
+    """
+    if known is None:
+        known = [load_method(request.method, request.plugins).control_nodes for request in requests]
     found = []
-    for request in requests:
-        nodes = load_method(request.method, request.plugins).control_nodes
+    for request, nodes in zip(requests, known, strict=True):
         if nodes is not None:
             control = replace(request, nodes=nodes, tuned=None, shares=None)
             found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
@@ -71,6 +74,8 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
     Returns:
         The controls, and a line for each workload without a narrower model.
     """
+    from istbench.methods.base import CutsUnits  # which imports torch; the controls above do without
+
     found, lacking = list[Control](), dict[str, None]()
     beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
     for request in requests:
