@@ -115,9 +115,20 @@ def with_storage(model: nn.Module, device: torch.device) -> nn.Module:
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
-    blank = model.to_empty(device=device)
+    # As `to_empty`, which imports sympy for a tensor on the meta device: half a second in every worker.
+    blank = model._apply(lambda tensor: _without_values(tensor, device))
     for first, *others in names.values():
-        for name in others:  # a shared parameter: to_empty gives every name its own copy
+        for name in others:  # a shared parameter: every name has its own copy now
             owner, _, short = name.rpartition(".")
             setattr(blank.get_submodule(owner), short, blank.get_parameter(first))
     return blank
+
+
+def _without_values(tensor: Tensor, device: torch.device) -> Tensor:
+    """As `torch.empty_like`: with the strides of `tensor` if its elements lie side by side, each once."""
+    if type(tensor) not in (Tensor, nn.Parameter):
+        return torch.empty_like(tensor, device=device)
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if span != tensor.numel():
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)

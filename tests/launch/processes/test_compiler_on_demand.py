@@ -15,8 +15,9 @@ import sys
 import torch
 from torch import distributed, nn
 import istbench.launch.processes.compiler_on_demand as on_demand
+from istbench.workloads.initialise import with_storage
 
-model = nn.Linear(3, 2)
+model = with_storage(nn.Linear(3, 2, device="meta"), torch.device("cpu"))
 optimizer = torch.optim.AdamW(model.parameters())
 
 def step():
@@ -35,6 +36,7 @@ def plain(values):
 
 assert (plain(1), plain.__name__) == (2, "plain")
 assert not on_demand.is_imported()
+assert "sympy" not in sys.modules
 before = model.weight.detach().clone()
 compiled = torch.compile(lambda values: 2 * values, backend="eager")
 assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
@@ -47,7 +49,7 @@ import torch._dynamo.config
 
 
 @pytest.mark.processes
-def test_optimizers_data_parallel_and_functions_leave_the_compiler_alone_until_something_needs_it():
+def test_models_optimizers_and_functions_leave_the_compiler_and_sympy_alone_until_something_needs_it():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
