@@ -2,13 +2,13 @@
 
 import dataclasses
 import sys
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
-from istbench.report.output.formats import print_report
+from istbench.report.output import Format
+from istbench.report.output.formats import print_notes, print_results
 from istbench.report.output.pictures import draw_plots
 from istbench.report.report import Report
 
@@ -35,18 +35,25 @@ def show_report(
     beside: Path | None = None,
     page: Path | None = None,
     quiet: bool = False,
+    output_format: Format = "table",
     **shown: Any,
 ) -> None:
-    """Draw the plots of `report` into `results/report`, if `pictures`, write its page, and print the rest.
+    """Print `report`, draw its plots into `results/report`, if `pictures`, and write its page.
 
     beside: another directory, whose `report` gets the pictures. page: the file of the page; None writes none.
     quiet: print the answer and the table alone, and no lines about pictures and runs left out. shown: the other
-    arguments of `print_report`.
+    arguments of `print_results`.
 
     Raises:
         UserError: if they cannot be written, after printing the rest.
     """
     drawn, written = list[Path](), None
+    # A person reads the answer while the pictures are drawn, for seconds. JSON names their files; and a pipe that
+    # its reader closes early would leave none.
+    first = output_format != "json" and sys.stdout.isatty()
+    shown |= {"output_format": output_format, "brief": quiet}
+    if first:
+        print_results(report, sys.stdout, **shown)
     try:
         if pictures:
             drawn = draw_plots(report.plots, report_folder(beside or results))
@@ -54,8 +61,10 @@ def show_report(
             report = write_page_of(report, results, page)
             written = page
     finally:
-        notes = StringIO() if quiet else None
-        print_report(report, sys.stdout, pictures=drawn, page=written, notes=notes, brief=quiet, **shown)
+        if not first:
+            print_results(report, sys.stdout, pictures=drawn, page=written, **shown)
+        if not quiet:
+            print_notes(report, sys.stderr, pictures=drawn, page=written)
 
 
 def write_page_of(report: Report, results: Path, file: Path) -> Report:

@@ -1,10 +1,12 @@
 """A report as commands show it."""
 
 import json
+import sys
 
 import pytest
 from fake_runs import write_plausible
 
+from istbench.api import show
 from istbench.api.show import page_beside, show_report
 from istbench.base.errors import UserError
 from istbench.cluster.profile import select_clusters
@@ -26,6 +28,23 @@ def test_the_page_lies_beside_the_pictures_and_is_named(results, capsys):
     show_report(build_report(results), results, page=page_beside(results))
     assert f"page: {results / 'report' / 'page.html'}" in capsys.readouterr().err
     assert "ddp on 2 nodes is the first" in (results / "report" / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("terminal", "output_format", "early"), [(1, "table", 1), (1, "json", 0), (0, "table", 0)])
+def test_a_terminal_has_the_answer_before_the_pictures(
+    results, capsys, monkeypatch, terminal, output_format, early
+):
+    write_plausible(results, "ddp")
+    printed = []
+
+    def draw(plots, directory):
+        printed.append(capsys.readouterr().out)
+        return []
+
+    monkeypatch.setattr(show, "draw_plots", draw)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: bool(terminal))
+    show_report(build_report(results), results, output_format=output_format)
+    assert [bool(text) for text in (*printed, capsys.readouterr().out)] == [early, not early]
 
 
 def test_without_pictures_nothing_is_written(results, capsys):

@@ -25,21 +25,35 @@ def print_report(
     report: Report,
     stream: TextIO,
     *,
+    pictures: Sequence[Path] = (),
+    notes: TextIO | None = None,
+    **shown: Any,
+) -> None:
+    """Print the answers and tables of `report` to `stream`, the rest to `notes` (stderr by default).
+
+    pictures: paths of the drawn plots of `report`. shown: the other arguments of `print_results`.
+    """
+    print_results(report, stream, pictures=pictures, **shown)
+    print_notes(report, notes or sys.stderr, pictures=pictures)
+
+
+def print_results(
+    report: Report,
+    stream: TextIO,
+    *,
     output_format: Format = "table",
     pictures: Sequence[Path] = (),
     page: Path | None = None,
-    notes: TextIO | None = None,
     explain: bool = True,
     brief: bool = False,
     all_tables: bool = False,
     fields: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print the answers and tables of `report` to `stream`, the rest to `notes` (stderr by default).
+    """Print the answers and tables of `report` to `stream`.
 
-    output_format: `json` is one object, which holds the problems and pictures too.
-    pictures: paths of the drawn plots of `report`. page: path of its page. explain, brief: as in `print_tables`.
-    all_tables: print all tables at a terminal, too. Other formats have all, with whole footers. fields: more of the
-    JSON object.
+    output_format: `json` is one object, which holds the problems, `pictures`, `page` and `fields` too.
+    explain, brief: as in `print_tables`. all_tables: print all tables at a terminal, too. Other formats have all,
+    with whole footers.
     """
     if output_format == "json":
         stream.write(report_json(report, pictures, page, fields) + "\n")
@@ -55,7 +69,10 @@ def print_report(
         print_tables(shown, stream, answers=report.answers, explain=explain, brief=brief, hidden=hidden)
     else:
         assert_never(output_format)
-    notes = notes or sys.stderr
+
+
+def print_notes(report: Report, notes: TextIO, *, pictures: Sequence[Path] = (), page: Path | None = None) -> None:
+    """Say in `notes` what `report` left out, and where its drawn plots and its page are."""
     for problem in report.problems:
         notes.write(f"left out: {printable(problem)}\n")
     for path in pictures:
