@@ -21,9 +21,9 @@ _BYTES = re.compile(rf"{_NUMBER}\s*([kmgt]?)i?b(?:ytes?)?(?:/s|ps)?", re.ASCII |
 _TIME = re.compile(rf"{_NUMBER}\s*({'|'.join(_TIMES)})", re.IGNORECASE)
 _PERIOD = re.compile(rf"{_NUMBER}\s*({'|'.join(_PERIODS)})", re.ASCII | re.IGNORECASE)
 _BARE = re.compile(_NUMBER, re.ASCII | re.IGNORECASE)
-_COUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([kmbgt]?)", re.IGNORECASE)
+_COUNT = re.compile(rf"{_NUMBER}\s*([kmbgt]?)", re.ASCII | re.IGNORECASE)
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-_MOST_PARAMETERS, _LONGEST_COUNT = 10**14, 40
+_MOST_PARAMETERS = 1e14
 _LEAST_BARE, _MOST_BARE_S = 1e5, 1.0
 """Beyond these, a number without a unit is more likely one of another unit."""
 
@@ -113,16 +113,16 @@ def clock(seconds: float) -> str:
 
 
 def parse_parameters(text: str, where: str = "") -> int:
-    """A number of parameters such as `125M`, `7B` or `30,846,720`. where: names its place in errors.
+    """A number of parameters such as `125M`, `7B`, `1e9` or `30,846,720`. where: names its place in errors.
 
     Raises:
         UserError: if it does not parse, or is not above zero, or is over 100T.
     """
     found = _COUNT.fullmatch(text.strip().replace(",", ""))
-    value = round(float(found[1]) * _SCALES[found[2].lower()]) if found and len(text) < _LONGEST_COUNT else 0
-    if not 0 < value <= _MOST_PARAMETERS:
+    value = float(found[1]) * _SCALES[found[2].lower()] if found else 0.0
+    if not 0.5 < value <= _MOST_PARAMETERS:
         raise UserError(f"{where} {shown(text)} is not a number such as 125M, 7B or 30846720; at most 100T")
-    return value
+    return round(value)
 
 
 def parse_step(text: str, where: str = "") -> float:

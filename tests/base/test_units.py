@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.base.units import clock, parse_bandwidth, parse_period, parse_time, period_text
+from istbench.base.units import clock, parse_bandwidth, parse_parameters, parse_period, parse_time, period_text
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,17 @@ def test_periods(text, seconds, shown):
 def test_what_is_no_period_is_told_with_examples(text):
     with pytest.raises(UserError, match="^--mtbf: .* is not a period; .* 90s, 15min, 6h or 30d"):
         parse_period(text, "--mtbf")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("125M", 125_000_000), ("1.5 b", 1_500_000_000), ("30,846,720", 30_846_720), ("1e8", 10**8)],
+)  # fmt: skip
+def test_parameters(text, count):
+    assert parse_parameters(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "M", "0", "0.4", "-1M", "1e15", "1e999", "9" * 50, "12 MB"])
+def test_what_is_no_number_of_parameters_is_told_with_examples(text):
+    with pytest.raises(UserError, match="^--parameters .* is not a number such as 125M"):
+        parse_parameters(text, "--parameters")
