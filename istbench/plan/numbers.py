@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _INSIDE = 96e9  # bits/s of PCIe 3 with 16 lanes
 _OF_A_PARAMETER = 6  # operations for a sample, forward and backward
 _INSIDE_LATENCY_S = 10e-6
 _MOST_LAYERS = 10_000
+_DIMENSION = re.compile(r"[0-9]{1,12}")
 _V100 = "p3.2xlarge"
 
 
@@ -197,10 +199,8 @@ def read_layers(path: Path) -> tuple[Layer, ...]:
         if not line.strip() or (number == 1 and size in ("parameters", "shape")):
             continue
         parts = size.lower().split("x")
-        known = (
-            all(part.isdecimal() and 0 < int(part) < 2**40 for part in parts) and math.prod(map(int, parts)) < 2**45
-        )
-        if not known or not name or len(parts) > 8 or any(not part for part in name.split(".")):
+        known = len(parts) <= 8 and all(map(_DIMENSION.fullmatch, parts))
+        if not known or not name or not all(name.split(".")) or not 0 < math.prod(map(int, parts)) < 2**45:
             raise UserError(f"{path}, line {number}: {shown(line)} is not name,parameters or name,1024x4096")
         if name in layers:
             raise UserError(f"{path}, line {number}: {shown(name)} stands twice")

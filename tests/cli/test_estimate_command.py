@@ -52,6 +52,7 @@ def test_plan_and_map_take_the_record(capsys, tmp_path):
     ("typed", "line"),
     [
         (("--parameters", "0"), "--parameters '0' is not a number such as 125M"),
+        (("--parameters", "٣M"), "--parameters '٣M' is not a number such as 125M"),
         (("--parameters", "12X"), "--parameters '12X' is not a number"),
         (("--step", "0ms"), "a step takes more than 0 seconds"),
         (("--step", "220"), "is not a time"),
@@ -81,8 +82,9 @@ def test_layers_must_add_up(capsys, tmp_path):
     assert run(capsys, *TWO, "--layers", str(file), "--method", "ddp compress=powersgd")[0] == 0
     file.write_text("a,9000000\nb,1000x1001\n")
     assert "together, but --parameters is 10,000,000" in run(capsys, *TWO, "--layers", str(file))[2]
-    file.write_text("a\n")
-    assert "line 1: 'a' is not name,parameters" in run(capsys, *TWO, "--layers", str(file))[2]
+    for line in ("a", "a,²", "a,٣", "a,0x4", f"a,{'9' * 5000}", f"a,{'9x' * 300_000}9"):
+        file.write_text(f"{line}\n")
+        assert f"line 1: {line[:9]!r}"[:-1] in run(capsys, *TWO, "--layers", str(file))[2]
 
 
 def test_a_page_has_the_curves(capsys, tmp_path):
