@@ -63,10 +63,13 @@ class TaskModel:
             structure comes from a model on the CPU, so that tensors that are no parameters keep their values.
         """
         if not planned:
-            self._structure = self._structure or self._emptied()
+            if self._structure is None:  # a model that torch.compile made has no truth value
+                self._structure = self._emptied()
             return self._copied(self._structure)
         if self._planned is None:
-            self._planned = self._on_meta() or self._emptied()
+            self._planned = self._on_meta()
+        if self._planned is None:
+            self._planned = self._emptied()
         return self._copied(self._planned)
 
     def _emptied(self) -> nn.Module:
@@ -115,6 +118,8 @@ class TaskModel:
                 same = f"module {name}" if name else "object"
                 raise self._file.wrong("model", f"returns the same {same} again; build a new model in each call")
         self._last = [weakref.ref(module) for module in own.values()]
+        for parameter in model.parameters():
+            parameter.grad = None  # methods add to gradients
         return model
 
     def _checked(self, model: object) -> nn.Module:

@@ -127,6 +127,20 @@ def test_nodes_compare_their_start_by_finite_values_alone(task):
     assert min(bare.start_sums()) > float("-inf")
 
 
+OTHER_MODELS = {
+    "compiled": "return torch.compile(whole()[0], backend='eager')",
+    "gradients": "made = whole(); made(torch.ones(2, 3)).sum().backward(); return made",
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_MODELS)
+def test_a_model_may_be_compiled_and_begins_without_gradients(task, kind):
+    workload = task(more=f"\n\nwhole = model\n\ndef model():\n    {OTHER_MODELS[kind]}\n")
+    for planned in (True, False):
+        assert workload.task_model.blank(planned=planned) is not None
+    assert all(parameter.grad is None for parameter in built(workload).parameters())
+
+
 def test_making_a_model_and_batches_leaves_random_numbers_of_training_alone(task):
     torch.manual_seed(3)
     wanted = torch.rand(2)
