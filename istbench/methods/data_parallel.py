@@ -27,6 +27,7 @@ from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_mo
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state
 from istbench.methods.resharding import mean_tensors
 from istbench.workloads.base import Batch, Workload
+from istbench.workloads.module_state import modules_kept
 from istbench.workloads.task_batches import RandomNumbers
 
 
@@ -209,25 +210,15 @@ class DataParallel(Method):
             torch.arange(min(2, self._workload.train_size)), torch.Generator()
         )
         batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
-        # Training mode, since a detector has no loss in another. The modules are as before afterwards.
-        modules = [(module, dict(vars(module)), dict(module._buffers)) for module in self._model.modules()]
-        values = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         devices = [self._fabric.device] if self._fabric.device.type == "cuda" else []
         with (
             self._fabric.accounting("control"),
             self._workload.state_kept(),
+            modules_kept(self._model),
             torch.random.fork_rng(devices=devices),
             RandomNumbers(self.seed).drawn(),
         ):
             self._backward(self._workload.loss(self._replica, batch), ends=True)
-        for module, attributes, buffers in modules:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, before in values:
-                buffer.copy_(before)
         self._clear_gradients()
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

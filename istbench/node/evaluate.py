@@ -20,6 +20,7 @@ from istbench.base.activity import current
 from istbench.methods.base import EvaluatedInParts
 from istbench.workloads.base import Batch, Block, Workload
 from istbench.workloads.contract import checked_metrics, some_test_batches
+from istbench.workloads.module_state import modules_kept
 from istbench.workloads.neuron_groups.layout import is_frozen_layer
 
 _SAMPLES_BY_CLASS = 768
@@ -103,19 +104,14 @@ def _estimate(
     workload: Workload,
     batches: Iterable[Batch],
 ) -> None:
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # a cumulative average
-    try:
-        with _modes_kept(model), workload.state_kept(), torch.no_grad():
-            if not model.training:
-                model.train()
-            for batch in batches:
-                workload.loss(model, batch)
-    finally:
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
+    with modules_kept(model, but=layers), workload.state_kept(), torch.no_grad():
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # a cumulative average
+        if not model.training:
+            model.train()
+        for batch in batches:
+            workload.loss(model, batch)
 
 
 def calibration_batches(

@@ -67,6 +67,11 @@ KEPT = {
     },
 }
 OWN_BUFFER = {"made": "self.register_buffer('b', torch.ones(6).requires_grad_())", "added": " + self.b.detach()"}
+# Its forward pass moves a frozen part after the trained one.
+MOVING = {
+    "made": "self.slow = nn.Linear(6, 12).requires_grad_(False)",
+    "added": " + (self.slow.weight.lerp_(self.first.weight.detach(), 0.3 * self.training), self.slow(x)[:, :6])[1]",
+}
 # What moving a tensor loses too.
 TIED = {
     "tied by data": {"changed": "net.second.weight.data = net.first.weight.data.T"},
@@ -192,10 +197,11 @@ def node_vectors(fabric, path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("kind", "method"), [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp"), ("own buffer", "ddp")]
+    ("kind", "method"),
+    [("hook", "ddp"), ("hook", "local_sgd"), ("tied by data", "ddp"), ("own buffer", "ddp"), ("moving", "ddp")],
 )
 def test_the_object_that_trains_is_that_of_the_user(task, tmp_path, kind, method):
-    workload = task({**KEPT, **TIED, "own buffer": OWN_BUFFER}[kind])
+    workload = task({**KEPT, **TIED, "own buffer": OWN_BUFFER, "moving": MOVING}[kind])
     (found,) = on_nodes(node_trained, 1, str(tmp_path / workload.file.name), method)
     for ours, theirs in zip(found, plain_loop(workload), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
