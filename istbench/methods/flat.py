@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import trained
@@ -62,6 +63,31 @@ def flatten_in_place(tensors: Iterable[Tensor]) -> list[Tensor]:
             tensor.data = unflattened(own, tensor)
         flats.append(flat)
     return flats
+
+
+class BufferPlaces:
+    """The tensors of the buffers of `model`. Its forward pass may put new ones in their place."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = [(module, name, own) for module in model.modules() for name, own in module._buffers.items()]
+
+    @torch.no_grad()
+    def refill(self) -> None:
+        """Put the first tensors back, with the values of the new ones.
+
+        Raises:
+            UserError: a new one has another shape or type.
+        """
+        for module, name, own in self._buffers:
+            found = module._buffers.get(name)
+            if found is own:
+                continue
+            if found is None or own is None or (found.shape, found.dtype) != (own.shape, own.dtype):
+                raise UserError(
+                    f"buffer {name} of {type(module).__name__} gets another shape or type in a step, and nodes "
+                    "average buffers; keep one shape and type, or use ddp"
+                )
+            module._buffers[name] = own.copy_(found)
 
 
 def average(fabric: Fabric | Group | Groups, tensors: Iterable[Tensor], name: str, weight: float = 1.0) -> None:

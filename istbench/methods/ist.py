@@ -48,6 +48,7 @@ from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, counted
 from istbench.methods.dealt_groups import ALL, check_groups, compare_groups, dealt_groups, whole_groups
+from istbench.methods.flat import BufferPlaces
 from istbench.methods.footprint import Footprint, trained
 from istbench.methods.optimizer import ClippedOptions, set_rate
 from istbench.methods.saved_shares import Deal, SavedShares
@@ -134,6 +135,7 @@ class IndependentSubnetTraining(Method):
             if in_place
             else MeansWithState(fabric, {name: share.tensors[name] for name in layout.replicated}, share.planes)
         )
+        self._places = BufferPlaces(share.subnet)
         fabric.recorder.steady = not self._warming
         fabric.recorder.unlike_steps = self._warmup_rounds * self.round_steps
 
@@ -162,6 +164,7 @@ class IndependentSubnetTraining(Method):
         self._wide.backward(loss)
         self.options.clip_gradients(self._subnet.parameters())
         self._optimizer.step()
+        self._places.refill()
         return loss.detach()
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
 from istbench.fabric.group import GroupNodes, Groups, check_group, groups_of
 from istbench.methods.base import Method, OwnObject, Unequal, all_gradients, counted, materialise
-from istbench.methods.flat import average, by_dtype, flatten_in_place, floating_tensors, places
+from istbench.methods.flat import BufferPlaces, average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
 from istbench.methods.planned_node import rounds_after
@@ -101,6 +101,7 @@ class LocalSGD(Method):
         # One flat buffer behind all tensors: the average is one all-reduce without copies. The tensors of a single
         # node stay where they are, so that it computes as a plain loop does, to the last bit but for `WideLayers`.
         self._flat = flatten_in_place(floating_tensors(self._model)) if fabric.world_size > 1 else []
+        self._places = BufferPlaces(self._model)
         # Each flat tensor holds the trained parameters of a dtype first, then its buffers.
         self._sizes = Counter[torch.dtype]()
         for parameter in trained(self._model):
@@ -153,6 +154,8 @@ class LocalSGD(Method):
             average(self._groups.inside, gradients, "averaging gradients", self._weights.inside)
         self.options.clip_gradients(self._model.parameters())
         self._optimizer.step()
+        if self._flat:
+            self._places.refill()
         return loss.detach()
 
     def close_round(self) -> None:

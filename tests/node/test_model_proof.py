@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from istbench.base.errors import UserError
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
+from istbench.methods.flat import BufferPlaces
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.local_sgd import LocalSGD
 from istbench.methods.noloco import NoLoCo
@@ -205,3 +206,41 @@ def test_the_object_that_trains_is_that_of_the_user(task, tmp_path, kind, method
     (found,) = on_nodes(node_trained, 1, str(tmp_path / workload.file.name), method)
     for ours, theirs in zip(found, plain_loop(workload), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+REPLACED = {
+    "made": "self.register_buffer('m', torch.ones(6))",
+    "added": " - (self.training and setattr(self, 'm', 0.9 * self.m + x.mean(0)), self.m)[1]",
+}
+
+
+@pytest.mark.processes
+def test_nodes_average_a_buffer_that_forward_replaces(task, tmp_path):
+    workload = task(REPLACED)
+    first, second = on_nodes(node_buffers, 2, str(tmp_path / workload.file.name))
+    assert first == second
+    assert all(own[0] > 3 for own in first)
+
+
+def node_buffers(fabric, path):
+    workload = build_workload(path, {})
+    workload.open(workload.prepare(None, None, lambda *_: None))
+    found = []
+    for method in ("local_sgd", "diloco", "ist"):
+        built = set_up(fabric, workload, method, {"local_steps": 5})
+        train(fabric, workload, built, 0, 10)
+        state = built.state_dict()
+        found.append((state["subnet"] if "subnet" in state else state["model"])["m"].tolist())
+    return found
+
+
+def test_a_buffer_that_changes_its_shape_is_refused():
+    module = torch.nn.Module()
+    module.register_buffer("m", torch.zeros(2))
+    places = BufferPlaces(module)
+    module.m = torch.ones(2)
+    places.refill()
+    assert module.m.tolist() == [1, 1]
+    module.m = torch.ones(3)
+    with pytest.raises(UserError, match="buffer m of Module gets another shape or type"):
+        places.refill()
