@@ -18,7 +18,7 @@ from thread_transports import transports
 
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport import TransportMessage
-from istbench.fabric.transport.callers import ANSWER, CHALLENGE_BYTES, MOST_CALLERS, Callers, introduce
+from istbench.fabric.transport.callers import ANSWER, CHALLENGE_BYTES, MOST_CALLERS, admit, introduce
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import PeerConnection
 
@@ -289,7 +289,7 @@ def test_a_caller_who_repeats_the_answer_of_a_peer_is_turned_away():
         socket.create_connection(listener.getsockname()) as other,
         ThreadPoolExecutor(1) as pool,
     ):
-        accepted = pool.submit(Callers(listener, key).accept, {1, 2}, 60.0)
+        accepted = pool.submit(admit, listener, key, {1, 2}, 60.0)
         overheard = Overheard(peer)
         introduce(overheard, key, 1)
         # As the same peer, or as the one that has not called yet.
@@ -310,7 +310,7 @@ def test_more_peers_than_strangers_may_wait_for_their_first_answer():
         ThreadPoolExecutor(1) as pool,
         ExitStack() as stack,
     ):
-        accepted = pool.submit(Callers(listener, key).accept, set(ranks), 60.0)
+        accepted = pool.submit(admit, listener, key, set(ranks), 60.0)
         peers = [stack.enter_context(socket.create_connection(listener.getsockname(), 30)) for _ in ranks]
         for peer in peers:  # all have a challenge before one answers
             assert peer.recv(1, socket.MSG_PEEK)

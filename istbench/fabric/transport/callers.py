@@ -4,31 +4,19 @@ The listener sends a challenge. A peer answers with its rank and an HMAC of both
 crosses the network, so an eavesdropper cannot answer another challenge.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import secrets
-import selectors
 import socket
 import struct
-import time
 from collections.abc import Set
-from dataclasses import dataclass
 
 CHALLENGE_BYTES = 32
 ANSWER = struct.Struct("<32sI")  # the proof, and the rank of the caller
 MOST_CALLERS = 64  # unauthenticated connections at a time, beside those of the awaited peers
 _ANSWER_S = 10.0
-
-
-@dataclass(eq=False)
-class _Caller:
-    """An unauthenticated connection, the deadline for its answer, and the bytes of the answer so far."""
-
-    connection: socket.socket
-    until: float
-    challenge: bytes
-    received: bytes = b""
 
 
 def introduce(connection: socket.socket, key: bytes, rank: int) -> None:
@@ -50,81 +38,66 @@ def _proof(key: bytes, challenge: bytes, rank: int) -> bytes:
     return hmac.new(key, challenge + struct.pack("<I", rank), hashlib.sha256).digest()
 
 
-class Callers:
-    """Accepts connections to `listener`, all at once, and closes those without `key`."""
+def admit(listener: socket.socket, key: bytes, awaited: Set[int], timeout_s: float) -> dict[int, socket.socket]:
+    """Accept connections to `listener`, all at once; return those of the ranks `awaited`, and close the others.
 
-    def __init__(self, listener: socket.socket, key: bytes) -> None:
-        self._listener = listener
-        self._key = key
-        self._unknown: list[_Caller] = []
-        self._selector = selectors.DefaultSelector()
+    Raises:
+        TimeoutError: if one of the ranks does not connect within `timeout_s` seconds.
+    """
+    if not awaited:
+        return {}
+    try:
+        return asyncio.run(asyncio.wait_for(_admit(listener, key, awaited), timeout_s))
+    except TimeoutError:
+        raise TimeoutError("timed out") from None
 
-    def accept(self, awaited: Set[int], timeout_s: float) -> dict[int, socket.socket]:
-        """Return the connections of the ranks `awaited`.
 
-        Raises:
-            TimeoutError: if one of them does not connect within `timeout_s` seconds.
-        """
-        peers: dict[int, socket.socket] = {}
-        until = time.monotonic() + timeout_s
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        try:
-            while awaited - peers.keys():
-                if time.monotonic() >= until:
-                    raise TimeoutError("timed out")
-                first_end = min([until, *(caller.until for caller in self._unknown)])
-                for key, _ in self._selector.select(max(0.0, first_end - time.monotonic())):
-                    if key.data is None:
-                        self._answer()
-                    else:
-                        self._listen(key.data, awaited - peers.keys(), peers)
-                self._turn_away_late(MOST_CALLERS + len(awaited - peers.keys()))
-        finally:
-            for caller in list(self._unknown):
-                self._turn_away(caller)
-            self._selector.close()
-        return peers
+async def _admit(listener: socket.socket, key: bytes, awaited: Set[int]) -> dict[int, socket.socket]:
+    peers: dict[int, socket.socket] = {}
+    unknown: dict[asyncio.Task[int | None], socket.socket] = {}  # the oldest first
+    complete = asyncio.Event()
 
-    def _answer(self) -> None:
-        with contextlib.suppress(OSError):  # the caller has left
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            caller = _Caller(connection, time.monotonic() + _ANSWER_S, secrets.token_bytes(CHALLENGE_BYTES))
-            connection.send(caller.challenge)  # fits in the buffer of a new connection
-            self._unknown.append(caller)
-            self._selector.register(connection, selectors.EVENT_READ, caller)
-
-    def _listen(self, caller: _Caller, awaited: Set[int], peers: dict[int, socket.socket]) -> None:
-        """Read from `caller`. If its answer proves a rank of `awaited`, add the connection to `peers`."""
-        try:
-            chunk = caller.connection.recv(ANSWER.size - len(caller.received))  # no more: messages follow
-        except BlockingIOError:
+    def judge(answer: asyncio.Task[int | None]) -> None:
+        connection = unknown.pop(answer)
+        rank = None if answer.cancelled() else answer.result()
+        if rank is None or rank not in awaited - peers.keys():
+            connection.close()
             return
-        except OSError:
-            chunk = b""
-        caller.received += chunk
-        if not chunk:
-            self._turn_away(caller)
-        elif len(caller.received) == ANSWER.size:
-            proof, rank = ANSWER.unpack(caller.received)
-            if hmac.compare_digest(proof, _proof(self._key, caller.challenge, rank)) and rank in awaited:
-                self._let_go(caller)
-                peers[rank] = caller.connection
-            else:
-                self._turn_away(caller)
+        peers[rank] = connection
+        if peers.keys() == awaited:
+            complete.set()
 
-    def _turn_away_late(self, most: int) -> None:
-        """Close the connections whose deadline has passed, and the oldest if there are more than `most`."""
-        too_many, now = len(self._unknown) - most, time.monotonic()
-        for number, caller in enumerate(list(self._unknown)):
-            if number < too_many or caller.until <= now:
-                self._turn_away(caller)
+    async def answer_callers() -> None:
+        while True:
+            await asyncio.sleep(0)  # `sock_accept` gives way to nobody while callers wait
+            with contextlib.suppress(OSError):  # the caller has left
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                answer = asyncio.create_task(_proven_rank(connection, key))
+                unknown[answer] = connection
+                answer.add_done_callback(judge)
+            most = MOST_CALLERS + len(awaited - peers.keys())
+            for oldest in list(unknown)[: max(0, len(unknown) - most)]:
+                oldest.cancel()
 
-    def _turn_away(self, caller: _Caller) -> None:
-        self._let_go(caller)
-        caller.connection.close()
+    listener.setblocking(False)
+    accepting = asyncio.create_task(answer_callers())
+    await complete.wait()
+    accepting.cancel()
+    return peers
 
-    def _let_go(self, caller: _Caller) -> None:
-        self._selector.unregister(caller.connection)
-        self._unknown.remove(caller)
+
+async def _proven_rank(connection: socket.socket, key: bytes) -> int | None:
+    """Challenge the caller; return its rank, or None if it leaves, proves none, or lets the time pass."""
+    loop, challenge, received = asyncio.get_running_loop(), secrets.token_bytes(CHALLENGE_BYTES), b""
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(_ANSWER_S):
+            await loop.sock_sendall(connection, challenge)
+            while len(received) < ANSWER.size:
+                chunk = await loop.sock_recv(connection, ANSWER.size - len(received))  # no more: messages follow
+                if not chunk:
+                    return None
+                received += chunk
+        proof, rank = ANSWER.unpack(received)
+        if hmac.compare_digest(proof, _proof(key, challenge, rank)):
+            return int(rank)
+    return None

@@ -9,7 +9,7 @@ import struct
 from datetime import timedelta
 
 from istbench.fabric.signed_store import SignedStore
-from istbench.fabric.transport.callers import MOST_CALLERS, Callers, introduce
+from istbench.fabric.transport.callers import MOST_CALLERS, admit, introduce
 
 _SIOCGIFADDR = 0x8915
 
@@ -32,7 +32,7 @@ def connect_peers(store: SignedStore, rank: int, world_size: int, timeout_s: flo
         store.set(f"transport/{rank}", json.dumps(place))
         for peer in range(rank):
             peers[peer] = _call(store, rank, peer, timeout_s)
-        peers |= Callers(listener, _key(store, rank)).accept(set(range(rank + 1, world_size)), timeout_s)
+        peers |= admit(listener, _key(store, rank), set(range(rank + 1, world_size)), timeout_s)
     for connection in peers.values():
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
