@@ -74,8 +74,8 @@ def command(
                 with write_errors(results, "make it writable"):
                     beside = Path(tempfile.mkdtemp(prefix="retrace-", dir=results))
                 cell = shortened(resolved(run.directory, plugins, data, display.preparing), before, run.shares)
-                short = RunDirectory(beside / cell.name)
-                with display.training(cell.header, short) as scratch:
+                short = RunDirectory(beside / cell.cell)
+                with display.training(cell, short) as scratch:
                     execute(cell, short, scratch, launcher)
                 traces = replace_trace(run.directory, short)
             except (UserError, RunFailed) as error:

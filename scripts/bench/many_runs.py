@@ -28,8 +28,8 @@ from cells import run_command
 from istbench.base.options.suite import read_suite
 from istbench.cluster.trace_file import load_trace, save_trace
 from istbench.launch.cells import resolve
-from istbench.launch.cells.resolve import Cell
 from istbench.results.events import Evaluation
+from istbench.results.header import Header
 from istbench.results.load import Run, load_runs
 from istbench.results.store import RunDirectory
 
@@ -54,12 +54,12 @@ def suite_text(methods: Sequence[str], rates: int, nodes: Sequence[int], seeds: 
     )
 
 
-def write_runs(cells: Sequence[Cell], trained: Sequence[Run], results: Path) -> None:
+def write_runs(cells: Sequence[Header], trained: Sequence[Run], results: Path) -> None:
     """Write a finished run into `results` for each of `cells`, by the run like it among `trained`."""
     like = {(run.header.method, run.header.nodes): run for run in trained}
     for cell in cells:
-        run = like[cell.header.method, cell.header.nodes]
-        directory, rng = RunDirectory.of(results, cell.name), random.Random(cell.name)
+        run = like[cell.method, cell.nodes]
+        directory, rng = RunDirectory.of(results, cell.cell), random.Random(cell.cell)
         pace, better = rng.uniform(0.9, 1.1), rng.uniform(0.97, 1.03)
         result = run.header.result
         assert result is not None
@@ -70,7 +70,7 @@ def write_runs(cells: Sequence[Cell], trained: Sequence[Run], results: Path) -> 
         final = [event for event in events if isinstance(event, Evaluation)][-1].metrics
         directory.create(
             msgspec.structs.replace(
-                cell.header,
+                cell,
                 status="done",
                 result=msgspec.structs.replace(result, train_s=result.train_s * pace, final=final),
                 started_at=run.header.started_at,

@@ -81,10 +81,10 @@ def test_the_suite_has_the_cells_of_the_published_table(tmp_path):
     assert settings == {(None, None), *((k, rate) for k in (1, 4, 16, 64) for rate in (0.1, 0.3, 0.7))}
     diloco = next(own for own in requests if own.method == "diloco")
     cell = prepare_cell(msgspec.structs.replace(diloco, threads=1), lambda *_: None)
-    assert "schedule=constant" in cell.header.method_label
+    assert "schedule=constant" in cell.method_label
     assert cell.config.method_options["beta2"] == 0.95
-    assert cell.header.control_nodes == 1
-    assert cell.header.budget == "256 steps"
+    assert cell.control_nodes == 1
+    assert cell.budget == "256 steps"
 
 
 @pytest.mark.processes

@@ -90,9 +90,9 @@ def test_data_and_plugins_go_to_the_hosts_and_results_and_weights_of_the_local_r
         plugins=(str(inputs / "counted.py"),),
     )  # fmt: skip
     cell = prepare_cell(request, lambda *_: None)
-    local = RunDirectory.of(tmp_path, cell.name)
+    local = RunDirectory.of(tmp_path, cell.cell)
     execute(cell, local, tmp_path / "scratch", LocalLauncher())
-    assert (found["cell"], found["weights_sha256"]) == (cell.name, local.header().result.weights_sha256)
+    assert (found["cell"], found["weights_sha256"]) == (cell.cell, local.header().result.weights_sha256)
     assert found["run_dir"] == str(hosts.out / "runs" / found["cell"])
     (run,) = (hosts.out / "runs").iterdir()
     assert sorted(path.name for path in run.iterdir()) == ["events.jsonl", "run.json", "trace.npz"]

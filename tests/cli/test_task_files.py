@@ -138,7 +138,7 @@ def test_a_task_file_is_a_workload_with_a_file_in_every_request(tmp_path):
     request = RunRequest(workload=path, method="local_sgd", steps=4)
     assert (request.workload, request.plugins) == ("mine", (path,))
     assert f"--plugin={path}" in request.arguments()
-    header = prepare_cell(request, lambda *_: None).header
+    header = prepare_cell(request, lambda *_: None)
     assert (header.workload_label, header.batch_size, header.data_source.train) == ("mine", 6, 42)
     assert header.cell.startswith("mine-local_sgd-n1-s0-")
 
@@ -150,7 +150,7 @@ def test_any_name_of_a_file_is_planned_resolved_and_loaded(istbench, tmp_path, m
     status, _, said = istbench("plan", "--workload", file, "--method", "ddp", "--json")
     assert status == 0, said
     cell = prepare_cell(RunRequest(workload=file, method="ddp", steps=2), lambda *_: None)
-    assert cell.name.startswith(f"{task_name(file)}-ddp-n1-s0-")
+    assert cell.cell.startswith(f"{task_name(file)}-ddp-n1-s0-")
     assert opened_task(Path(file)).name == task_name(file)
 
 

@@ -29,7 +29,7 @@ def train(plugin, *, workload="mine", edited=False, **changed):
     """Train the cell of `plugin`, `edited` since, with these fields of its configuration `changed`."""
     cell = prepare_cell(RunRequest(workload=workload, method="ddp", plugins=(str(plugin),)), lambda *_: None)
     config = msgspec.structs.replace(cell.config, **changed)
-    header = msgspec.structs.replace(cell.header, config=config)
+    header = msgspec.structs.replace(cell, config=config)
     if edited:
         plugin.write_text(WORKLOAD + "# edited\n")
     worker.train_cell(str(plugin.parent / "run"), str(plugin.parent), header)

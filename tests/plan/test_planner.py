@@ -388,7 +388,7 @@ def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
         prepare_cell(RunRequest(**request), lambda *_: None)
     anyway = prepare_cell(RunRequest(**request, anyway=True), lambda *_: None)
     monkeypatch.undo()
-    assert anyway.name == prepare_cell(RunRequest(**request), lambda *_: None).name
+    assert anyway.cell == prepare_cell(RunRequest(**request), lambda *_: None).cell
 
 
 def test_activations_alone_can_be_too_much(monkeypatch):

@@ -35,7 +35,7 @@ def recorded(tmp_path_factory):
             workload="toy", method=method, nodes=nodes, steps=40, workload_options={"hidden": 512}, threads=1
         )
         cell = prepare_cell(request, lambda *_: None)
-        directory = RunDirectory.of(out, cell.name)
+        directory = RunDirectory.of(out, cell.cell)
         execute(cell, directory, out / "scratch", LocalLauncher())
         return directory
 

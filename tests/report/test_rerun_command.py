@@ -37,12 +37,12 @@ _NOT_OF_CELL = ("out", "cluster", "again", "as_json", "explain")
 )
 def test_the_command_names_the_same_cell_and_the_same_budget(fields):
     cell = prepare_cell(RunRequest(workload="toy", **fields), lambda *_: None)
-    first, *words = shlex.split(rerun_command(cell.header))
+    first, *words = shlex.split(rerun_command(cell))
     assert (first, words[0]) == ("istbench", "run")
     again = prepare_cell(requested(words[1:]), lambda *_: None)
-    assert again.name == cell.name
+    assert again.cell == cell.cell
     for name in ("budget", "method_label", "workload_label"):
-        assert getattr(again.header, name) == getattr(cell.header, name)
+        assert getattr(again, name) == getattr(cell, name)
 
 
 def test_a_default_of_the_workload_is_recorded_and_another_value_is_made_again(monkeypatch):
@@ -53,8 +53,8 @@ def test_a_default_of_the_workload_is_recorded_and_another_value_is_made_again(m
     assert default.config.method_options["deal"] == ("hidden1",)
     assert other.config.method_options["deal"] == ("all",)
     for cell in (default, other):
-        words = shlex.split(rerun_command(cell.header))[2:]
-        assert prepare_cell(requested(words), lambda *_: None).name == cell.name
+        words = shlex.split(rerun_command(cell))[2:]
+        assert prepare_cell(requested(words), lambda *_: None).cell == cell.cell
 
 
 def typed(**changed):
@@ -102,9 +102,9 @@ def test_the_command_has_the_data_that_the_user_typed(kind, typed_data, words):
 def test_a_run_records_the_data_that_the_user_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fields = {"workload": "toy", "method": "ddp", "steps": 4}
-    assert prepare_cell(RunRequest(**fields), lambda *_: None).header.typed_data == ""
+    assert prepare_cell(RunRequest(**fields), lambda *_: None).typed_data == ""
     (tmp_path / "text.txt").write_text("So shaken as we are, so wan with care. " * 400)
     fields = {"workload": "text", "method": "ddp", "steps": 4, "data": Path("text.txt")}
-    found = prepare_cell(RunRequest(**fields), lambda *_: None).header
+    found = prepare_cell(RunRequest(**fields), lambda *_: None)
     assert found.typed_data == "text.txt"
     assert "--data=text.txt" in rerun_command(found)

@@ -77,16 +77,16 @@ class Here(Backend):
         # A wrong name in the last cell is found before the first one trains.
         resolved = prepare_cells(cells, screen.preparing)
         resolved_by = list(states(cells))  # data may change while cells train
-        for note in sorted({cell.header.data_source.note for cell in resolved}):
+        for note in sorted({cell.data_source.note for cell in resolved}):
             screen.note(note)
         launcher = LocalLauncher(place=self.lab or ThisMachine())
         for request, cell, state in zip(cells, resolved, resolved_by, strict=True):
-            run, source = RunDirectory.of(out, cell.name), cell.header.data_source
+            run, source = RunDirectory.of(out, cell.cell), cell.data_source
             try:
-                with screen.training(cell.header, run) as scratch:
+                with screen.training(cell, run) as scratch:
                     fresh = execute(cell, run, scratch, launcher, again=again, restarts=self.restarts)
             except (UserError, RunFailed) as error:
-                yield Outcome(cell=cell.name, request=request, run=run, failure=error, source=source)
+                yield Outcome(cell=cell.cell, request=request, run=run, failure=error, source=source)
             else:
-                remember(request, cell.header, state)
-                yield Outcome(cell=cell.name, request=request, run=run, fresh=fresh, source=source)
+                remember(request, cell, state)
+                yield Outcome(cell=cell.cell, request=request, run=run, fresh=fresh, source=source)

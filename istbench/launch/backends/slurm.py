@@ -97,9 +97,9 @@ class Slurm(Backend):
         from istbench.launch.cells.resolve import prepare_cells
 
         resolved = prepare_cells(cells, screen.preparing)
-        for note in sorted({cell.header.data_source.note for cell in resolved}):
+        for note in sorted({cell.data_source.note for cell in resolved}):
             screen.note(note)
-        names = [cell.name for cell in resolved]
+        names = [cell.cell for cell in resolved]
         yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again, restarts=self.restarts)
 
 

@@ -4,17 +4,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts import run_folder
 from istbench.launch.torchrun.world import World, this_world
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-
-if TYPE_CHECKING:
-    from istbench.launch.cells.resolve import Cell
 
 
 @dataclass(kw_only=True)
@@ -84,7 +82,7 @@ class Torchrun(Backend):
 
         fitting = [request for request in cells if self.world.group_of(request) <= self.world.size]
         resolved = prepare_cells(fitting, screen.preparing, here=self.world.local_size)
-        for note in sorted({cell.header.data_source.note for cell in resolved}):
+        for note in sorted({cell.data_source.note for cell in resolved}):
             screen.note(note)
         for request in cells:
             try:
@@ -95,37 +93,37 @@ class Torchrun(Backend):
         for request, cell in zip(fitting, resolved, strict=True):
             yield self._trained(request, cell, out, again, screen)
 
-    def _trained(self, request: RunRequest, cell: "Cell", out: Path, again: bool, screen: Screen) -> Outcome:
+    def _trained(self, request: RunRequest, cell: Header, out: Path, again: bool, screen: Screen) -> Outcome:
         from istbench.launch.cells.execute import execute, is_finished
         from istbench.launch.cells.restarts import restarted
         from istbench.launch.torchrun.meeting import meeting_of
         from istbench.launch.torchrun.workers import announced, lead
         from istbench.node.stopping import GrowRequest
 
-        run, source = RunDirectory.of(out, cell.name), cell.header.data_source
+        run, source = RunDirectory.of(out, cell.cell), cell.data_source
         everyone = meeting_of(self.world)
         if everyone.is_to_stop():
             raise KeyboardInterrupt
         try:
             if not again and is_finished(cell, run):
-                run_folder.report_cell(cell.name)  # the host that requested it may lack its results
-                return Outcome(cell=cell.name, run=run, fresh=False, source=source)
+                run_folder.report_cell(cell.cell)  # the host that requested it may lack its results
+                return Outcome(cell=cell.cell, run=run, fresh=False, source=source)
             meeting = everyone.announce(announced(request, self._own))
             try:
                 cell, launcher, network = lead(meeting, cell)
                 screen.note(network)
-                run_folder.report_cell(cell.name)
+                run_folder.report_cell(cell.cell)
                 present = None if request.elastic is None else self.world.group_of(request)
-                with screen.training(cell.header, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
+                with screen.training(cell, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
                     reason = run_folder.reason()
                     if reason is None and self._lost and not again:
-                        reason, self._lost = restarted(run, cell.header.own_metric, "torchrun"), False
+                        reason, self._lost = restarted(run, cell.own_metric, "torchrun"), False
                     fresh = execute(cell, run, scratch, launcher, again=again, reason=reason, present=present)
             finally:
                 meeting.end()
         except (UserError, RunFailed) as error:
-            return Outcome(cell=cell.name, run=run, failure=error, source=source)
-        return Outcome(cell=cell.name, run=run, fresh=fresh, source=source)
+            return Outcome(cell=cell.cell, run=run, failure=error, source=source)
+        return Outcome(cell=cell.cell, run=run, fresh=fresh, source=source)
 
 
 def _make(_given: Mapping[str, Any]) -> Torchrun | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from istbench.base.errors import RunFailed, UserError
-from istbench.launch.cells.resolve import Cell
 from istbench.launch.cells.restarts import Members, Restarts, loss
 from istbench.launch.processes.failures import MoreNodes, WorkerLost, same_command
 from istbench.launch.processes.launcher import Job, Launcher, launch
@@ -30,7 +29,7 @@ _FROM_BEGINNING = "--again starts it from the beginning"
 
 
 def execute(
-    cell: Cell,
+    cell: Header,
     run: RunDirectory,
     scratch: Path,
     launcher: Launcher,
@@ -69,7 +68,7 @@ def execute(
     return not is_finished(cell, run)  # by another command, before this one had the lock
 
 
-def is_finished(cell: Cell, run: RunDirectory) -> bool:
+def is_finished(cell: Header, run: RunDirectory) -> bool:
     """Whether `run` is done. It then records the trials that chose the options of `cell`.
 
     Raises:
@@ -84,7 +83,7 @@ def is_finished(cell: Cell, run: RunDirectory) -> bool:
 
 
 def _execute(
-    cell: Cell,
+    cell: Header,
     run: RunDirectory,
     scratch: Path,
     launcher: Launcher,
@@ -92,7 +91,7 @@ def _execute(
     reason: Loss | Return | None,
     members: Members,
 ) -> None:
-    job = training_job(run.path, scratch, cell.header, members.nodes)
+    job = training_job(run.path, scratch, cell, members.nodes)
     resize = None if cell.config.elastic is None else _since_checkpoint(run, members.nodes, reason)
     _open(cell, run, reason if isinstance(reason, Loss) else None, resize)
     run.reserve()
@@ -191,7 +190,7 @@ def _has_result(run: RunDirectory) -> bool:
         return False
 
 
-def _note_tuned(cell: Cell, run: RunDirectory) -> None:
+def _note_tuned(cell: Header, run: RunDirectory) -> None:
     """Record the trials that chose the options, if the cell was trained before a tuning chose them too."""
     config, trials = run.header().config, cell.config.tuned
     if trials and trials != config.tuned:
@@ -215,12 +214,10 @@ def _clear(run: RunDirectory) -> None:
         ) from None
 
 
-def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resize | None = None) -> None:
+def _open(cell: Header, run: RunDirectory, lost: Loss | None = None, resize: Resize | None = None) -> None:
     """Begin a part of the run: `lost` and `resize` are the loss and the change after which it starts by itself."""
     now = time_now()
-    part = RunPart(
-        host=cell.header.host, threads=cell.header.threads, versions=cell.header.versions, git=cell.header.git
-    )
+    part = RunPart(host=cell.host, threads=cell.threads, versions=cell.versions, git=cell.git)
     damage = ""
     try:
         step = newest(run.checkpoint)
@@ -232,20 +229,20 @@ def _open(cell: Cell, run: RunDirectory, lost: Loss | None = None, resize: Resiz
     if not run.exists():
         if step is not None:
             raise UserError(f"{run.path} has a checkpoint, and no {run.run_json.name}; {_FROM_BEGINNING}")
-        run.create(msgspec.structs.replace(cell.header, started_at=now))
+        run.create(msgspec.structs.replace(cell, started_at=now))
         run.append(Start(time=now, part=part))
         if lost is not None:  # rank 0's host is gone, with all that the run had written
             run.append(Resume(step=-1, time=now, part=part, loss=lost, resize=resize))
         return
     before = run.own_header()
     if step is not None:
-        if before.timing_rule != cell.header.timing_rule:
+        if before.timing_rule != cell.timing_rule:
             raise UserError(
                 f"{run.path} was begun under timing rule {before.timing_rule}, and this istbench uses rule "
-                f"{cell.header.timing_rule}; {_FROM_BEGINNING}"
+                f"{cell.timing_rule}; {_FROM_BEGINNING}"
             )
         _require_evaluations(run, before.own_metric, step.totals)
-    run.create(msgspec.structs.replace(cell.header, started_at=before.started_at))
+    run.create(msgspec.structs.replace(cell, started_at=before.started_at))
     # A worker that finds a damaged checkpoint adds the step from which the run really resumes.
     number = step.totals.step if step else -1
     run.append(Resume(step=number, time=now, part=part, damage=damage, loss=lost, resize=resize))

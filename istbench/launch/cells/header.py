@@ -6,7 +6,6 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import istbench
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
-from istbench.base.options.options import build_options, option_text
+from istbench.base.options.options import build_options, label_of
 from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
 from istbench.launch.cells.refusals import UncheckedCell
 from istbench.methods.base import CutsUnits
@@ -40,9 +39,9 @@ def header_of(
         cell=config.cell(source.fingerprint),
         status="running",
         workload=request.workload,
-        workload_label=_label(request.workload, _changed(workload.Options(), workload.options)),
+        workload_label=label_of(request.workload, _changed(workload.Options(), workload.options)),
         method=request.method,
-        method_label=_label(request.method, {**_changed(defaults, method.options), **labelled}),
+        method_label=label_of(request.method, {**_changed(defaults, method.options), **labelled}),
         nodes=request.nodes,
         seed=request.seed,
         threads=unchecked.threads,
@@ -87,10 +86,6 @@ def _narrowed(unchecked: UncheckedCell) -> dict[str, Any]:
         return unchecked.workload.narrowed(times) if times > 1 else {}
     except UserError:
         return {}
-
-
-def _label(name: str, changed: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{option}={option_text(value)}" for option, value in changed.items())])
 
 
 def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:

@@ -37,17 +37,8 @@ from istbench.workloads.task import Task
 _MANY = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A cell that is ready to run: its name, its configuration, and the first header of its run directory."""
-
-    name: str
-    config: RunConfig
-    header: Header
-
-
-def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Cell:
-    """Resolve `request`, check that it can run, and prepare its data.
+def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Header:
+    """Resolve `request`, check that it can run, and prepare its data; return the first header of its run.
 
     Args:
         progress: called during the preparation of the data, which may take long.
@@ -60,13 +51,13 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
     return _Resolver(progress).cell(request, here)
 
 
-def prepare_cells(requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None) -> list[Cell]:
-    """The cells of `requests`, as `prepare_cell` resolves each. Many cells also show their own `progress`.
+def prepare_cells(requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None) -> list[Header]:
+    """Do what `prepare_cell` does for each of `requests`. Many of them also show their own `progress`.
 
     Raises:
         UserError, RunFailed: as `prepare_cell` does, for the first request that cannot run.
     """
-    resolver, total, cells = _Resolver(progress), len(requests), list[Cell]()
+    resolver, total, cells = _Resolver(progress), len(requests), list[Header]()
     for done, request in enumerate(requests, start=1):
         cells.append(resolver.cell(request, here))
         if total >= _MANY:
@@ -90,10 +81,10 @@ class _Resolver:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._built: dict[str, _Built] = {}
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, Header] = {}
 
-    def cell(self, request: RunRequest, most: int | None) -> Cell:
-        """The cell of `request`, at most `most` of whose nodes are on this machine; None: all of them."""
+    def cell(self, request: RunRequest, most: int | None) -> Header:
+        """The header of `request`, at most `most` of whose nodes are on this machine; None: all of them."""
         here = request.nodes if most is None else min(most, request.nodes)
         others = (name for name in request.__struct_fields__ if name != "seed" or request.held_out)
         alike = repr([here, *(getattr(request, name) for name in others)])
@@ -101,7 +92,7 @@ class _Resolver:
             self._cells[alike] = self._resolve(request, here)
         return _of_seed(self._cells[alike], request.seed)
 
-    def _resolve(self, request: RunRequest, here: int) -> Cell:
+    def _resolve(self, request: RunRequest, here: int) -> Header:
         try:
             built = self._workload(request)
             place = built.workload.place("model")
@@ -112,7 +103,7 @@ class _Resolver:
                 f"{request.workload} by {request.method} called exit({end.code}) before training"
             ) from None
 
-    def _checked(self, request: RunRequest, built: _Built, here: int) -> Cell:
+    def _checked(self, request: RunRequest, built: _Built, here: int) -> Header:
         unchecked = _unchecked(request, built, here)
         refuse(unchecked)
         if built.source is None or built.sized is None:
@@ -155,21 +146,19 @@ def _unchecked(request: RunRequest, built: _Built, here: int) -> UncheckedCell:
     )
 
 
-def _of_seed(cell: Cell, seed: int) -> Cell:
-    """`cell` with another seed, which no other field of the header depends on."""
-    if cell.config.seed == seed:
-        return cell
-    config = msgspec.structs.replace(cell.config, seed=seed)
-    name = config.cell(cell.header.data_source.fingerprint)
-    header = msgspec.structs.replace(cell.header, cell=name, seed=seed, config=config)
-    return Cell(name=name, config=config, header=header)
+def _of_seed(header: Header, seed: int) -> Header:
+    """`header` with another seed, which no other field depends on."""
+    config = msgspec.structs.replace(header.config, seed=seed)
+    return msgspec.structs.replace(
+        header, cell=config.cell(header.data_source.fingerprint), seed=seed, config=config
+    )
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-def _resolved(unchecked: UncheckedCell, source: DataSource) -> Cell:
+def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
     request, workload, method = unchecked.request, unchecked.workload, unchecked.method
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
@@ -192,8 +181,7 @@ def _resolved(unchecked: UncheckedCell, source: DataSource) -> Cell:
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         code=code_of_cell(request.workload, request.method, request.plugins),
     )
-    header = header_of(unchecked, config, _with_notes(unchecked, source), targets)
-    return Cell(name=header.cell, config=config, header=header)
+    return header_of(unchecked, config, _with_notes(unchecked, source), targets)
 
 
 def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:

@@ -1,6 +1,5 @@
 """Records the trace of a finished run anew, on a machine that is idle now, without training to the end."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from istbench.base.options.shares import Shares
 from istbench.cluster.trace import POST, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.fabric.recorder import LEAST_ROUNDS, LEAST_STEPS
-from istbench.launch.cells.resolve import Cell, prepare_cell
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.node.registry import plugins_of
 from istbench.results.events import Note
 from istbench.results.header import Header
@@ -38,7 +37,7 @@ def why_not(run: RunDirectory) -> str:
     return _lacks(header)
 
 
-def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Cell:
+def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Header:
     """The cell of `run`, resolved as `istbench run` does it.
 
     Its code and its data are those of this machine and of the user's `plugins` and `data`: no path in the header
@@ -54,14 +53,14 @@ def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progr
         )
     request = header.config.request(plugins=plugins_of(header.config, plugins), sinks=(), data=data)
     cell = prepare_cell(request, progress)
-    if cell.name != header.cell:
+    if cell.cell != header.cell:
         raise UserError(
-            f"its options, code and data are those of cell {cell.name} here; `istbench run --again` trains it anew"
+            f"its options, code and data are those of cell {cell.cell} here; `istbench run --again` trains it anew"
         )
-    return dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, threads=header.threads))
+    return msgspec.structs.replace(cell, threads=header.threads)
 
 
-def shortened(cell: Cell, trace: Trace, shares: Sequence[float] = ()) -> Cell:
+def shortened(cell: Header, trace: Trace, shares: Sequence[float] = ()) -> Header:
     """`cell` for the first rounds alone, as many as `trace` has, with one evaluation at the end.
 
     shares: of unequal nodes, as the run that `trace` is of measured them; empty if they are equal.
@@ -75,8 +74,7 @@ def shortened(cell: Cell, trace: Trace, shares: Sequence[float] = ()) -> Cell:
         max_seconds=None,
         shares=Shares(shares) if shares else cell.config.shares,
     )
-    short = msgspec.structs.replace(cell.header, config=config, budget=f"{steps} steps")
-    return Cell(name=cell.name, config=config, header=short)
+    return msgspec.structs.replace(cell, config=config, budget=f"{steps} steps")
 
 
 def replace_trace(run: RunDirectory, short: RunDirectory) -> tuple[Trace, Trace]:

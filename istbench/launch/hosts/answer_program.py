@@ -98,7 +98,7 @@ def _speed(threads: str, *carrying: str) -> dict[str, Any]:
 def cell_name(request: Any) -> str | None:
     """The name of the cell of a `RunRequest` as plain values; None if it cannot run."""
     try:
-        return prepare_cell(convert(request, RunRequest, path_text), lambda *_: None, here=1).name
+        return prepare_cell(convert(request, RunRequest, path_text), lambda *_: None, here=1).cell
     except Exception:  # the run itself reports the error
         return None
 

@@ -1,19 +1,16 @@
 """The checks, before the first cell and before each, that the ranks of torchrun can train together."""
 
-import dataclasses
 import ipaddress
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from istbench.base.decode import encode_own
 from istbench.base.errors import UserError, shown
 from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunConfig, RunRequest
-from istbench.launch.cells.resolve import Cell
 from istbench.launch.torchrun.meeting import Card
-from istbench.results.header import HostRecord
+from istbench.results.header import Header, HostRecord
 
 
 def as_text(config: RunConfig) -> str:
@@ -97,15 +94,10 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def agreed(cell: Cell, cards: Sequence[Card]) -> Cell:
+def agreed(cell: Header, cards: Sequence[Card]) -> Header:
     """The `cell` of rank 0 with the number of threads for which all hosts have cores, and all their names."""
     threads = min(card.threads for card in cards)
-    return with_header(cell, threads=threads, host=_together(cell.header.host, cards))
-
-
-def with_header(cell: Cell, **fields: Any) -> Cell:
-    """`cell` with these `fields` of its header, which do not define it."""
-    return dataclasses.replace(cell, header=msgspec.structs.replace(cell.header, **fields))
+    return msgspec.structs.replace(cell, threads=threads, host=_together(cell.host, cards))
 
 
 def _together(host: HostRecord, cards: Sequence[Card]) -> HostRecord:

@@ -24,7 +24,7 @@ from istbench.base.scratch import scratch_folder
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.cells.execute import training_job
 from istbench.launch.cells.header import versions
-from istbench.launch.cells.resolve import Cell, prepare_cell, prepare_cells
+from istbench.launch.cells.resolve import prepare_cell, prepare_cells
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
@@ -35,11 +35,11 @@ from istbench.launch.torchrun.agreement import (
     check_agreement,
     command_as_text,
     host_names,
-    with_header,
 )
 from istbench.launch.torchrun.meeting import Announced, Card, CellMeeting, Ending, Meeting, meeting_of
 from istbench.launch.torchrun.world import World
 from istbench.node.stopping import StopRequest
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def route_to(master: str) -> Route:
     return Route(address, next((name for name in names if address_of(name) == address), ""))
 
 
-def _card_of(world: World, cell: Cell, route: Route) -> Card:
+def _card_of(world: World, cell: Header, route: Route) -> Card:
     """The card of this rank for `cell`."""
     return msgspec.structs.replace(
         _card(world, route, as_text(cell.config)),
-        fingerprint=cell.header.data_source.fingerprint,
-        threads=cell.header.threads,
-        cores=cell.header.host.cores,
+        fingerprint=cell.data_source.fingerprint,
+        threads=cell.threads,
+        cores=cell.host.cores,
         own_gpu=cell.config.device == "cuda" and torch.cuda.device_count() >= world.local_size,
     )
 
@@ -324,11 +324,11 @@ def _follow_cell(found: Announced, meeting: CellMeeting, own: Sequence[RunReques
     start = meeting.await_start()
     if start is None:
         return
-    cell = with_header(cell, threads=start.threads)
+    cell = msgspec.structs.replace(cell, threads=start.threads)
     with scratch_folder() as scratch:
         # On other hosts than that of rank 0, the worker only keeps its part of a checkpoint there.
-        run = RunDirectory.of(out, cell.name).path.resolve() if world.host_rank == 0 else scratch / "run"
-        job = training_job(run, scratch, cell.header, world.size)
+        run = RunDirectory.of(out, cell.cell).path.resolve() if world.host_rank == 0 else scratch / "run"
+        job = training_job(run, scratch, cell, world.size)
         store = (start.store_address, start.store_port)
         try:
             launch(TorchrunLauncher(meeting=meeting, place=place, store=store), job)
@@ -336,7 +336,7 @@ def _follow_cell(found: Announced, meeting: CellMeeting, own: Sequence[RunReques
             meeting.await_end()
 
 
-def lead(meeting: CellMeeting, cell: Cell) -> tuple[Cell, TorchrunLauncher, str]:
+def lead(meeting: CellMeeting, cell: Header) -> tuple[Header, TorchrunLauncher, str]:
     """The `cell` as all its ranks run it, its launcher, and a line that names the network. Only rank 0 calls this.
 
     Raises:

@@ -84,7 +84,7 @@ class FaultStudy:
         A run that was interrupted starts from the beginning: its wall clock has a hole.
         """
         (cell,) = prepare_cells([request], screen.preparing)
-        directory = RunDirectory.of(self._out, cell.name)
+        directory = RunDirectory.of(self._out, cell.cell)
         done = directory.exists() and directory.header().status == "done"
         done = done and (request.faults is None or directory.faults.exists())
         (outcome,) = self._backend.run([request], self._out, self._again or not done, screen)

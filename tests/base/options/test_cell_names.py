@@ -30,15 +30,15 @@ def test_machines_with_other_cores_give_a_cell_the_same_name(nodes, monkeypatch)
     one = prepared(request)
     monkeypatch.setattr(resolve, "cores", lambda: 2)
     two = prepared(request)
-    assert (one.name, one.config) == (two.name, two.config)
-    assert (one.header.threads, two.header.threads) == (1, 2 // nodes)
+    assert (one.cell, one.config) == (two.cell, two.config)
+    assert (one.threads, two.threads) == (1, 2 // nodes)
 
 
 def test_threads_that_the_user_gave_stand_in_the_name():
     request = RunRequest(workload="toy", method="ist", nodes=2, steps=4, device="cpu")
     given = prepared(msgspec.structs.replace(request, threads=1))
-    assert (given.config.threads, given.header.threads) == (1, 1)
-    assert given.name != prepared(request).name
+    assert (given.config.threads, given.threads) == (1, 1)
+    assert given.cell != prepared(request).cell
 
 
 @pytest.mark.processes

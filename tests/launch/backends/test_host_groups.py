@@ -23,7 +23,7 @@ def request(nodes=4, method="fsdp", **options):
 
 
 def cell_name(of):
-    return prepare_cell(of, lambda *_: None).name
+    return prepare_cell(of, lambda *_: None).cell
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

@@ -1,5 +1,5 @@
 import pytest
-from toy_cell import CELL
+from toy_cell import HEADER
 
 from istbench.results.store import RunDirectory
 
@@ -13,5 +13,5 @@ def scratch(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """The run directory of `CELL`."""
-    return RunDirectory.of(tmp_path, CELL.name)
+    """The run directory of `HEADER`."""
+    return RunDirectory.of(tmp_path, HEADER.cell)

@@ -9,7 +9,7 @@ import pytest
 from fake_runs import RESULT, evaluation
 from published_steps import publish_step, write_step
 from test_refused_cells import prepare
-from toy_cell import CELL
+from toy_cell import HEADER
 
 from istbench.base.errors import UserError
 from istbench.base.options.elastic import Elastic
@@ -105,8 +105,8 @@ class Scripted:
 
 @pytest.fixture
 def cell():
-    config = msgspec.structs.replace(CELL.config, elastic=Elastic(1, 3))
-    return dataclasses.replace(CELL, config=config, header=msgspec.structs.replace(CELL.header, config=config))
+    config = msgspec.structs.replace(HEADER.config, elastic=Elastic(1, 3))
+    return msgspec.structs.replace(HEADER, config=config)
 
 
 @pytest.fixture(autouse=True)
@@ -193,9 +193,9 @@ def test_the_largest_number_is_that_of_the_run():
 
 def test_an_elastic_run_is_a_cell_of_its_own():
     fixed, elastic = prepare("ist", nodes=4), prepare("ist", nodes=4, elastic="2:4")
-    assert "elastic-n2-4" in elastic.name
-    assert fixed.name != elastic.name
-    assert elastic.header.method_label == "ist elastic=2:4"
+    assert "elastic-n2-4" in elastic.cell
+    assert fixed.cell != elastic.cell
+    assert elastic.method_label == "ist elastic=2:4"
     assert "--elastic=2:4" in elastic.config.request().arguments()
 
 

@@ -25,18 +25,18 @@ def cell(tmp_path, monkeypatch):
 
 def keep(request, cell):
     (state,) = states([request])
-    remember(request, cell.header, state)
+    remember(request, cell, state)
 
 
 def write_run(out, cell, status):
-    run = RunDirectory.of(out, cell.name)
+    run = RunDirectory.of(out, cell.cell)
     run.path.mkdir(parents=True, exist_ok=True)
-    run.create(msgspec.structs.replace(cell.header, status=status, started_at=time_now(), result=RESULT))
+    run.create(msgspec.structs.replace(cell, status=status, started_at=time_now(), result=RESULT))
 
 
 def test_a_finished_cell_has_its_run_its_data_and_the_nodes_of_its_control(tmp_path, cell):
     (found,) = finished([REQUEST], tmp_path)
-    assert (found.cell, found.source, found.control_nodes) == (cell.name, cell.header.data_source, 1)
+    assert (found.cell, found.source, found.control_nodes) == (cell.cell, cell.data_source, 1)
 
 
 def test_a_run_that_is_not_done_or_elsewhere_is_resolved(tmp_path, cell):
@@ -46,7 +46,7 @@ def test_a_run_that_is_not_done_or_elsewhere_is_resolved(tmp_path, cell):
 
 
 def test_a_damaged_run_is_left_to_the_error_of_resolving(tmp_path, cell):
-    RunDirectory.of(tmp_path, cell.name).run_json.write_text("{")
+    RunDirectory.of(tmp_path, cell.cell).run_json.write_text("{")
     assert finished([REQUEST], tmp_path) is None
 
 

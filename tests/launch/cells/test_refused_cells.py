@@ -75,8 +75,8 @@ def with_shares(method, text, **fields):
 def test_shares_make_a_cell_of_their_own(method, text):
     cell = with_shares(method, text)
     assert cell.config.shares == Shares.decode(text)
-    assert f"shares={Shares.decode(text)}" in cell.header.method_label
-    assert cell.name != prepare(method, nodes=3, steps=1).name
+    assert f"shares={Shares.decode(text)}" in cell.method_label
+    assert cell.cell != prepare(method, nodes=3, steps=1).cell
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_directory_of_data_is_refused(tmp_path):
 
 
 def test_the_files_own_groups_and_optimizer_are_taken(tmp_path):
-    assert prepared(tmp_path, TASK + GROUPS, method="ist", nodes=2).header.parameters == 33
+    assert prepared(tmp_path, TASK + GROUPS, method="ist", nodes=2).parameters == 33
     for method in ("ddp", "local_sgd"):
         assert prepared(tmp_path, TASK + OPTIMIZER, method=method, nodes=2).config.method == method
 
@@ -79,7 +79,7 @@ def test_the_files_own_groups_and_optimizer_are_taken(tmp_path):
 def test_groups_with_fewer_units_than_nodes_are_named_before_a_run_and_in_a_plan(tmp_path):
     code = TASK.replace("nn.Linear(8, 1))", "nn.Linear(8, 2), nn.Tanh(), nn.Linear(2, 1))").replace("ReLU", "Tanh")
     line = "neuron groups with fewer units than the 3 nodes stay whole: 2 (2)"
-    source = prepared(tmp_path, code, method="ist", nodes=3).header.data_source
+    source = prepared(tmp_path, code, method="ist", nodes=3).data_source
     assert source.note.endswith(f"4 samples in a minibatch of a node, 12 in a step of 3 nodes; {line}")
     path, cluster = str(tmp_path / "mine.py"), load_profile("m5.2xlarge")
     planned = make_plan(
@@ -115,7 +115,7 @@ def test_written_groups_of_any_size_are_tried_before_any_process_starts(tmp_path
 
 def test_written_groups_that_cannot_be_tried_are_named_before_a_run(tmp_path):
     noisy = TASK.replace(".mean()", ".mean() * random.random()").replace("import torch\n", "import random, torch\n")
-    note = prepared(tmp_path, noisy + GROUPS, method="ist").header.data_source.note
+    note = prepared(tmp_path, noisy + GROUPS, method="ist").data_source.note
     assert note.endswith(
         "; neuron groups of mine.py are not proved: two runs of the same model give different results"
     )

@@ -26,11 +26,11 @@ def test_an_edited_plug_in_is_another_cell_and_none_of_istbenchs_own(tmp_path):
     edited.write_text(WORKLOAD + METHOD + "# edited\n")
     for workload, method in (("mine", "ddp"), ("toy", "also"), ("mine", "also")):
         before, after = (prepare(plugin, workload, method) for plugin in (first, edited))
-        assert before.name.startswith(f"{workload}-{method}-n1-s0-")
-        assert before.name != after.name
+        assert before.cell.startswith(f"{workload}-{method}-n1-s0-")
+        assert before.cell != after.cell
         assert before.config.code != after.config.code
         assert len(before.config.code) == 12
-    assert prepare(first).name == prepare(None).name
+    assert prepare(first).cell == prepare(None).cell
     assert prepare(first).config.code == ""
 
 
@@ -52,7 +52,7 @@ def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
             workload="amazon670k", method="dslide", method_options=options, data=tmp_path, batch_size=4
         )
 
-    assert prepare_cell(asked(6_500), lambda *_: None).header.config.method_options["target_active"] == 6_500
+    assert prepare_cell(asked(6_500), lambda *_: None).config.method_options["target_active"] == 6_500
     with pytest.raises(UserError, match="target_active=7,001 is more than the 7,000 outputs"):
         prepare_cell(asked(7_001), lambda *_: None)
 
@@ -94,8 +94,8 @@ def test_each_thing_is_built_once_and_refused_before_the_data(tmp_path, nodes, b
 def test_the_method_streaming_ist_has_cells_of_its_own():
     request = RunRequest(workload="toy", method="streaming_ist", nodes=2, method_options={"flight_steps": 2})
     cell = prepare_cell(request, lambda *_: None)
-    assert cell.name.startswith("toy-streaming_ist-n2-s0-")
-    assert cell.header.method_label == "streaming_ist flight_steps=2"
+    assert cell.cell.startswith("toy-streaming_ist-n2-s0-")
+    assert cell.method_label == "streaming_ist flight_steps=2"
 
 
 @pytest.mark.parametrize("method", ["ddp", "ist"])
@@ -109,7 +109,7 @@ def test_cells_that_are_resolved_together_are_those_resolved_alone(method, given
     ]
     together = prepare_cells(requests, lambda *_: None)
     assert together == [prepare_cell(request, lambda *_: None) for request in requests]
-    assert len({cell.name for cell in together}) == len(requests)
+    assert len({cell.cell for cell in together}) == len(requests)
 
 
 def test_cells_of_a_workload_share_it_and_seeds_alone_build_nothing(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_runs import RESULT, evaluation
 from published_steps import publish_step, write_step
-from toy_cell import CELL, names_of
+from toy_cell import HEADER, names_of
 
 from istbench.base.errors import RunFailed, UserError, diverged
 from istbench.launch.cells.execute import execute
@@ -107,7 +107,7 @@ class Scripted:
 
 def test_a_lost_run_goes_on_from_its_checkpoint_with_an_event_each_time(run, scratch):
     launcher = Scripted((5, KILLED), (9, PeersLost("worker 0 failed: it lost worker 1")), (12, None))
-    assert execute(CELL, run, scratch, launcher, restarts=2)
+    assert execute(HEADER, run, scratch, launcher, restarts=2)
     assert len(launcher.jobs) == 3
     assert run.header().status == "done"
     assert names_of(run.events()) == ["start", "resume", "resume", "evaluation", "stop"]
@@ -118,14 +118,14 @@ def test_a_lost_run_goes_on_from_its_checkpoint_with_an_event_each_time(run, scr
 
 
 def test_a_run_without_a_checkpoint_starts_again_from_step_0(run, scratch):
-    assert execute(CELL, run, scratch, Scripted((5, KILLED), (12, None), saves=False), restarts=1)
+    assert execute(HEADER, run, scratch, Scripted((5, KILLED), (12, None), saves=False), restarts=1)
     (resume,) = (event for event in run.events() if isinstance(event, Resume))
     assert (resume.step, resume.loss.redone_steps) == (-1, 5)
 
 
 def test_a_run_whose_record_went_with_its_host_begins_with_the_loss(run, scratch):
     lost = Loss(cause="a is gone", noticed=1.0, noticing_s=30.0, redone_steps=7, redone_s=2.0)
-    assert execute(CELL, run, scratch, Scripted((12, None)), reason=lost)
+    assert execute(HEADER, run, scratch, Scripted((12, None)), reason=lost)
     assert names_of(run.events()) == ["start", "resume", "evaluation", "stop"]
     (restart,) = restarts(run.events())
     assert (restart.step, restart.cause, restart.seconds) == (0, "a is gone", 32.0)
@@ -134,7 +134,7 @@ def test_a_run_whose_record_went_with_its_host_begins_with_the_loss(run, scratch
 def test_a_run_that_is_lost_too_often_fails_with_the_last_loss(run, scratch):
     launcher = Scripted((5, KILLED), (9, KILLED), (12, None))
     with pytest.raises(WorkerLost) as failure:
-        execute(CELL, run, scratch, launcher, restarts=1)
+        execute(HEADER, run, scratch, launcher, restarts=1)
     said = (
         "worker 1 was killed by SIGKILL; it was restarted once, as --restarts allows; the same command resumes "
         "from the checkpoint of step 8; its last lines:\n  so"
@@ -146,7 +146,7 @@ def test_a_run_that_is_lost_too_often_fails_with_the_last_loss(run, scratch):
 def test_three_losses_at_one_step_end_the_run_with_one_line(run, scratch):
     launcher = Scripted(*[(5, PeersLost("worker 1 is gone"))] * 9)
     with pytest.raises(WorkerLost) as failure:
-        execute(CELL, run, scratch, launcher, restarts=9)
+        execute(HEADER, run, scratch, launcher, restarts=9)
     assert len(launcher.jobs) == 3
     assert str(failure.value) == (
         "worker 1 is gone; this is loss 3 in a row at step 5, so --restarts tries no more; the same "
@@ -157,7 +157,7 @@ def test_three_losses_at_one_step_end_the_run_with_one_line(run, scratch):
 @pytest.mark.parametrize(("steps", "may"), [((5, 5), False), ((5, 6), False), ((5, 9), True)])
 def test_a_second_pass_may_help_unless_the_last_losses_were_at_one_step(run, scratch, steps, may):
     with pytest.raises(WorkerLost, match="it was restarted once, as --restarts allows") as failure:
-        execute(CELL, run, scratch, Scripted(*((step, KILLED) for step in steps)), restarts=1)
+        execute(HEADER, run, scratch, Scripted(*((step, KILLED) for step in steps)), restarts=1)
     assert may_go_on(failure.value) is may
 
 
@@ -174,7 +174,7 @@ def test_a_second_pass_may_help_unless_the_last_losses_were_at_one_step(run, scr
 def test_what_is_no_loss_is_not_tried_again(run, scratch, failure):
     launcher = Scripted((5, failure), (12, None))
     with pytest.raises(type(failure)):
-        execute(CELL, run, scratch, launcher, restarts=9)
+        execute(HEADER, run, scratch, launcher, restarts=9)
     assert len(launcher.jobs) == 1
 
 
@@ -190,13 +190,13 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_again_from_step_0(run, s
     launcher = Damaging((5, KILLED), (9, UserError("no more")))
     launcher.own = run.checkpoint
     with pytest.raises(UserError, match="no more"):
-        execute(CELL, run, scratch, launcher, restarts=9)
+        execute(HEADER, run, scratch, launcher, restarts=9)
     (resume,) = (event for event in run.events() if isinstance(event, Resume))
     assert (resume.step, resume.loss.cause) == (-1, KILLED.what)
     assert resume.damage.endswith("and no older one is whole; the run starts again from step 0")
     # The user may have a copy of it.
     with pytest.raises(UserError, match="is broken .* delete .* to start the cell again from step 0$"):
-        execute(CELL, run, scratch, launcher, restarts=9)
+        execute(HEADER, run, scratch, launcher, restarts=9)
     assert run.checkpoint.exists()
 
 
@@ -220,10 +220,10 @@ def test_the_record_of_a_run_tells_its_restarts_and_their_seconds():
 
 
 def test_a_restart_from_outside_has_the_cause_that_the_run_recorded(run, scratch):
-    metric = CELL.header.own_metric
+    metric = HEADER.own_metric
     assert restarted(run, metric, "torchrun") is None, "nothing was lost before the first start"
     with pytest.raises(WorkerLost):
-        execute(CELL, run, scratch, Scripted((5, KILLED)))
+        execute(HEADER, run, scratch, Scripted((5, KILLED)))
     lost = restarted(run, metric, "torchrun")
     assert (lost.cause, lost.redone_steps) == (KILLED.what, 0)
     run.update(status="running", error=None)  # the process that could tell was killed too

@@ -9,7 +9,6 @@ from istbench.base.machine import cores
 from istbench.base.options.shares import Shares
 from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
-from istbench.launch.cells.resolve import Cell
 from istbench.launch.cells.retrace import shortened, why_not
 
 
@@ -47,8 +46,7 @@ def test_a_run_of_any_length_is_recorded_again_with_as_many_rounds(tmp_path, loc
     before = recorded(steps, local_steps)
     assert before.rounds == rounds
     run = finished(tmp_path, trace=before)
-    header = run.header()
-    short = shortened(Cell(name=header.cell, config=header.config, header=header), before)
+    short = shortened(run.header(), before)
     after = recorded(short.config.steps, local_steps)
     assert (after.rounds, after.steps) == (before.rounds, before.steps)
 
@@ -57,7 +55,7 @@ def test_the_nodes_keep_the_speeds_that_the_run_measured(tmp_path):
     before = recorded(30, 8)
     header = finished(tmp_path, trace=before).header()
     config = msgspec.structs.replace(header.config, shares=Shares())
-    cell = Cell(name=header.cell, config=config, header=header)
+    cell = msgspec.structs.replace(header, config=config)
     assert shortened(cell, before, (1.0, 0.5)).config.shares == Shares((1.0, 0.5))
     assert shortened(cell, before).config.shares == Shares()
 

@@ -4,13 +4,11 @@ import msgspec
 from fake_runs import header
 
 from istbench.base.decode import decode_own
-from istbench.launch.cells.resolve import Cell
 from istbench.results.header import Header
 
 HEAD = header("ist", nodes=3, status="running", result=None, workload="toy")
 HEAD["threads"] = 2
 HEADER = msgspec.convert(HEAD, Header, dec_hook=decode_own)
-CELL = Cell(name=HEADER.cell, config=HEADER.config, header=HEADER)
 
 
 def names_of(events):

@@ -41,7 +41,7 @@ def name_of(request):
 
 
 def test_the_name_is_that_of_the_run():
-    assert name_of(REQUEST) == prepare_cell(REQUEST, lambda *_: None).name
+    assert name_of(REQUEST) == prepare_cell(REQUEST, lambda *_: None).cell
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=IDS)
@@ -73,8 +73,8 @@ def done(tmp_path):
 
     def made(status="done", name=None):
         cell = prepare_cell(REQUEST, lambda *_: None)
-        run = RunDirectory.of(tmp_path, name or cell.name)
-        run.create(msgspec.structs.replace(cell.header, status=status, result=RESULT))
+        run = RunDirectory.of(tmp_path, name or cell.cell)
+        run.create(msgspec.structs.replace(cell, status=status, result=RESULT))
         return run
 
     return made

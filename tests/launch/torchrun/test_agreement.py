@@ -61,22 +61,22 @@ def test_the_cell_has_threads_that_every_host_has_cores_for_and_the_hosts_names(
     more = msgspec.structs.replace(cell.config, threads=8)
     cards = [Card(rank=rank, host=f"h{rank}", config=as_text(more)) for rank in (0, 1, 2)]
     found = agreed(cell, [*cards, msgspec.structs.replace(cards[2], rank=3, config=as_text(cell.config))])
-    assert (found.config, found.name) == (cell.config, cell.name)
-    assert (found.header.host.name, found.header.cell) == ("h0, h1, h2", cell.name)
+    assert (found.config, found.cell) == (cell.config, cell.cell)
+    assert (found.host.name, found.cell) == ("h0, h1, h2", cell.cell)
     wider = agreed(cell, [msgspec.structs.replace(card, threads=8 + card.rank) for card in cards])
-    assert (wider.header.threads, wider.name, wider.config) == (8, cell.name, cell.config)
+    assert (wider.threads, wider.cell, wider.config) == (8, cell.cell, cell.config)
 
 
 def test_a_run_has_the_cores_of_all_its_hosts_each_counted_once():
     cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=3, threads=1), lambda *_: None)
     config = as_text(cell.config)
     cards = [Card(rank=0, host="a", address="10.0.0.1", config=config, cores=2)]
-    alone = agreed(cell, [*cards, Card(rank=1, host="a", address="10.0.0.1", config=config, cores=2)]).header.host
+    alone = agreed(cell, [*cards, Card(rank=1, host="a", address="10.0.0.1", config=config, cores=2)]).host
     assert (alone.name, alone.cores, alone.count) == ("a", 2, 1)
     cards += [Card(rank=rank, host="b", address="10.0.0.2", config=config, cores=4) for rank in (1, 2)]
-    together = agreed(cell, cards).header.host
+    together = agreed(cell, cards).host
     assert (together.name, together.cores, together.count) == ("a, b", 6, 2)
-    unknown = agreed(cell, [*cards, Card(rank=3, host="c", config=config)]).header.host
+    unknown = agreed(cell, [*cards, Card(rank=3, host="c", config=config)]).host
     assert (unknown.cores, unknown.count) == (None, 3)
 
 

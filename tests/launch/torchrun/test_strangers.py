@@ -58,7 +58,7 @@ def test_a_stranger_runs_nothing_ends_nothing_and_learns_no_secret(tmp_path):
     plugin.write_text(f"import os, pathlib\npathlib.Path({str(mark)!r}).write_text(str(os.getuid()))\n")
     cell = prepare_cell(RunRequest(workload="toy", method="p3", nodes=2, steps=2000), lambda *_: None)
     config = msgspec.structs.replace(cell.config, plugins=(str(plugin),))
-    header = msgspec.structs.replace(cell.header, config=config)
+    header = msgspec.structs.replace(cell, config=config)
     RunDirectory(theirs / "run").create(header)
     start = {"run": str(theirs / "run"), "header": json.loads((theirs / "run" / "run.json").read_bytes())}
     port = free_port()
