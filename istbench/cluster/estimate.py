@@ -211,12 +211,7 @@ def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
         if high == most:
             return most
         low, high = high, min(2 * high, most)
-    while not low and high > 1:
-        middle = high // 2
-        low, high = (middle, high) if suits(middle) else (0, middle)
-    if not low:
-        return None
-    return low + bisect_left(range(low + 1, high), True, key=lambda number: not suits(number))
+    return low + bisect_left(range(low + 1, high), True, key=lambda number: not suits(number)) or None
 
 
 def fewest(suits: Callable[[int], bool], most: int) -> int | None:

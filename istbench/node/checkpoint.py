@@ -80,10 +80,6 @@ class Flat:
         )
         return Flat(text=self.text, own=own, shared=shared)
 
-    def unshared(self) -> "Flat":
-        """The same, without shared tensors: they are this rank's own."""
-        return Flat.of(self.state())
-
     def state(self) -> dict[str, Any]:
         """Put the state together again.
 

@@ -194,7 +194,7 @@ class DistributedCheckpoint:
             texts.post(f"{key}/shared", written.files[SHARED].sha256 if SHARED in written.files else "")
             return flat
         digest = checkpoint.shared_digest(flat.shared) if flat.shared else ""
-        return flat if texts.wait_posted(f"{key}/shared", 0) == digest else flat.unshared()
+        return flat if texts.wait_posted(f"{key}/shared", 0) == digest else Flat.of(flat.state())
 
     def read(
         self, reshard: Reshard | None = None, *, anew: bool = False

@@ -305,17 +305,14 @@ def _plugin_classes(path: Path, kind: PluginKind) -> list[Any]:
     own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
     plugged = [cls for cls in own if issubclass(cls, Method | Workload)]
     if not plugged:
-        return [_task(module, path)] if kind == "workloads" and _has_functions(module) else []
+        task = any(callable(getattr(module, name, None)) for name in ("model", "data"))
+        return [_task(module, path)] if kind == "workloads" and task else []
     base = Method if kind == "methods" else Workload
     classes = [cls for cls in plugged if issubclass(cls, base) and not inspect.isabstract(cls)]
     for cls in classes:
         _check_fit(str(getattr(cls, "name", "")), f"plug-in {path}: {cls.__name__}")
         _check_options(getattr(cls, "Options", None), f"plug-in {path}: {cls.__name__}.Options")
     return classes
-
-
-def _has_functions(module: ModuleType) -> bool:
-    return any(callable(getattr(module, name, None)) for name in ("model", "data"))
 
 
 @functools.cache

@@ -232,12 +232,10 @@ class TrainingState:
         }
         if segment is not None:
             state["segment"] = msgspec.structs.asdict(segment)
-        self._checkpoint.start(totals, state, self._is_shared)
+        shared = self._method.is_shared
+        self._checkpoint.start(totals, state, lambda keys: keys[0] == "method" and shared(keys[1:]))
         self._saved_at = time.perf_counter()
         self._cost_s = self._saved_at - began
-
-    def _is_shared(self, keys: checkpoint.Keys) -> bool:
-        return keys[0] == "method" and self._method.is_shared(keys[1:])
 
 
 def checkpoint_interval(cost_s: float | None, wall_s: float, losses: int) -> float:

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from istbench.base.activity import current
@@ -46,11 +47,7 @@ def _leave_signals_to_launcher() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)  # programs would inherit SIG_IGN
     signal.siginterrupt(signal.SIGTERM, False)
-    os.register_at_fork(after_in_child=_end_by_sigterm)
-
-
-def _end_by_sigterm() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
 
 
 def _print_into(directory: Path) -> None:
