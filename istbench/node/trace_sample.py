@@ -178,26 +178,6 @@ class TraceSample:
         return math.fsum(self._fabric.numbers(value)) / self._fabric.world_size
 
 
-class NoTrace:
-    """Stands for `TraceSample` in a run that has no trace, and says the `reason` once."""
-
-    due = False
-
-    def __init__(self, reason: str) -> None:
-        self._reason: str | None = reason
-
-    def start(self) -> None:
-        """Nothing to measure."""
-
-    def calibrate(self) -> None:
-        """Nothing to measure."""
-
-    def save(self, *, whole: bool, stalled_s: float = 0.0) -> str | None:
-        """The reason, the first time."""
-        reason, self._reason = self._reason, None
-        return reason
-
-
 def rescaled(events: NDArray[Any], seconds: Sequence[float], rank: int, mean_s: float) -> NDArray[Any]:
     """`events` of `rank` with its computing as on a machine of mean speed.
 

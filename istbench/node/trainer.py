@@ -21,7 +21,7 @@ from istbench.node.schedule import Schedule, Speed
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
-from istbench.node.trace_sample import NoTrace, TraceSample
+from istbench.node.trace_sample import TraceSample
 from istbench.node.train_clock import TrainClock
 from istbench.node.training_state import OpenSegment
 from istbench.node.worker_group import Pace
@@ -55,7 +55,7 @@ class Trainer:
         memory: PeakMemory,
         destinations: Destinations,
         stopping: Stopping | None,
-        sample: TraceSample | NoTrace | None = None,
+        sample: TraceSample | None = None,
     ) -> None:
         self._sample, self._pace, last = sample, pace, pace.local(config.steps)
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals

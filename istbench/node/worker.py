@@ -28,7 +28,7 @@ from istbench.node.run_log import RunLog
 from istbench.node.setup import Setup, compile_model, set_up, warm_up
 from istbench.node.step_work import CountedStep
 from istbench.node.stopping import GrowRequest, Stopping, StopRequest
-from istbench.node.trace_sample import NoTrace, TraceSample
+from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
 from istbench.node.training_state import RunTotals, TrainingState
 from istbench.node.worker_group import Pace, batches_of
@@ -195,7 +195,7 @@ class RankTraining:
         self._trace = (
             TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
             if config.elastic is None
-            else NoTrace("its number of nodes may change (--elastic)")
+            else None
         )
         self._trainer = Trainer(
             config, setup, fabric, self._progress.totals, self._pace,
@@ -212,7 +212,7 @@ class RankTraining:
         if self._trainer.stopped:
             self._state.save_stopped(self._progress, self._trainer.open_segment)
         elif not grows:
-            self._log.no_trace(self._trace.save(whole=False, stalled_s=self._trainer.stalls.in_trace_s))
+            self._save_trace(whole=False)
             self._finish()
 
     def _train_segments(self) -> bool:
@@ -220,7 +220,10 @@ class RankTraining:
         totals = self._progress.totals
         with self._setup.workload.state_kept() if totals.step == 0 else nullcontext():
             over = totals.step == 0 and self._evaluate(None)
-        self._trace.start()
+        if self._trace is None:
+            self._log.no_trace("its number of nodes may change (--elastic)")
+        else:
+            self._trace.start()
         self._trainer.start()
         while not over and totals.step < self._last_step:
             loss = self._trainer.train_segment()
@@ -229,11 +232,15 @@ class RankTraining:
             over = self._evaluate(loss)
             method = self._setup.method
             self._log.method_note(method.note())
-            self._log.no_trace(self._trace.save(whole=True, stalled_s=self._trainer.stalls.in_trace_s))
+            self._save_trace(whole=True)
             if not over and self._state.save_if_due(totals, self._grow is not None and self._grow.due()):
                 return True
             self._log.urgent_note(self._state.unsaved())
         return False
+
+    def _save_trace(self, *, whole: bool) -> None:
+        if self._trace is not None:
+            self._log.no_trace(self._trace.save(whole=whole, stalled_s=self._trainer.stalls.in_trace_s))
 
     def _evaluate(self, train_loss: float | None) -> bool:
         """Evaluate; returns whether the run is over. The last evaluation counts the last exchange."""
