@@ -104,7 +104,9 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 def seed_random_state(seed: int) -> None:
     """Start all generators of `random_state` from `seed`: a user's model, loss and metric may draw from any."""
-    torch.manual_seed(seed)
+    torch.random.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():  # `torch.manual_seed` describes the stack for each kind of device that is absent
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

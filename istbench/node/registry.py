@@ -16,10 +16,10 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from istbench.base.decode import read_bytes
 from istbench.base.error_lines import TASK_FILE, error_line, note_plugin, said_by
@@ -239,12 +239,21 @@ def _digest(path: Path) -> str:
 
 
 def _installed(kind: PluginKind) -> Mapping[str, EntryPoint]:
-    return _installed_on(tuple(sys.path), kind)
+    return _installed_in(tuple(filter(_has_packages, sys.path)))[kind]
 
 
-@functools.cache  # this reads a file of every distribution, and a plan needs it a hundred times
-def _installed_on(_path: tuple[str, ...], kind: PluginKind) -> Mapping[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=f"istbench.{kind}")}
+@functools.cache
+def _has_packages(folder: str) -> bool:
+    return any(True for _ in distributions(path=[folder]))
+
+
+@functools.cache  # this reads a file of every package; a plan needs it a hundred times, and so does each worker
+def _installed_in(_folders: tuple[str, ...]) -> Mapping[PluginKind, Mapping[str, EntryPoint]]:
+    points = entry_points()
+    return {
+        kind: {point.name: point for point in points.select(group=f"istbench.{kind}")}
+        for kind in get_args(PluginKind)
+    }
 
 
 def own_modules(kind: PluginKind, names: Iterable[str]) -> list[str]:

@@ -19,11 +19,15 @@ gc.disable()  # until a worker begins: a fifth of the imports would be a search 
 
 import os  # noqa: E402
 
+import numpy.ma  # noqa: E402, F401  (`numpy.unique` imports it)
 import safetensors.torch  # noqa: E402, F401
 import torch.nn.parallel  # noqa: E402, F401
 
 import istbench.node.worker  # noqa: E402, F401
 from istbench.base.plugin_code import SAFE_PATH, SAFE_PATH_OF_OURS  # noqa: E402
+from istbench.node.registry import own_modules  # noqa: E402
+
+own_modules("methods", ())  # reads the entry points of all packages
 
 if os.environ.get(SAFE_PATH) == SAFE_PATH_OF_OURS:  # programs that a plug-in starts do not inherit it
     del os.environ[SAFE_PATH]
