@@ -52,6 +52,7 @@ PROCESS_FIXTURES = {"browser", "hosts", "only_lab"}
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of Python that start a process."""
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for one another keep no core busy
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
