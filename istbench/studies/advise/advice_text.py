@@ -152,6 +152,8 @@ def _expected(advice: Advice) -> Iterable[str]:
 
 def _no_advice(advice: Advice) -> str:
     """The reason why no candidate has odds, and the way out."""
+    if any(choice.label == ONE_NODE and not choice.why_not for choice in advice.others):
+        return "no probe finished in the time but that of one node. Give more --minutes"
     reasons = list(dict.fromkeys(choice.why_not for choice in advice.others))
     if AT_ONCE in reasons:
         return "the model is at the target before it trains. Give a harder --target"

@@ -14,12 +14,14 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import Check
 from istbench.results.metrics import Metric
 from istbench.results.stats import finite
-from istbench.studies.advise.candidate import NO_TIME, Candidate
+from istbench.studies.advise.candidate import NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE, Candidate
 from istbench.studies.advise.draws import RUN_SPREAD
 from istbench.studies.advise.flips import Flips, find_flips
 from istbench.studies.advise.odds import CandidateOdds, Decide, Odds, Verdict, odds
 from istbench.studies.advise.seconds import seconds_to
 from istbench.studies.advise.steps_to_target import TOO_FEW
+
+_UNTOLD = (NO_TIME, NO_EVALUATION, NO_TRACE, TOO_FEW)
 
 
 class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: `clear` from odds of 0.8, `close` below them or if an untrained candidate may be faster, `none` if
-            no candidate reaches the target in half of the draws.
+            no candidate reaches the target in half of the draws, or only one node alone was probed.
         odds: that `best` is first; 0 without a best.
         best: the first of `Odds`; None if the verdict is `none`.
         others: first those that do so, then those that do not, then those without odds.
@@ -78,7 +80,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
             clear answer into a close one.
         flips: where another trained candidate becomes first. not_tested: a line each.
         decide: the measurement that would decide a close answer; None if none would.
-        nobody: odds that no candidate reaches the target; None if no probe has trained.
+        nobody: odds that no candidate reaches the target; None if no probe has trained, or only one node alone.
         workload, target, metric, lower_is_better, unit, cluster, nodes: the question.
         target_from: the origin of the target in a few words; empty if the user gave it. early: a sentence if one
             node was still climbing steeply when it reached the target; else empty.
@@ -141,10 +143,13 @@ def advise(
     found = odds(candidates, profile, target, checks=checks, seed=seed)
     able = [_choice(one, profile, nodes) for one in found.ranked]
     unable = [_without_odds(one, nodes) for one in found.without]
-    best = able[0] if found.verdict != "none" else None
-    faster = tuple(_may_be_faster(found, profile)) if best is not None else ()
+    alone = _only_one_node(found)
+    if alone:
+        able = [msgspec.structs.replace(one, odds=None, reaching=None) for one in able]
+    best = able[0] if found.verdict != "none" and not alone else None
+    faster = tuple(_may_be_faster(found, profile, nodes)) if best is not None else ()
     return Advice(
-        verdict="close" if faster else found.verdict,
+        verdict="none" if best is None else "close" if faster else found.verdict,
         odds=found.ranked[0].odds if best else 0.0,
         best=best,
         others=(*(able[1:] if best else able), *unable),
@@ -152,7 +157,7 @@ def advise(
         not_tested=(*_not_tested(found, profile), *not_tested),
         may_be_faster=faster,
         decide=found.decide,
-        nobody=found.nobody if found.ranked else None,
+        nobody=found.nobody if found.ranked and not alone else None,
         workload=workload,
         target=target,
         target_from=target_from,
@@ -211,17 +216,26 @@ def _plain(value: object) -> bool | int | float | str | None:
     return value if value is None or isinstance(value, bool | int | float | str) else option_text(value)
 
 
-def _may_be_faster(found: Odds, profile: ClusterProfile) -> Iterable[str]:
+def _only_one_node(found: Odds) -> bool:
+    """Whether probes tell of one node alone: its odds compare it with no method."""
+    return [one.candidate.label for one in found.ranked] == [ONE_NODE] and any(
+        one.why_not in _UNTOLD for one in found.without
+    )
+
+
+def _may_be_faster(found: Odds, profile: ClusterProfile, nodes: int) -> Iterable[str]:
     """Labels of candidates that could win, of which no probe tells, and whose steps take less time than the best's.
 
-    A candidate of unknown speed is one of them.
+    A candidate of unknown speed is one of them. If the best is one node, the others need as few as an n-th of its
+    steps: a step of n nodes learns from n minibatches.
     """
     best = found.ranked[0]
     assert best.candidate.trace is not None
     taken = seconds_to(best.candidate.trace, profile, best.steps)
+    fewest = best.steps * (best.candidate.nodes or nodes) / nodes
     for one in found.without:
         if one.why_not in (NO_TIME, TOO_FEW) and (
-            one.trace is None or seconds_to(one.trace, profile, best.steps) < taken
+            one.trace is None or seconds_to(one.trace, profile, fewest) < taken
         ):
             yield one.label
 

@@ -137,6 +137,26 @@ def test_one_node_is_a_row_and_if_it_is_first_the_answer_is_one_machine():
     assert "one node takes " in advice_text(later)
 
 
+def test_one_node_alone_compares_with_nothing():
+    alone = candidate(ONE_NODE, method="ddp", steps=(60,), size=1, baseline=True, nodes=1)
+    found = advice(alone, untrained("ddp", NO_TIME, baseline=True))
+    assert (found.verdict, found.best, found.nobody) == ("none", None, None)
+    assert [(one.label, one.odds) for one in found.others] == [(ONE_NODE, None), ("ddp", None)]
+    text = advice_text(found)
+    assert ": no probe finished in the time but that of one node. Give more --minutes." in text
+    assert "One machine is enough" not in text
+    nobody_else = advice(alone, candidate("ddp", failed="needs 9 GiB"))
+    assert nobody_else.best.label == ONE_NODE
+
+
+@pytest.mark.parametrize(("compute", "faster"), [(0.015, ("local_sgd",)), (0.021, ())])
+def test_a_step_of_two_nodes_may_learn_twice_as_much_as_one_of_one_node(compute, faster):
+    alone = candidate(ONE_NODE, method="ddp", steps=(60,), size=1, baseline=True, nodes=1)
+    slow = candidate("ddp", steps=(100,), size=10_000_000, baseline=True)
+    found = advice(alone, slow, untrained("local_sgd", NO_TIME, compute=compute, size=8))
+    assert (found.best.label, found.may_be_faster) == (ONE_NODE, faster)
+
+
 def test_an_untested_candidate_has_no_odds():
     found = advice(IST, candidate("p3", curves={}, trace=None, stopped=NO_TIME))
     untested = found.others[-1]
