@@ -106,9 +106,8 @@ def _checked(
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
         for name in named:
             if name not in known:
-                raise unknown_name(
-                    f"argument of {function.__name__}", name, [own for own in known if own != "self"]
-                )
+                own = [one for one in known if one != "self"]
+                raise unknown_name("argument", name, own, f"of {function.__name__}")
     bound = signature.bind(*given, **named)
     for name, value in bound.arguments.items():
         kind = _annotation(function, known[name])

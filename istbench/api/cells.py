@@ -268,7 +268,7 @@ def checked(options: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """
     for name in options:
         if name not in known:
-            raise unknown_name("option of a run", name, known)
+            raise unknown_name("option", name, known, "of a run")
     return dict(options)
 
 

@@ -36,9 +36,12 @@ def lacks_memory(error: BaseException) -> bool:
     return named or "DefaultCPUAllocator" in str(error)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """A `UserError` for a `name` that is not among `known`, with the nearest valid name and all of them."""
-    return UserError(f"unknown {kind} {shown(name)}{nearest_name(name, known)}")
+def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
+    """A `UserError` for a `name` that is not among `known`, with the nearest valid name and all of them.
+
+    where: its place in words, such as `of workload 'text'`.
+    """
+    return UserError(f"unknown {kind} {shown(name)}{where and f' {where}'}{nearest_name(name, known)}")
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:

@@ -270,7 +270,7 @@ def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:
             *(cell.workload_options for cell in cells)
         )
         if name not in known:
-            raise unknown_name(f"option of {method} in --baseline", name, known)
+            raise unknown_name("option", name, known, f"of {method} in --baseline")
         # If the request sets no value, the workload sets the default, which is not known yet.
         cells = [cell for cell in cells if same_value(_given(cell, name, text), text)]
         if not cells:

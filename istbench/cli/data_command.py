@@ -36,7 +36,7 @@ def command(
     if not sources and data is None:
         raise UserError(f"workload {workload!r} has no data to download: it makes its own, or reads --data DIR")
     if source is not None and source not in sources:
-        raise unknown_name(f"source of {workload}", source, sources)
+        raise unknown_name("source", source, sources, f"of {workload}")
     with Display() as display:
         if data is None:
             fetched = built.fetch(source or sources[0], cache_directory(), display.preparing)

@@ -87,7 +87,7 @@ def own_options(
     known = {name: option_names(name, plugins) for name in methods}
     for option in shared:
         if not any(option in names for names in known.values()):
-            raise unknown_name(f"option of {', '.join(methods)}", option, set().union(*known.values()))
+            raise unknown_name("option", option, set().union(*known.values()), f"of {', '.join(methods)}")
     return {option: value for option, value in shared.items() if option in known[method]}
 
 

@@ -370,7 +370,7 @@ def _check_option(option: str, families: Sequence[Sequence[Sweep]]) -> None:
     groups = [family[0].groups[0] for family in families]
     known = {name for group in groups for row in group.contenders for name in row.settings}
     if option not in known:
-        raise unknown_name("axis in --by", option, {"nodes", "latency", *known})
+        raise unknown_name("axis", option, {"nodes", "latency", *known}, "in --by")
 
 
 def _hardest_reached(group: Group) -> Target | None:

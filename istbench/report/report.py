@@ -288,7 +288,7 @@ def _of_workload(runs: list[Run], workload: str | None, results: Path) -> list[R
         return runs
     names = {name for run in runs for name in (run.header.workload, run.header.workload_label)}
     if workload not in names:
-        raise unknown_name(f"workload in {results}", workload, names)
+        raise unknown_name("workload", workload, names, f"in {results}")
     return [run for run in runs if workload in (run.header.workload, run.header.workload_label)]
 
 
@@ -302,7 +302,7 @@ def _by_metric(runs: list[Run], name: str | None, results: Path) -> list[Run]:
             for found in evaluation.metrics:
                 having[found].add(run.header.workload_label)
     if name not in having:
-        raise unknown_name(f"metric in {results}", name, having)
+        raise unknown_name("metric", name, having, f"in {results}")
     chosen = [run for run in runs if run.header.workload_label in having[name]]
     recorded = {run.header.workload_label: own for run in chosen if (own := _recorded(name, run)) is not None}
     other = _direction(name, chosen, recorded.values())
@@ -355,4 +355,4 @@ def check_baseline(
         is_named(baseline, run.header.method_label, run.header.method, row_settings(run)) for run in runs
     )
     if baseline != BASELINE and not known:
-        raise unknown_name(f"baseline in {results}", baseline, names)
+        raise unknown_name("baseline", baseline, names, f"in {results}")

@@ -55,7 +55,7 @@ def test_a_text_is_no_level_and_the_line_says_so(recorded):
     with pytest.raises(UserError, match=r"^target must be a number, not 'x'$"):
         recorded.time_to("x")
     with pytest.raises(
-        UserError, match=r"^unknown argument of load 'metrics'; did you mean 'metric'\? Known: base"
+        UserError, match=r"^unknown argument 'metrics' of load; did you mean 'metric'\? Known: base"
     ):
         istbench.load(recorded.path, metrics="loss")
     with pytest.raises(

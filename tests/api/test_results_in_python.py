@@ -110,7 +110,7 @@ def test_a_folder_without_runs_is_refused(tmp_path):
 
 
 def test_an_unknown_option_or_number_is_refused():
-    with pytest.raises(UserError, match=r"unknown option of a run 'epoch'.*epochs"):
+    with pytest.raises(UserError, match=r"unknown option 'epoch' of a run.*epochs"):
         istbench.run("toy", "ddp", epoch=2)
     with pytest.raises(UserError, match="latency -1"):
         istbench.estimate("125M", 0.2, 2, bandwidth="1gbit", latency=-1)
@@ -125,8 +125,8 @@ def test_an_unknown_option_or_number_is_refused():
         (lambda out: istbench.compare(methods=[], out=out), "no methods: name at least one"),
         (lambda out: istbench.compare(nodes=[], out=out), "no nodes: name at least one"),
         (lambda out: istbench.compare(seeds=0, out=out), "seeds must be a whole number of at least 1"),
-        (lambda out: istbench.compare(seed=3, out=out), "unknown option of a run 'seed'"),
-        (lambda out: istbench.compare(save="weights", out=out), "unknown option of a run 'save'"),
+        (lambda out: istbench.compare(seed=3, out=out), "unknown option 'seed' of a run"),
+        (lambda out: istbench.compare(save="weights", out=out), "unknown option 'save' of a run"),
         (lambda out: istbench.compare(methods="dpp", out=out), "unknown method 'dpp'"),
         (
             lambda out: istbench.run("toy", "ddp", restarts=-1, out=out),
@@ -143,7 +143,7 @@ def test_an_unknown_option_or_number_is_refused():
         ),
         (
             lambda out: istbench.advise("toy", 2, bandwidth=1e9, epochs=3, out=out),
-            "unknown option of a run 'epochs'",
+            "unknown option 'epochs' of a run",
         ),
     ],
 )

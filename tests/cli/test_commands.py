@@ -85,8 +85,8 @@ def test_compare_goes_on_after_a_failed_cell_and_says_so_at_the_end(tmp_path, is
         (["--workload", "toy", "--seeds", "0"], "--seeds': 0 is not in the range 1<=x<=10000"),
         (["--workload", "toy", "--set", "local_step=3"], "did you mean 'local_steps'"),
         (["--workload", "toy", "--baseline", "ddq"], "unknown --baseline 'ddq'; did you mean 'ddp'?"),
-        (["--workload", "toy", "--baseline", "ddp lrr=3"], "option of ddp in --baseline 'lrr'; did you mean 'lr'?"),
-        (["--workload", "toy", "--baseline", "ddp nodes=2"], "unknown option of ddp in --baseline 'nodes'"),
+        (["--workload", "toy", "--baseline", "ddp lrr=3"], "option 'lrr' of ddp in --baseline; did you mean 'lr'?"),
+        (["--workload", "toy", "--baseline", "ddp nodes=2"], "unknown option 'nodes' of ddp in --baseline"),
         (
             ["--workload", "toy", "--set", "lr=0.1", "--baseline", "ddp lr=0.3"],
             "--baseline 'ddp lr=0.3': no cell of ddp has lr=0.3; train one with it, or name ddp alone",

@@ -40,7 +40,7 @@ def test_map_prints_a_table_draws_it_and_lists_its_cells(results, istbench):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--by", "local_step"], "unknown axis in --by 'local_step'"),
+        (["--by", "local_step"], "unknown axis 'local_step' in --by"),
         (["--latency", "1ms"], "--latency is for --by latency"),
         (["--by", "latency", "--nodes", "2,4"], "a map by latency has one number of nodes"),
         (["--by", "latency", "--latency", "soon"], "--latency: 'soon' is not a time"),

@@ -84,11 +84,11 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, istbe
         (["--latency", ","], "--latency is empty; 1ms,30ms are two"),
         (["--latency", "1ms,30"], "--latency: '30' is not a time"),
         (["--workload", "speach"], "did you mean 'speech'"),
-        (["--metric", "loss"], "unknown metric in"),
+        (["--metric", "loss"], "unknown metric "),
         (["--levels", ","], "--levels is empty; 0.7,0.75 are two"),
         (["--levels", "0.7,high"], "--levels must be a number, not 'high'"),
         (["--levels", "nan"], "--levels must be a finite number"),
-        (["--baseline", "dpp"], "'dpp'; did you mean 'ddp'? Known: ddp, local_sgd"),
+        (["--baseline", "dpp"], "did you mean 'ddp'? Known: ddp, local_sgd"),
     ],
 )
 def test_replay_refuses_bad_input_in_one_line(results, istbench, arguments, message):

@@ -205,7 +205,7 @@ def test_the_other_axis_may_be_an_option_and_methods_without_it_stand_in_every_r
         ["local_sgd local_steps=10", "ddp"],
         ["local_sgd local_steps=2", "ddp"],
     ]
-    with pytest.raises(UserError, match="unknown axis in --by 'local_step'; did you mean 'local_steps'"):
+    with pytest.raises(UserError, match="unknown axis 'local_step' in --by; did you mean 'local_steps'"):
         map_of(results, FAST, by="local_step")
 
 

@@ -17,7 +17,7 @@ def test_a_workload_can_be_chosen_and_an_unknown_one_is_named(results):
     write_plausible(results, "ddp", workload="toy")
     (table,) = build_report(results, workload="toy").tables
     assert table.context["workload"] == "toy"
-    with pytest.raises(UserError, match=r"unknown workload .*'tyo'; did you mean 'toy'"):
+    with pytest.raises(UserError, match=r"unknown workload 'tyo' in .*; did you mean 'toy'"):
         build_report(results, workload="tyo")
 
 
@@ -58,7 +58,7 @@ def test_a_replay_has_the_levels_that_are_asked_for(results):
 def test_a_metric_that_is_not_there_is_named_with_those_there_are(results):
     event = msgspec.structs.replace(ramp(1.0)[-1], metrics={"accuracy": 0.5, "loss": 2.0})
     write_run(results, header("ddp"), [event])
-    with pytest.raises(UserError, match=r"unknown metric in .*results 'acuracy'.* Known: accuracy, loss$"):
+    with pytest.raises(UserError, match=r"unknown metric 'acuracy' in .*results.* Known: accuracy, loss$"):
         build_report(results, metric="acuracy")
 
 
@@ -162,7 +162,7 @@ def test_an_unknown_baseline_is_named_with_the_methods_there_are(results):
     write_plausible(results, "local_sgd", options="local_steps=8", traced=True)
     write_run(results, header("ist", status="failed"), [])
     message = (
-        r"unknown baseline in .*results 'local_sdg'; did you mean 'local_sgd'\? Known: ist, local_sgd, local_sgd"
+        r"unknown baseline 'local_sdg' in .*results; did you mean 'local_sgd'\? Known: ist, local_sgd, local_sgd"
     )
     with pytest.raises(UserError, match=message) as error:
         build_report(results, baseline="local_sdg")

@@ -48,7 +48,7 @@ def build_options(options: type, given: Mapping[str, Any], what: str, defaults: 
     values = {name: value for name, value in defaults.items() if name in known}
     for name, value in given.items():
         if name not in known:
-            raise unknown_name(f"option of {what}", name, known)
+            raise unknown_name("option", name, known, f"of {what}")
         values[name] = parse_option(value, kinds[name], f"{what}: option {name}")
     try:
         return options(**values)

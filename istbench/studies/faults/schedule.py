@@ -172,7 +172,7 @@ def _type(text: str, where: str) -> FaultType:
     name, colon, seconds = text.partition(":")
     kind = next((known for known in KINDS if known == name), None)
     if kind is None:
-        raise unknown_name(f"fault in {where}:", name, KINDS)
+        raise unknown_name("fault", name, KINDS, f"in {where}")
     if kind not in LASTING:
         if colon:
             raise UserError(f"{where}: {kind} does not last; write {kind}")

@@ -62,7 +62,7 @@ def select(paper: Paper, only: Sequence[str], scale: Scale) -> tuple[Experiment,
     known = {experiment.name: experiment for experiment in paper.experiments}
     for name in only:
         if name not in known:
-            raise unknown_name(f"table of {paper.name}", name, known)
+            raise unknown_name("table", name, known, f"of {paper.name}")
         if scale not in known[name].at:
             raise UserError(f"{name} is too large for --scale {scale}; ask for --scale {', '.join(known[name].at)}")
     wanted = only or known

@@ -114,7 +114,7 @@ def check_known(given: Iterable[str], known: Mapping[str, Container[str]]) -> No
     every = {name for names in known.values() for name in typing.cast("Iterable[str]", names)}
     for name in given:
         if name not in every:
-            raise unknown_name(f"option of {', '.join(known)} in --range", name, every)
+            raise unknown_name("option", name, every, f"of {', '.join(known)} in --range")
 
 
 def _declared(name: str, tunable: Tunable, kind: Any, default: Any) -> Range:

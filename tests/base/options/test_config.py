@@ -52,7 +52,7 @@ def test_defaults_of_the_workload_lie_under_what_is_typed():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"local_step": "40"}, "unknown option of method 'ist' 'local_step'; did you mean 'local_steps'?"),
+        ({"local_step": "40"}, "unknown option 'local_step' of method 'ist'; did you mean 'local_steps'?"),
         ({"local_steps": "4.5"}, "local_steps must be a whole number, not '4.5'"),
         ({"local_steps": "many"}, "local_steps must be a whole number"),
         ({"lr": "fast"}, "lr must be a number, not 'fast'"),

@@ -55,7 +55,7 @@ def prepared(tmp_path, code, method="ddp", **options):
         ("", {"batch_size": 5}, "--batch-size 5: the data of mine yields batches of 4 samples itself; change it"),
         ("", {"nodes": 4}, "batch size 4 is larger than a node's data: 12 training samples over 4 nodes"),
         ("", {"method": "dslide"}, "dslide splits a wide softmax over the nodes, and workload 'mine' has none"),
-        ("", {"workload_options": {"hidden": "3"}}, "unknown option of workload 'mine' 'hidden'"),
+        ("", {"workload_options": {"hidden": "3"}}, "unknown option 'hidden' of workload 'mine'"),
     ],
 )
 def test_one_line_says_why(tmp_path, more, request_of, said):

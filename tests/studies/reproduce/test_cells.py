@@ -258,7 +258,7 @@ def test_a_table_without_its_data_is_left_out_or_refused_if_named():
 
 
 def test_an_unknown_table_is_refused_with_the_nearest_name():
-    with pytest.raises(UserError, match="unknown table of ist 'spech'; did you mean 'speech'"):
+    with pytest.raises(UserError, match="unknown table 'spech' of ist; did you mean 'speech'"):
         select(PAPERS["ist"], ["spech"], "laptop")
     assert [one.name for one in select(PAPERS["ist"], ["cifar10", "speech"], "laptop")] == ["speech", "cifar10"]
 
