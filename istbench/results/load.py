@@ -1,13 +1,14 @@
 """Read a results directory: its runs with their curves, and a line for each unreadable run."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from istbench.base.errors import UserError, is_divergence
+from istbench.base.errors import UserError, is_divergence, printable, shown
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
@@ -15,6 +16,8 @@ from istbench.results.events import Event, Stall, counted, speeds_of
 from istbench.results.header import Header
 from istbench.results.run_parts import Resized, Restart, changes, resizes, restarts
 from istbench.results.store import RunDirectory
+
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,23 @@ def load_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[R
     return runs, problems
 
 
+def _results_near(results: Path) -> list[str]:
+    """At most three results directories inside `results`, beside it, or around it as one of their runs."""
+    if results.parent.name == "runs":
+        found = [results.parent]
+    else:
+        found = sorted((results if results.is_dir() else results.parent).glob("*/runs"))
+    return [printable(str(path.parent)) for path in found if path.is_dir()][:_MOST_NAMED]
+
+
+def _instead_of_file(results: Path) -> str:
+    directory = "give a directory that has runs/"
+    if results.suffix in (".zip", ".tar", ".gz", ".tgz", ".xz"):
+        return "unpack it, and give the directory in it that has runs/"
+    records = "; `istbench replay` takes a file of `istbench record`" if results.suffix == ".json" else ""
+    return f"{directory}{records}"
+
+
 def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[Run], list[str]]:
     """All runs in results directory `results`, in order of their names, and a line for each unreadable one.
 
@@ -159,7 +179,16 @@ def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[li
     try:
         directories = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
+        if results.suffix == ".json":
+            others = [path.name for path in results.absolute().parent.glob("*.json")]
+            nearest = difflib.get_close_matches(results.name, others, n=1)
+            way_out = f"did you mean {shown(nearest[0])}?" if nearest else "give a file of `istbench record`"
+            raise UserError(f"no file {results}; {way_out}") from None
+        near = _results_near(results)
+        way_out = f"{', '.join(near)} {'has' if len(near) == 1 else 'have'} some" if near else way_out
         raise UserError(f"no runs in {results}: {parent} does not exist; {way_out}") from None
+    except NotADirectoryError:
+        raise UserError(f"{results} is a file; {_instead_of_file(results)}") from None
     except OSError as error:
         raise UserError(f"cannot read {parent}: {error.strerror}; {way_out}") from None
     if not directories:

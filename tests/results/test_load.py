@@ -20,10 +20,33 @@ def test_a_missing_or_empty_results_directory_says_the_way_out(results):
         load_runs(results)
 
 
-def test_a_file_for_a_results_directory_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot read .*file"):
-        load_runs(tmp_path / "file")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("file", "file is a file; give a directory that has runs/$"),
+        ("mail.zip", "mail.zip is a file; unpack it, and give the directory in it that has runs/$"),
+        ("train.record.json", "is a file; .* `istbench replay` takes a file of `istbench record`$"),
+    ],
+)
+def test_a_file_for_a_results_directory_says_the_way_out(tmp_path, name, said):
+    (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=said):
+        load_runs(tmp_path / name)
+
+
+def test_results_close_by_are_named(results, monkeypatch):
+    write_plausible(results, "ddp")
+    run = next((results / "runs").iterdir())
+    monkeypatch.chdir(results.parent)
+    for given in (results.parent, results.parent / "result", run):
+        with pytest.raises(UserError, match=f"no runs in .*; {results} has some$"):
+            load_runs(given)
+
+
+def test_a_mistyped_record_is_a_file_that_is_missing(tmp_path):
+    (tmp_path / "train.record.json").write_text("{}")
+    with pytest.raises(UserError, match=r"^no file .*trian.record.json; did you mean 'train.record.json'\?"):
+        load_runs(tmp_path / "trian.record.json")
 
 
 def test_unreadable_runs_become_problems_and_the_others_are_read(results):
