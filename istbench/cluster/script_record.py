@@ -162,6 +162,8 @@ def load_script(path: Path) -> ScriptRecord:
             together; one line with the file and the way out.
     """
     content = read_bytes(path, "a file of `istbench record`", _MOST_BYTES)
+    if path.suffix == ".py":
+        raise UserError(f"{path} is a script; `istbench record {path}` makes a record of it")
     version = decode_json(content, _Version, str(path), _WAY_OUT).version
     if version != SCRIPT_VERSION:
         raise UserError(

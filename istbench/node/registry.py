@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from istbench.base.decode import read_bytes
+from istbench.base.decode import missing_file, read_bytes
 from istbench.base.error_lines import TASK_FILE, error_line, note_plugin, said_by
 from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.base.files import is_file
@@ -354,7 +354,7 @@ def _check_options(options: Any, where: str) -> None:
 
 def _import_file(path: Path) -> ModuleType:
     if not is_file(path):
-        raise UserError(f"no plug-in file {printable(str(path))}; give a Python file")
+        raise missing_file(path, "a Python file")
     name = _module_name(path.resolve())
     if name in sys.modules:
         return sys.modules[name]

@@ -1,14 +1,14 @@
 """Read a results directory: its runs with their curves, and a line for each unreadable run."""
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from istbench.base.errors import UserError, is_divergence, printable, shown
+from istbench.base.decode import missing_file
+from istbench.base.errors import UserError, is_divergence, printable
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
@@ -180,10 +180,7 @@ def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[li
         directories = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
         if results.suffix == ".json":
-            others = [path.name for path in results.absolute().parent.glob("*.json")]
-            nearest = difflib.get_close_matches(results.name, others, n=1)
-            way_out = f"did you mean {shown(nearest[0])}?" if nearest else "give a file of `istbench record`"
-            raise UserError(f"no file {results}; {way_out}") from None
+            raise missing_file(results, "a file of `istbench record`") from None
         near = _results_near(results)
         way_out = f"{', '.join(near)} {'has' if len(near) == 1 else 'have'} some" if near else way_out
         raise UserError(f"no runs in {results}: {parent} does not exist; {way_out}") from None

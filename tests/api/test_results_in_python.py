@@ -132,7 +132,7 @@ def test_an_unknown_option_or_number_is_refused():
             lambda out: istbench.run("toy", "ddp", restarts=-1, out=out),
             "restarts must be a whole number of at least 0",
         ),
-        (lambda out: istbench.run("toy", "ddp", plugins="none.py", out=out), "no plug-in file none.py"),
+        (lambda out: istbench.run("toy", "ddp", plugins="none.py", out=out), "no file none.py"),
         (
             lambda out: istbench.advise("toy", 2, bandwidth=1e9, minutes=-1, out=out),
             "minutes must be a number of at",

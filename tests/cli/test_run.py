@@ -136,7 +136,7 @@ def test_a_target_that_is_not_reached_has_a_status_of_its_own(tmp_path, istbench
         ),
         (["--method", "ist", "--workload", "toy", "--batch-size", "600"], "larger than a node's data"),
         (["--method", "ist", "--workload", "toy", "--data", "/nowhere"], "leave out --data"),
-        (["--method", "ist", "--workload", "toy", "--plugin", "none.py"], "no plug-in file none.py"),
+        (["--method", "ist", "--workload", "toy", "--plugin", "none.py"], "no file none.py"),
         (["--method", "ist", "--workload", "toy", "--device", "tpu"], "--device must be one of auto, cpu, cuda"),
         (["--method", "ist", "--workload", "toy", "--amp", "fp8"], "--amp must be one of bf16, fp16, not 'fp8'"),
         (["--method", "ist", "--workload", "toy", "--channels-last"], "toy has no filters of images; leave it out"),

@@ -103,3 +103,9 @@ def test_a_record_that_contradicts_itself_is_refused_in_one_line(path, changed, 
     with pytest.raises(UserError, match=reason) as refused:
         load_script(path)
     assert "record it again with `istbench record`" in one_line(refused.value)
+
+
+def test_a_script_in_place_of_its_record_says_how_to_record_it(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(UserError, match="is a script; `istbench record .*train.py` makes a record of it"):
+        load_script(tmp_path / "train.py")

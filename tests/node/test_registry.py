@@ -39,7 +39,7 @@ def test_an_unknown_name_lists_the_names_there_are():
 
 
 def test_plug_ins_that_do_not_load_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"no plug-in file .*none\.py"):
+    with pytest.raises(UserError, match=r"no file .*none\.py"):
         registry.load_method("mine", [str(tmp_path / "none.py")])
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_the_kind\n")

@@ -527,12 +527,12 @@ def test_a_file_named_like_a_workload_of_istbench_is_refused(tmp_path):
     (tmp_path / "toy.py").write_text(WHOLE)
     with pytest.raises(UserError, match=r"toy\.py: istbench has a workload 'toy' of its own; rename the file"):
         load_workload(str(tmp_path / "toy.py"))
-    with pytest.raises(UserError, match=r"no plug-in file .*none\.py"):
+    with pytest.raises(UserError, match=r"no file .*none\.py"):
         load_workload(str(tmp_path / "none.py"))
 
 
 def test_a_file_in_a_directory_that_no_one_may_see_is_refused(locked):
-    with pytest.raises(UserError, match=f"no plug-in file {locked}/mine.py; give a Python file"):
+    with pytest.raises(UserError, match=f"no file {locked}/mine.py; give a Python file"):
         load_workload(str(locked / "mine.py"))
 
 

@@ -2,7 +2,7 @@
 
 from istbench.base.decode.decode import Written, convert, decode_json, decode_own, encode_own
 from istbench.base.decode.explain import literal_choices, type_at
-from istbench.base.decode.files import read_bytes, read_text, regular_file, utf8_path
+from istbench.base.decode.files import missing_file, read_bytes, read_text, regular_file, utf8_path
 from istbench.base.decode.toml import Locate, parse_toml, path_text, toml_lines
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "decode_own",
     "encode_own",
     "literal_choices",
+    "missing_file",
     "parse_toml",
     "path_text",
     "read_bytes",

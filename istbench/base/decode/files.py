@@ -1,12 +1,13 @@
 """Files from outside: regular files of bounded size, with names and text in UTF-8."""
 
 import contextlib
+import difflib
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from istbench.base.errors import UserError, shown
+from istbench.base.errors import UserError, printable, shown
 
 LARGEST_TEXT = 16 * 2**20
 # Limits of most file systems, with room for suffixes.
@@ -43,11 +44,21 @@ def regular_file(path: Path, what: str, most: int) -> Iterator[int]:
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        raise UserError(f"no file {path}; give {what}") from None
+        raise missing_file(path, what) from None
     except ValueError:  # a NUL in the name
         raise UserError(f"{shown(str(path))} is not the name of a file; give {what}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; give {what}") from None
+
+
+def missing_file(path: Path, what: str) -> UserError:
+    """The error for a missing `path`: the file beside it with nearly the same name, or else `give {what}`."""
+    with contextlib.suppress(OSError):
+        others = [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
+        nearest = difflib.get_close_matches(path.name, others, n=1, cutoff=0.7)
+        if nearest and nearest[0] != path.name:
+            return UserError(f"no file {printable(str(path))}; did you mean {shown(nearest[0])}?")
+    return UserError(f"no file {printable(str(path))}; give {what}")
 
 
 def read_text(path: Path, what: str) -> str:

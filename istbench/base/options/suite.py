@@ -104,8 +104,10 @@ def suite_file(given: Path) -> Path:
     """`given`, or istbench's own suite of that name, such as `quick` or `light/grid`.
 
     Raises:
-        UserError: if there is neither.
+        UserError: if there is neither, and for a task file.
     """
+    if is_task_file(str(given)):
+        raise UserError(f"{given} is a task file, not a suite; `istbench compare --workload {given}` trains it")
     if not re.fullmatch(_SUITE_NAME, given.as_posix()) or is_there(given):
         return given
     folder = suites_folder()

@@ -144,6 +144,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         ("pipe", "is a pipe, not a file; give text"),
         (".", "is a directory, not a file"),
         ("none", "no file .*none; give text"),
+        ("tetx", r"no file .*tetx; did you mean 'text'\?$"),
         ("bytes", "is not UTF-8 text"),
         ("large", "has 17,179,869,184 bytes, more than"),
         ("loop", "cannot read .*loop"),

@@ -1,6 +1,7 @@
 """Options from text, cells' names, suites from TOML: errors name the thing, the place and the way out."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -178,6 +179,11 @@ def test_a_wrong_suite_names_the_file_and_what_is_wrong(tmp_path, text, message)
 def test_a_missing_suite(tmp_path):
     with pytest.raises(UserError, match="no file .*none.toml; give a TOML suite"):
         read_suite(tmp_path / "none.toml")
+
+
+def test_a_task_file_is_no_suite():
+    with pytest.raises(UserError, match="^my.py is a task file, not a suite; `istbench compare --workload my.py`"):
+        read_suite(Path("my.py"))
 
 
 def test_a_suite_names_no_file_of_code(tmp_path):
