@@ -46,6 +46,13 @@ _COMPLETE = "_ISTBENCH_COMPLETE"
 """The shell's variable: `eval "$(_ISTBENCH_COMPLETE=bash_source istbench)"`."""
 # Their lists have commas. Of a list with spaces, the second part would be RESULTS or SUITE.
 _WITH_LISTS = ("compare", "faults", "map", "replay", "validate")
+_OTHER_WAYS = {
+    ("report", "--json"): "write --format json",
+    ("replay", "--json"): "write --format json",
+    ("plan", "--parameters"): "`istbench estimate` takes numbers without a model",
+    ("plan", "--step"): "`istbench estimate` takes numbers without a model",
+}
+"""By command and option, the way to what its user wants."""
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_TARGET_MISSED, EXIT_FAIL_IF = 1, 2, 3, 4
 
@@ -118,7 +125,7 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        message = " ".join(error.format_message().split())  # click puts choices on separate lines
+        message = _with_other_way(error) or " ".join(error.format_message().split())  # click has choices in lines
         return _end(printable(f"{message.rstrip('.')}{hint}") + _spaced_list(arguments), EXIT_WRONG_USE)
     except (KeyboardInterrupt, click.Abort) as interrupt:
         if isinstance(interrupt.__cause__, UserError | RunFailed):
@@ -130,6 +137,14 @@ def _run(arguments: Sequence[str] | None, streams: Streams) -> int:
             raise
         return _end(line, EXIT_WRONG_USE)
     return _end("", status if isinstance(status, int) else 0)
+
+
+def _with_other_way(error: click.ClickException) -> str:
+    """The message for an option that another option or command stands for; empty for other errors."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    way = _OTHER_WAYS.get((error.ctx.info_name or "", error.option_name))
+    return f"No such option {error.option_name!r}; {way}" if way else ""
 
 
 def _spaced_list(arguments: Sequence[str] | None) -> str:

@@ -1,5 +1,6 @@
 """Options that several commands share, and the types of their values: a command gets them decoded."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -351,9 +352,13 @@ def _metavar(option: RunOption) -> str:
     return {int: "INTEGER", float: "FLOAT"}.get(kind) or "|".join(map(str, literal_choices(kind)))
 
 
-def run_options(*names: str) -> _Decorator:
-    """The options of those `names` in the table of a run's options."""
-    return applied(_run_option(option) for option in RUN_OPTIONS if option.name in names)
+def run_options(*names: str, what: str = "") -> _Decorator:
+    """The options of those `names` in the table of a run's options. what: a help in place of the table's."""
+    return applied(
+        _run_option(dataclasses.replace(option, help=what or option.help))
+        for option in RUN_OPTIONS
+        if option.name in names
+    )
 
 
 def cell_options(*, without: Sequence[str] = ()) -> _Decorator:

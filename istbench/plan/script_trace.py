@@ -15,6 +15,7 @@ from istbench.base.errors import UserError
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
+from istbench.methods.cut_model import CutMethod
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.node.registry import build_method, load_method, registered
@@ -92,10 +93,12 @@ def check_record(method: type[Method], record: ScriptRecord) -> None:
         if issubclass(method, CutsUnits)
         else "computes with kernels of its own"
         if issubclass(method, OwnKernels)
+        else "cuts the model at its wide output"
+        if issubclass(method, CutMethod)
         else ""
     )
     if reason:
-        raise UserError(f"{method.name} {reason}, and sizes and times do not tell them; train it as a workload")
+        raise UserError(f"{method.name} {reason}, which sizes and times do not tell; train it as a workload")
     if record.clips and not issubclass(method.Options, ClippedOptions):
         raise UserError(
             f"{method.name} updates a parameter before the last gradient is known, and {record.script} clips by "

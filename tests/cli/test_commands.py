@@ -186,6 +186,27 @@ def test_an_unknown_command_names_the_nearest(istbench):
     assert (status, "did you mean 'compare'" in said) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ("report --json", "'--json'; write --format json"),
+        ("replay --json", "'--json'; write --format json"),
+        ("plan --parameters 125M", "'--parameters'; `istbench estimate` takes numbers without a model"),
+        ("plan --nods 3", "'--nods'. Did you mean '--nodes'?"),
+    ],
+)
+def test_an_option_of_another_command_names_the_way(istbench, words, way):
+    status, _, said = istbench(*words.split())
+    assert status == 2
+    assert said.startswith(f"istbench: No such option {way} (see istbench {words.split()[0]} --help)")
+
+
+def test_the_target_of_advise_has_a_help_of_its_own(istbench):
+    _, shown, _ = istbench("advise", "--help")
+    assert "Stop when the metric" not in shown
+    assert "Default: what one node reaches alone" in " ".join(shown.split())
+
+
 @pytest.mark.processes
 def test_compare_prints_one_json_object_and_is_quiet_where_asked(tmp_path, istbench):
     asked = ["compare", "--workload", "toy", "--methods", "ddp", "--steps", 8, "--out", tmp_path / "out"]

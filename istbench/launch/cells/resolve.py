@@ -192,7 +192,8 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
         together = unchecked.batch_size * method.minibatches(nodes)
         least, most = min(unchecked.samples), max(unchecked.samples)
         size = f"{most}" if least == most else f"{least} to {most}"
-        notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {nodes} nodes")
+        all_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
+        notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {all_nodes}")
     notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
 
