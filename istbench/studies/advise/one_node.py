@@ -13,13 +13,15 @@ _DECIMALS, _FIGURES, _LARGE, _MOST_DECIMALS = 2, 3, 10.0, 15
 _STEEP = 0.15  # of its progress in the second half of its steps
 _MOST_DOUBLINGS = 10
 _TELLING = 8  # values after which equal ones are no chance
+_SOLVED = 1e-4  # of the value before training: a loss below it, though not 0, is a matter of digits
 
 
 def level_of(curve: Curve) -> tuple[float, float] | None:
     """The best value of `curve` less the noise of an evaluation, rounded to the easier side; train seconds to it.
 
     The best of many evaluations is one that noise lifts, and a longer run may not repeat it. The level is still
-    better than the value before training. None if no evaluation after that one is better, or if the value stayed
+    better than the value before training. A metric that falls to nearly 0 is not chased below a ten-thousandth of
+    that value. None if no evaluation after that one is better, or if the value stayed
     the same: such a model gives one answer to everything.
     """
     values = [value for value in curve.values if value is not None]
@@ -28,6 +30,8 @@ def level_of(curve: Curve) -> tuple[float, float] | None:
         return None
     noise = SignedCurve.of(curve).noise
     steady = best + noise if curve.metric.lower_is_better else best - noise
+    if curve.metric.lower_is_better and steady > 0:
+        steady = max(steady, _SOLVED * values[0])
     level = _easier(steady if curve.metric.better(steady, values[0]) else best, values[0], curve.metric)
     there = time_to_target(curve, level)
     return None if there is None else (level, there.seconds)

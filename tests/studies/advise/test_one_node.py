@@ -37,6 +37,14 @@ def test_a_falling_metric_is_rounded_up(values, level):
     assert level_of(curve(list(enumerate(values)), LOSS))[0] == pytest.approx(level)
 
 
+def test_a_loss_that_falls_to_nearly_nothing_is_a_target_of_digits_that_mean_something():
+    level, seconds = level_of(curve([(0, 14.1), (10, 0.1), (20, 1e-3), (30, 1.3e-6)], LOSS))
+    assert (level, seconds < 20.0) == (pytest.approx(0.0015), True)
+    assert level_of(curve([(0, 2e-3), (10, 3.1e-5)], LOSS))[0] == pytest.approx(3.1e-5)  # a small unit
+    assert level_of(curve([(0, 50_000.0), (10, 20.0)], LOSS))[0] == pytest.approx(20.0)
+    assert level_of(curve([(0, 0.9), (10, 0.0)], LOSS))[0] == 0.0  # no error is left
+
+
 def test_a_node_that_gives_one_answer_to_everything_has_no_level():
     """A macro F1 of .1693 from the second of 30 evaluations on: all beats are of the largest class."""
     stuck = [0.0158, 0.0158, *[0.1693] * 28]
