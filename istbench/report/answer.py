@@ -72,7 +72,8 @@ def main_target(group: Group) -> Target | None:
 def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -> tuple[str, ...]:
     """The first lines at a terminal: the answer on each clock of each of `studies`, see `by_study`."""
     lines, said = [], set[str]()
-    for groups in studies:
+    names = _study_names(studies)
+    for groups, name in zip(studies, names, strict=True):
         for group in groups:
             target = main_target(group)
             if target is None:
@@ -84,8 +85,17 @@ def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -
             # The same on several clocks is said once.
             new = [lead[0], *(sentence for sentence in lead[1:] if sentence not in said)]
             said.update(new)
-            lines.append(" ".join([*([f"{group.workload_label}:"] if len(studies) > 1 else []), *new]))
+            lines.append(" ".join([*([f"{name}:"] if len(studies) > 1 else []), *new]))
     return tuple(dict.fromkeys(lines))
+
+
+def _study_names(studies: Sequence[Sequence[Group]]) -> list[str]:
+    """The workload of each study, with its budget and its batch size where another has the same workload."""
+    labels = [groups[0].workload_label for groups in studies]
+    return [
+        label if labels.count(label) == 1 else f"{label}, {groups[0].budget}, batch size {groups[0].batch_size}"
+        for label, groups in zip(labels, studies, strict=True)
+    ]
 
 
 def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:

@@ -149,6 +149,14 @@ def test_the_first_lines_name_each_clock_and_say_the_same_doubts_once(results):
     assert "Not sure" not in replayed  # for the same reasons
 
 
+def test_answers_on_one_workload_say_what_tells_them_apart(results):
+    for budget, workload in (("24 steps", "speech"), ("66 steps", "speech"), ("9 steps", "toy")):
+        head = header("ddp", workload=workload, budget=budget, cell=budget.replace(" ", "-"))
+        write_run(results, head, ramp(9.0))
+    starts = [line.partition(":")[0] for line in answer_lines(by_study(build_report(results).groups))]
+    assert starts == ["speech, 24 steps, batch size 128", "speech, 66 steps, batch size 128", "toy"]
+
+
 def test_without_a_finished_run_the_first_line_says_so(results):
     write_run(results, header("ddp", status="failed"), ramp(9.0)[:1])
     (line,) = answer_lines(by_study(build_report(results).groups))
