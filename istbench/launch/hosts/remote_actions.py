@@ -42,7 +42,6 @@ ACTIONS: dict[str, Action] = {
     "digest_tree": trees.digest_there,
     "list_tree": lambda _agent, question: trees.list_tree(Path(question["path"])),
     "expect_tree": trees.expect_tree,
-    "write_pieces": trees.write_pieces,
     "finish_tree": trees.finish_tree,
     "delete_tree": lambda _agent, question: shutil.rmtree(question["path"], ignore_errors=True),
 }

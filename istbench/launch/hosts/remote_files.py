@@ -77,7 +77,7 @@ def list_run(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         files: `stamps` of whole files outside the checkpoint.
-        steps: the published ones, newest first: number, manifest, and its `latest.json`.
+        steps: the published ones, newest first: number and manifest.
         damaged: whether there are published steps that cannot be read.
     """
     path = Path(question["path"])
@@ -85,14 +85,7 @@ def list_run(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     steps = [step for step in found if isinstance(step, Step)]
     return {
         "files": [stamp for stamp in stamps(path) if _counts(stamp[0])],
-        "steps": [
-            {
-                "step": step.totals.step,
-                "manifest": step.manifest.decode(),
-                "pointer": step.pointer.decode(),
-            }
-            for step in steps
-        ],
+        "steps": [(step.totals.step, step.manifest.decode()) for step in steps],
         "damaged": len(steps) < len(found),
     }
 
@@ -109,22 +102,15 @@ def read(_agent: Agent, question: Mapping[str, Any]) -> bytes:
 
 
 def write(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Write a part of file `name`, with time `changed`, of the copy that `place` moves to `path`."""
-    put(Path(question["path"]), question["name"], question["offset"], question["content"], question["changed"])
-
-
-def put(path: Path, name: str, offset: int, content: bytes, changed: int | None = None) -> None:
-    """Write `content` at `offset` of file `name` of the copy that `place` moves to `path`.
-
-    changed: the time of last change to set, in nanoseconds since 1970; None for now.
-    """
-    where = beside(path, _NEW) / name
-    where.parent.mkdir(parents=True, exist_ok=True)
-    with where.open("r+b" if offset else "wb") as file:
-        file.seek(offset)
-        file.write(content)
+    """Write `content` at `offset` of file `name` in `folder`, and set its time `changed`, if that is not None."""
+    path, changed = Path(question["folder"]) / question["name"], question["changed"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()  # parts come in any order
+    with path.open("r+b") as file:
+        file.seek(question["offset"])
+        file.write(question["content"])
     if changed is not None:
-        os.utime(where, ns=(changed, changed))
+        os.utime(path, ns=(changed, changed))
 
 
 def place(path: Path) -> None:

@@ -4,10 +4,11 @@ rsync would not do: its `--max-size` compares the size that a host announces, an
 """
 
 import hashlib
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +22,8 @@ from istbench.base.options.numbers import Natural
 from istbench.base.threads import thread_beside
 from istbench.launch.hosts.connection import Connection, Lost, Refused
 from istbench.launch.hosts.group import Say
-from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, how_far, put, safe, stamps
+from istbench.launch.hosts.push import send
+from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, how_far, safe, stamps
 from istbench.launch.hosts.trees import LISTS_S
 from istbench.node.checkpoint_steps import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
 from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
@@ -39,37 +41,28 @@ def at_once(_seconds: float, _size: int, _left: int) -> None:
     """A pace without rests."""
 
 
-class _ListedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A published step there."""
-
-    step: int
-    manifest: str
-    pointer: str
-
-    def size(self, directory: Path) -> int:
-        """Bytes that `directory` lacks of it; 0 if unknown."""
-        with suppress(Broken):
-            if not self.whole(directory):
-                files = step_of(directory, self.step, self.manifest.encode()).files
-                return sum(listed.bytes for listed in files.values())
-        return 0
-
-    def whole(self, directory: Path) -> bool:
-        """Whether `directory` has this step, published and whole."""
-        with suppress(Broken, OfAnotherCell):
-            for found in find(directory):
-                if isinstance(found, Step) and found.manifest.decode() == self.manifest:
-                    found.check_sizes()
-                    return True
-        return False
-
-
 class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `list_run` of `remote_files`."""
 
     files: list[tuple[str, Natural, int]]
-    steps: list[_ListedStep]
+    steps: list[tuple[int, str]]
     damaged: bool
+
+    def steps_in(self, directory: Path) -> Iterator[Step]:
+        """The published steps there, newest first, with the paths that they have in `directory`."""
+        for step, manifest in self.steps:
+            with suppress(Broken):
+                yield step_of(directory, step, manifest.encode())
+
+
+def _is_here(step: Step) -> bool:
+    """Whether `step` is published in its directory, and whole."""
+    with suppress(Broken, OfAnotherCell):
+        for found in find(step.directory):
+            if isinstance(found, Step) and found.manifest == step.manifest:
+                found.check_sizes()
+                return True
+    return False
 
 
 def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> None:
@@ -120,9 +113,12 @@ class _PartReader:
         self._pace(time.monotonic() - began, len(content), self._left)
         return content
 
-    def copy(self, name: str, size: int, file: BinaryIO) -> str:
-        """Write file `name` to `file`, at most `size` bytes whatever the host sends; returns their SHA-256."""
-        digest, offset = hashlib.sha256(), 0
+    def copy(self, name: str, size: int, file: BinaryIO, offset: int = 0) -> str:
+        """Write file `name` from `offset` to `file`, and return the SHA-256 of that.
+
+        Reads no byte beyond `size`, whatever the host sends.
+        """
+        digest = hashlib.sha256()
         while offset < size and (content := self.part(name, offset)[: size - offset]):
             file.write(content)
             digest.update(content)
@@ -140,31 +136,36 @@ def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
     clear(here)
     have = set(stamps(here))
     new = [stamp for stamp in listing.files if stamp not in have]
-    sizes = sum(size for _, size, _ in new) + sum(step.size(here / CHECKPOINT) for step in listing.steps[:1])
+    steps = list(listing.steps_in(here / CHECKPOINT))
+    missing = [step for step in steps[:1] if not _is_here(step)]
+    sizes = sum(size for _, size, _ in new) + sum(file.bytes for step in missing for file in step.files.values())
     reader = _PartReader(first, theirs, pace, sizes)
-    step = _bring_step(reader, here, listing)
+    step = _bring_step(reader, here, steps)
     for stamp in new:
         if not safe(stamp[0]):
             raise RunFailed(f"{first.name} names a file {stamp[0]!r}, outside of the run directory")
         _bring_file(reader, here, stamp)
     _settle(here, [name for name, *_ in new], step)
-    _delete_others(here, names, listing)
+    _delete_others(here, names, steps, bool(listing.steps) or listing.damaged)
 
 
-def _bring_step(reader: _PartReader, here: Path, listing: _RunListing) -> _ListedStep | None:
-    """Copy the newest whole step beside `here`; None if it is here already, or no step is whole."""
-    for step in listing.steps:
-        if step.whole(here / CHECKPOINT):
+def _bring_step(reader: _PartReader, here: Path, steps: Iterable[Step]) -> Step | None:
+    """Copy the newest whole one of `steps` beside `here`; None if it is here already, or none is whole."""
+    for step in steps:
+        if _is_here(step):
             return None
+        folder = f"{CHECKPOINT}/{step.totals.step}"
         with suppress(Broken):
-            whole = step_of(here / CHECKPOINT, step.step, step.manifest.encode())
-            for name, listed in whole.files.items():
-                named = f"{CHECKPOINT}/{step.step}/{name}"
+            for name, listed in step.files.items():
+                with writing_whole(beside(here) / folder / name) as file:
+                    sha256 = reader.copy(f"{folder}/{name}", listed.bytes, file)
+                step.require(name, sha256)
+            for named, content in (
+                (f"{folder}/{MANIFEST}", step.manifest),
+                (f"{CHECKPOINT}/{LATEST}", step.pointer),
+            ):
                 with writing_whole(beside(here) / named) as file:
-                    sha256 = reader.copy(named, listed.bytes, file)
-                whole.require(name, sha256)
-            put(here, f"{CHECKPOINT}/{step.step}/{MANIFEST}", 0, whole.manifest)
-            put(here, f"{CHECKPOINT}/{LATEST}", 0, step.pointer.encode())
+                    file.write(content)
             return step
         shutil.rmtree(beside(here) / CHECKPOINT, ignore_errors=True)
     return None
@@ -173,17 +174,14 @@ def _bring_step(reader: _PartReader, here: Path, listing: _RunListing) -> _Liste
 def _bring_file(reader: _PartReader, here: Path, stamp: tuple[str, int, int]) -> None:
     """Copy file `stamp` beside `here`; of events, only new lines."""
     name, size, changed = stamp
-
-    start, before, last = 0, b"", b""
-    if name == _EVENTS:
-        before, last = _lines(here / name)
-        start = len(before)
-    content = reader.part(name, start) if size else b""
+    before, last = _lines(here / name) if name == _EVENTS else (b"", b"")
+    content = reader.part(name, len(before)) if size else b""
     if not content.startswith(last):  # lines of another run
-        start, before, content = 0, b"", reader.part(name, 0)
-    put(here, name, 0, before + content, changed)
-    for offset in range(start + PART, size, PART):
-        put(here, name, offset, reader.part(name, offset), changed)
+        before, content = b"", reader.part(name, 0)
+    with writing_whole(beside(here) / name) as file:
+        file.write(before + content)
+        reader.copy(name, size, file, len(before + content))
+    os.utime(beside(here) / name, ns=(changed, changed))
 
 
 def _lines(path: Path) -> tuple[bytes, bytes]:
@@ -196,17 +194,17 @@ def _lines(path: Path) -> tuple[bytes, bytes]:
     return content[:start], content[start:end]
 
 
-def _settle(here: Path, new: list[str], step: _ListedStep | None) -> None:
+def _settle(here: Path, new: list[str], step: Step | None) -> None:
     """Move the `new` files and the new `step` from beside `here` to their places, `latest.json` last."""
     files = [*new] if step is None else [*new, f"{CHECKPOINT}/{LATEST}"]
     for path in beside(here).rglob("*"):
         sync(path)
     if step is not None:
-        target = here / CHECKPOINT / str(step.step)
+        target = step.folder
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():  # damaged, or another run's
             target.rename(beside(here) / "replaced")
-        (beside(here) / CHECKPOINT / str(step.step)).replace(target)
+        (beside(here) / CHECKPOINT / target.name).replace(target)
         sync(target.parent)
     order = {_HEADER: 1, f"{CHECKPOINT}/{LATEST}": 2}
     for name in sorted(files, key=lambda name: order.get(name, 0)):
@@ -217,10 +215,13 @@ def _settle(here: Path, new: list[str], step: _ListedStep | None) -> None:
         sync((here / name).parent)
 
 
-def _delete_others(here: Path, names: list[str], listing: _RunListing) -> None:
-    """Delete files other than `names`, and steps of the checkpoint that are not published there."""
-    kept = {f"{CHECKPOINT}/{step.step}/" for step in listing.steps if step.whole(here / CHECKPOINT)}
-    lost = (listing.steps or listing.damaged) and not kept  # what is here may be all that is left
+def _delete_others(here: Path, names: list[str], steps: Iterable[Step], published: bool) -> None:
+    """Delete files other than `names`, and steps of the checkpoint that are not among `steps`.
+
+    published: whether there are steps there, perhaps damaged.
+    """
+    kept = {f"{CHECKPOINT}/{step.totals.step}/" for step in steps if _is_here(step)}
+    lost = published and not kept  # what is here may be all that is left
     for name, *_ in stamps(here):
         in_step = any(name.startswith(folder) for folder in kept) or (kept and name == f"{CHECKPOINT}/{LATEST}")
         if name not in names and not in_step and not (lost and name.startswith(f"{CHECKPOINT}/")):
@@ -257,12 +258,12 @@ def bring(first: Connection, here: Path, theirs: str) -> bool:
     step = newest_whole(here / CHECKPOINT)
     sent = (f"{CHECKPOINT}/{LATEST}", f"{CHECKPOINT}/{step.totals.step}/") if step else ()
     first.do("clear", path=theirs)
-    for name, size, changed in stamps(here):
-        if name.startswith(f"{CHECKPOINT}/") and not name.startswith(sent):
-            continue
-        with (here / name).open("rb") as file:
-            for offset in range(0, max(1, size), PART):
-                first.do("write", path=theirs, name=name, offset=offset, content=file.read(PART), changed=changed)
+    files = [
+        (here / name, size, name, changed)
+        for name, size, changed in stamps(here)
+        if not name.startswith(f"{CHECKPOINT}/") or name.startswith(sent)
+    ]
+    send(first, str(beside(Path(theirs))), files)
     first.do("place", path=theirs)
     return True
 

@@ -11,8 +11,8 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ LISTS_S = 7200.0
 """Time for the first listing, which reads all data."""
 File = tuple[str, int, int, str]
 """A file of a tree: name in it (empty if the tree is one file), bytes, time of change in ns since 1970, SHA-256."""
-
-_incoming: dict[str, "_Incoming"] = {}
 
 
 def list_tree(path: Path) -> list[File]:
@@ -87,74 +85,6 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
                     yield str(file.relative_to(path)), file
 
 
-class _Incoming:
-    """A tree that comes to this host, in pieces and in any order."""
-
-    def __init__(self, root: Path, name: str, files: Sequence[File]) -> None:
-        self._objects, self._files = root / "objects", files
-        self.place = root / tree_digest(files)[:32] / name
-        self._sizes = {sha256: size for _, size, _, sha256 in files}
-        self._came = dict.fromkeys(self._sizes, 0)
-        self._parts: Path | None = None
-        self._lock = threading.Lock()
-
-    def missing(self) -> list[str]:
-        """SHA-256s of the contents that this host has not yet."""
-        if self.place.exists():
-            return []
-        return [sha256 for sha256, size in self._sizes.items() if not self._has(sha256, size)]
-
-    def write(self, sha256: str, offset: int, content: bytes) -> None:
-        """Write a piece; with its last one, check the SHA-256 of the file and keep it."""
-        with self._lock:
-            if self._parts is None:
-                _private(self._objects)
-                self._parts = Path(tempfile.mkdtemp(prefix=".part-", dir=self._objects.parent))
-            part = self._parts / sha256
-            part.touch(0o600)
-        with part.open("r+b") as file:
-            file.seek(offset)
-            file.write(content)
-        with self._lock:
-            self._came[sha256] += len(content)
-            whole = self._came[sha256] == self._sizes[sha256]
-        if whole:
-            if file_sha256(part) != sha256:
-                raise OSError("a file changed while it was copied; run the same command again")
-            part.replace(self._objects / sha256)
-
-    def finish(self) -> str:
-        """Link all files at their place, at once; returns it."""
-        if not self.place.exists():
-            _private(self.place.parent)
-            new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.place.parent))
-            try:
-                if not self._files:
-                    (new / "tree").mkdir()
-                for name, _, changed, sha256 in self._files:
-                    target = new / "tree" / name if name else new / "tree"
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    _link(self._objects / sha256, target)
-                    os.utime(target, ns=(changed, changed))
-                os.sync()
-                with contextlib.suppress(OSError):  # another host with the same home directory was first
-                    (new / "tree").rename(self.place)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-        self.clear()
-        return str(self.place)
-
-    def clear(self) -> None:
-        """Delete the files that did not come whole."""
-        if self._parts is not None:
-            shutil.rmtree(self._parts, ignore_errors=True)
-
-    def _has(self, sha256: str, size: int) -> bool:
-        with contextlib.suppress(OSError):
-            return (self._objects / sha256).stat().st_size == size
-        return False
-
-
 def _private(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for own in (folder, folder.parent):
@@ -175,23 +105,67 @@ def digest_there(_agent: Agent, question: Mapping[str, Any]) -> str | None:
 
 
 def expect_tree(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
-    """On a host: prepare for a tree `name` of the files in `content`; returns the missing contents."""
-    files = [(name, size, changed, sha256) for name, size, changed, sha256 in json.loads(question["content"])]
-    root = cache_directory() / "pushed"
-    _private(root / "objects")
-    incoming = _incoming[question["tree"]] = _Incoming(root, question["name"], files)
-    agent.undo.append(incoming.clear)
-    return {"missing": incoming.missing(), "free": shutil.disk_usage(root).free, "folder": str(root)}
+    """On a host: prepare for a tree `name` of the files in `content`.
 
-
-def write_pieces(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """On a host: write `pieces` (SHA-256 of a file, offset, bytes) of a `tree` from one `content`."""
-    at = 0
-    for sha256, offset, size in question["pieces"]:
-        _incoming[question["tree"]].write(sha256, offset, question["content"][at : at + size])
-        at += size
+    Returns:
+        incoming: the folder for the contents that are `missing`, each named by its SHA-256.
+        free: bytes in `folder`, which has all trees.
+    """
+    files, place, objects = _tree(question)
+    _private(objects)
+    incoming = tempfile.mkdtemp(prefix=".part-", dir=objects.parent)
+    agent.undo.append(partial(_keep, Path(incoming), objects))
+    sizes = {} if place.exists() else {sha256: size for _, size, _, sha256 in files}
+    return {
+        "incoming": incoming,
+        "missing": [sha256 for sha256, size in sizes.items() if not _has(objects / sha256, size)],
+        "free": shutil.disk_usage(objects).free,
+        "folder": str(objects.parent),
+    }
 
 
 def finish_tree(_agent: Agent, question: Mapping[str, Any]) -> str:
-    """On a host: put the `tree`, all of which has come, at its place; returns its path."""
-    return _incoming.pop(question["tree"]).finish()
+    """On a host: put the tree of `expect_tree` at its place, at once; returns its path."""
+    files, place, objects = _tree(question)
+    _keep(Path(question["incoming"]), objects)
+    if not place.exists():
+        _private(place.parent)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+        try:
+            if not files:
+                (new / "tree").mkdir()
+            for name, _, changed, sha256 in files:
+                target = new / "tree" / name if name else new / "tree"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link(objects / sha256, target)
+                os.utime(target, ns=(changed, changed))
+            os.sync()
+            with contextlib.suppress(OSError):  # another host with the same home directory was first
+                (new / "tree").rename(place)
+        except FileNotFoundError:
+            raise OSError("a file changed while it was copied; run the same command again") from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return str(place)
+
+
+def _tree(question: Mapping[str, Any]) -> tuple[list[File], Path, Path]:
+    """The files of a tree, its place on this host, and the directory of contents."""
+    files: list[File] = json.loads(question["content"])
+    root = cache_directory() / "pushed"
+    return files, root / tree_digest(files)[:32] / question["name"], root / "objects"
+
+
+def _keep(incoming: Path, objects: Path) -> None:
+    """Move the files in `incoming` that came whole to `objects`, and delete the others."""
+    for part in incoming.iterdir():
+        if file_sha256(part) == part.name:
+            part.chmod(0o600)
+            part.replace(objects / part.name)
+    shutil.rmtree(incoming, ignore_errors=True)
+
+
+def _has(path: Path, size: int) -> bool:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == size
+    return False

@@ -30,7 +30,7 @@ class OtherHost:
         future = Future()
         if content is not None:
             rest["content"] = content
-        if do == "write_pieces":
+        if do == "write":
             self.bytes += len(content)
         if "path" in rest:  # the same path on another machine
             rest["path"] = f"{self.root}/{rest['path']}"
@@ -168,15 +168,33 @@ def test_bytecode_that_python_writes_beside_a_plugin_is_no_change(data):
     assert tree_digest(list_tree(data)) == before
 
 
-def test_hosts_that_fail_are_all_named_and_the_others_are_not_waited_for(tmp_path, data):
-    class Full(OtherHost):
-        def ask(self, do, content=None, **rest):
-            if do == "write_pieces":
+class Full(OtherHost):
+    """A host whose disk is full after so many writes."""
+
+    def __init__(self, root, name="other", writes=0):
+        super().__init__(root, name)
+        self._writes = writes
+
+    def ask(self, do, content=None, **rest):
+        if do == "write":
+            self._writes -= 1
+            if self._writes < 0:
                 future = Future()
                 future.set_exception(Refused("No space left on device"))
                 return future
-            return super().ask(do, content, **rest)
+        return super().ask(do, content, **rest)
 
+
+def test_a_copy_that_breaks_off_goes_on_with_the_files_that_came_whole(tmp_path, data, host):
+    broken = Full(tmp_path, writes=6)  # all but `linked`
+    with pytest.raises(Unfit):
+        sent(broken, data)
+    broken.agent.end()
+    _, size, _ = sent(host, data)
+    assert size == len("linked")
+
+
+def test_hosts_that_fail_are_all_named_and_the_others_are_not_waited_for(tmp_path, data):
     hosts = [Full(tmp_path / name, name) for name in "ab"]
     before = threading.active_count()
     with pytest.raises(Unfit) as unfit:

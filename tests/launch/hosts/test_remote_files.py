@@ -10,18 +10,22 @@ from published_steps import list_files, publish_step, write_step
 from istbench.base.decode import decode_own
 from istbench.base.errors import UserError
 from istbench.launch.hosts.remote_actions import ACTIONS
-from istbench.launch.hosts.remote_files import clear, how_far, place, put, safe
+from istbench.launch.hosts.remote_files import beside, clear, how_far, place, safe, write
 from istbench.launch.hosts.run_copies import bring, fetch_newer
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
+
+
+def put(path, name, content, offset=0):
+    write(None, {"folder": beside(path), "name": name, "offset": offset, "content": content, "changed": None})
 
 
 def test_what_was_put_together_stands_there_whole_instead_of_what_was(tmp_path):
     path = tmp_path / "results" / "runs" / "cell"
     path.mkdir(parents=True)
     (path / "old").write_text("old")
-    put(path, "checkpoint/10/rank-0.json", 0, b"ab")
-    put(path, "checkpoint/10/rank-0.json", 2, b"cd")
+    put(path, "checkpoint/10/rank-0.json", b"cd", 2)  # parts come in any order
+    put(path, "checkpoint/10/rank-0.json", b"ab")
     assert list_files(path) == [("old", 3)]
     place(path)
     assert list_files(path) == [("checkpoint/10/rank-0.json", 4)]
@@ -30,9 +34,9 @@ def test_what_was_put_together_stands_there_whole_instead_of_what_was(tmp_path):
 
 def test_what_was_left_of_an_earlier_attempt_is_no_part_of_it(tmp_path):
     path = tmp_path / "results" / "runs" / "cell"
-    put(path, "stale", 0, b"")
+    put(path, "stale", b"")
     clear(path)
-    put(path, "run.json", 0, b"{}")
+    put(path, "run.json", b"{}")
     place(path)
     assert list_files(path) == [("run.json", 2)]
 
@@ -45,12 +49,17 @@ class OtherHost:
     def do(self, do, **rest):
         return ACTIONS[do](None, rest)
 
+    ask = do
+
+    def answer(self, asked, timeout_s):
+        return asked
+
 
 def test_a_run_that_is_brought_has_nothing_of_an_attempt_that_broke_off(tmp_path):
     here, theirs = tmp_path / "here" / "runs" / "cell", tmp_path / "there" / "runs" / "cell"
     here.mkdir(parents=True)
     (here / "run.json").write_text("{}")
-    put(theirs, "checkpoint/10/rank-0.json", 0, b"stale")
+    put(theirs, "checkpoint/10/rank-0.json", b"stale")
     assert bring(OtherHost(), here, str(theirs))
     assert list_files(theirs) == [("run.json", 2)]
     assert not bring(OtherHost(), here, str(theirs))  # no further than what is there

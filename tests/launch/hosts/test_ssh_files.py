@@ -33,6 +33,11 @@ class OtherHost:
             self.read.append((rest["name"], rest["offset"]))
         return found
 
+    ask = do
+
+    def answer(self, asked, timeout_s):
+        return asked
+
 
 class Run:
     """A run directory that is written as istbench does.
