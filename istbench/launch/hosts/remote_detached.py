@@ -23,7 +23,7 @@ from istbench.base.decode import decode_own
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.run_folder import CELL, Messages
+from istbench.launch.hosts.run_folder import CELL, watch
 from istbench.workloads.cache import cache_directory
 
 CONFIG = "ssh_config"
@@ -132,12 +132,7 @@ def follow_detached(agent: Agent, question: Mapping[str, Any]) -> str | None:
 
 
 def _watch(agent: Agent, folder: Path, key: str) -> None:
-    messages = Messages(folder / key, agent.say)
-    while not (folder / key / DONE).exists() and _works(folder):
-        time.sleep(_POLL_S)
-        messages.pass_on()
-    messages.pass_on()
-    failure = messages.failure()
+    failure = watch(folder / key, agent.say, lambda: not (folder / key / DONE).exists() and _works(folder))
     if failure is None and not (folder / key / DONE).exists():
         failure = {"message": _LOST if folder.exists() else _GONE, "status": 1, "unfit": False}
     agent.say({"ended": 0 if failure is None else failure["status"], "failure": failure, "tail": []})

@@ -14,11 +14,10 @@ from typing import Any
 from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, GROW, TRAIN, Messages
+from istbench.launch.hosts.run_folder import FOLDER, GROW, TRAIN, watch
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 from istbench.launch.torchrun.secret import SECRET
 
-_POLL_S = 0.1
 _GRACE_S = 40.0  # torchrun gives its processes thirty seconds: twenty to stop, and five to end
 _READS_S = 5.0  # to read its last lines after all its processes have ended
 _LAST_LINES = 8
@@ -105,14 +104,15 @@ class _Run:
             self._tail.append(line.decode(errors="replace").rstrip())
 
     def _watch(self) -> None:
-        messages = Messages(self.folder, self._agent.say)
-        while self._process.poll() is None:
-            time.sleep(_POLL_S)
-            messages.pass_on()
-        kill_descendants()
-        self._reader.join(_READS_S)
-        messages.pass_on()
-        failure = messages.failure()
+        failure = watch(self.folder, self._agent.say, self._lives)
         self._undo.close()
         self._ended.set()
         self._agent.say({"ended": self._process.returncode, "failure": failure, "tail": list(self._tail)})
+
+    def _lives(self) -> bool:
+        """Whether torchrun runs; afterwards its processes have ended too."""
+        if self._process.poll() is None:
+            return True
+        kill_descendants()
+        self._reader.join(_READS_S)
+        return False

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from istbench.results.events import Loss, Return
 
 FOLDER, LOSS, RETURN = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS", "ISTBENCH_RETURN"
 SAID, CELL, TRAIN, GROW, FAILED = "said", "cell", "train", "grow", "failed"
-_POLL_S, _LOOKS_S = 0.05, 0.5
+_POLL_S, _WATCHES_S, _LOOKS_S = 0.05, 0.1, 0.5
 
 
 def folder() -> Path | None:
@@ -100,38 +100,27 @@ def _write(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-class Messages:
-    """Reads the messages of the run in folder `where`, and passes each one on once."""
+def watch(where: Path, say: Callable[[dict[str, Any]], None], lives: Callable[[], bool]) -> dict[str, Any] | None:
+    """Pass on the messages of the run in folder `where` while it `lives`; returns the failure that it reported.
 
-    def __init__(self, where: Path, say: Callable[[dict[str, Any]], None]) -> None:
-        self._where, self._say = where, say
-        self._at = 0
-        self._cell: str | None = None
-
-    def pass_on(self) -> None:
-        """Pass on the new lines for the user and the name of the cell, "" before it is known."""
-        try:
-            for line in self._lines():
-                self._say({"said": line})
-            if (cell := (self._where / CELL).read_text()) != self._cell:
-                self._say({"cell": cell})
-                self._cell = cell
-        except OSError:
-            return
-
-    def failure(self) -> dict[str, Any] | None:
-        """The reported failure."""
-        try:
-            found: dict[str, Any] = json.loads((self._where / FAILED).read_text())
-        except (OSError, ValueError):
-            return None
-        return found
-
-    def _lines(self) -> list[str]:
-        if not (self._where / SAID).exists():
-            return []
-        with (self._where / SAID).open("rb") as file:
-            file.seek(self._at)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._at += len(whole) + len(newline)
-        return whole.decode(errors="replace").split("\n") if newline else []
+    The messages are lines for the user, and the name of the cell, "" before it is known.
+    """
+    place, cell, living = 0, None, True
+    while living:
+        living = lives()
+        with suppress(OSError):
+            if (where / SAID).exists():
+                with (where / SAID).open("rb") as file:
+                    file.seek(place)
+                    whole = file.read().rpartition(b"\n")[0]
+                for line in whole.split(b"\n") if whole else []:
+                    say({"said": line.decode(errors="replace")})
+                place += len(whole) + bool(whole)
+            if (found := (where / CELL).read_text()) != cell:
+                say({"cell": found})
+                cell = found
+        time.sleep(_WATCHES_S if living else 0.0)
+    with suppress(OSError, ValueError):
+        failure: dict[str, Any] = json.loads((where / FAILED).read_text())
+        return failure
+    return None
