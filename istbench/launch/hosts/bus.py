@@ -5,9 +5,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from istbench.base.decode import convert
 from istbench.cluster.profile import bandwidth_text
-from istbench.launch.hosts.connection import Connection, ask_each
+from istbench.launch.hosts.connection import Connection, ask_each, told
 from istbench.launch.hosts.group import HostGroup, Unfit
 from istbench.launch.hosts.links import SLOW, HostLink
 from istbench.launch.hosts.remote_programs import BusBandwidth, HostGpus
@@ -25,9 +24,7 @@ def check_gpus(connections: Sequence[Connection], group: HostGroup) -> dict[str,
     answers, found = ask_each(asked, "gpus", lambda _: {}, _WAITS_S)
     if found:
         raise Unfit(found)
-    named = {
-        host.name: convert(answer, HostGpus, lambda _: "GPUs") for host, answer in zip(asked, answers, strict=True)
-    }
+    named = {name: told(name, answer, HostGpus) for name, answer in answers.items()}
     if broken := [f"{name}: {gpus.broken}" for name, gpus in named.items() if gpus.broken]:
         raise Unfit(broken)
     return {name: gpus.count for name, gpus in named.items()}
@@ -64,15 +61,11 @@ def measure_bus(
     )
     if found:
         raise Unfit(found)
-    measured = [convert(answer, list[BusBandwidth], lambda _: "an all-reduce") for answer in answers]
-    wrong = [
-        host.name
-        for host, own in zip(connections, measured, strict=True)
-        if len(own) != host.host.slots or not all(one.right for one in own)
-    ]
-    if wrong:
+    measured = {name: told(name, answer, list[BusBandwidth]) for name, answer in answers.items()}
+    right = {name: sum(one.right for one in own) for name, own in measured.items()}
+    if wrong := [host.name for host in connections if right[host.name] != host.host.slots]:
         raise Unfit([f"{name}: an all-reduce of all hosts gives other values than the mean" for name in wrong])
-    return measured[0][0]
+    return measured[connections[0].name][0]
 
 
 def bus_words(bus: BusBandwidth, links: Sequence[HostLink]) -> tuple[str, str]:

@@ -20,8 +20,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from istbench.base.decode import convert, path_text
 from istbench.base.errors import UserError, printable
 from istbench.launch.hosts import agent_program
 from istbench.launch.hosts.agent_program import INSTALLED
@@ -29,6 +30,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
 from istbench.launch.processes.launcher import Signals
 
+T = TypeVar("T")
 ANSWERS_S = 30.0
 _CONNECTS_S = 10
 _BEATS_S = 5.0
@@ -329,17 +331,15 @@ def connected(
                     leave(connection)
 
 
-def each(connections: Sequence[Connection], call: Callable[[Connection], Any]) -> tuple[list[Any], list[str]]:
-    """The result of `call` for each of `connections`, None if it failed; and a line for each failure."""
-    answers: list[Any] = []
-    problems = []
+def each(connections: Sequence[Connection], call: Callable[[Connection], T]) -> tuple[dict[str, T], list[str]]:
+    """The results of `call` by host, and a line for each host where it failed."""
+    found, problems = {}, []
     for connection in connections:
         try:
-            answers.append(call(connection))
+            found[connection.name] = call(connection)
         except (Lost, Refused) as error:
-            answers.append(None)
             problems.append(f"{connection.name}: {error}")
-    return answers, problems
+    return found, problems
 
 
 def ask_each(
@@ -347,7 +347,16 @@ def ask_each(
     do: str,
     arguments: Callable[[Connection], Mapping[str, Any]],
     timeout_s: float = ANSWERS_S,
-) -> tuple[list[Any], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """Request the action `do` of all `connections` at once, each with its `arguments`; returns as `each`."""
     asked = {connection.name: connection.ask(do, **arguments(connection)) for connection in connections}
     return each(connections, lambda connection: connection.answer(asked[connection.name], timeout_s))
+
+
+def told(host: str, answer: Any, kind: type[T]) -> T:
+    """The `answer` of `host` as a `kind`.
+
+    Raises:
+        UserError: naming the host and the wrong part.
+    """
+    return convert(answer, kind, lambda path: f"{host}: {path_text(path)}")

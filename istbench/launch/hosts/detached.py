@@ -20,7 +20,7 @@ from istbench.launch.hosts.group import Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_detached import CONFIG, DetachedJob, JobCell
-from istbench.launch.hosts.run import HostsRun, Session
+from istbench.launch.hosts.run import HostsRun, Session, paths_of
 from istbench.launch.hosts.run_copies import bring
 from istbench.results.store import RunDirectory
 
@@ -40,8 +40,7 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
     most, out = max(runs, key=lambda run: len(run.hosts)), runs[0].out
     with connected(most.hosts, most.pythons, most.config) as (connections, events):
         first = connections[0]
-        absent = dict.fromkeys(path for run in runs for path in run.absent)
-        group = gather(connections, out, absent)
+        group = gather(connections, out, paths_of(runs))
         with _naming(first):
             for run in runs:
                 if first.do("has_detached", key=run.key):
@@ -49,8 +48,7 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
                         f"{first.name} runs this command detached already; the same command without --detach "
                         "follows it, and --stop ends it"
                     )
-            paths = dict.fromkeys(path for run in runs for path in run.paths)
-            there = push([first], tuple(paths), say)[first.name]
+            there = push([first], paths_of(runs), say)[first.name]
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
                 _bring_unfinished(first, runs, there, theirs, say)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from istbench.base.decode import convert, encode_own
+from istbench.base.decode import encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
-from istbench.launch.hosts.connection import Connection, Lost, Refused, connected
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, told
 from istbench.launch.hosts.group import Say, Unfit, survey
 from istbench.launch.hosts.push import push
-from istbench.launch.hosts.run import HostsRun
+from istbench.launch.hosts.run import HostsRun, paths_of
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
 
@@ -84,10 +84,8 @@ def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
     """The names of the cells of `runs`, none if hosts do not tell."""
     run = runs[0]
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
-        absent = dict.fromkeys(path for run in runs for path in run.absent)
-        survey([first], run.out, absent, marks=False)
-        paths = dict.fromkeys(path for run in runs for path in run.paths)
-        there = push([first], tuple(paths), say)[first.name]
+        survey([first], run.out, paths_of(runs), marks=False)
+        there = push([first], paths_of(runs), say)[first.name]
         return name_cells_there(first, runs, there)
 
 
@@ -98,6 +96,6 @@ def name_cells_there(
     cells = [msgspec.to_builtins(run.request_there(there, None), enc_hook=encode_own) for run in runs]
     try:
         names = first.do("name_cells", _ANSWERS_WITHIN_S, cells=cells, within_s=_NAMES_WITHIN_S)
-        return convert(names, list[CellName | None], lambda _: f"{first.name}: names of cells")
+        return told(first.name, names, list[CellName | None])
     except (Lost, Refused, UserError):
         return []

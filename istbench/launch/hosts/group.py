@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import istbench
-from istbench.base.decode import convert
 from istbench.base.files import write_errors
 from istbench.launch.hosts.check import (
     HostClock,
@@ -21,7 +20,7 @@ from istbench.launch.hosts.check import (
     unreachable,
     unreached_pairs,
 )
-from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, each
+from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, each, told
 
 _CLOCK_READINGS = 3
 
@@ -76,20 +75,19 @@ def survey(
     """The facts and clocks of all hosts, by name.
 
     Args:
-        out: the results directory. paths: files and directories that must exist there.
+        out: the results directory. paths: files and directories that must exist there, unless they exist here.
         marks: whether to find out if `out` is the same directory on the hosts as here.
 
     Raises:
         Unfit: as `gather`.
     """
-    _, lost = each(connections, Connection.greet)
-    silent = {problem.partition(": ")[0] for problem in lost}
-    answering = [connection for connection in connections if connection.name not in silent]
+    greeted, lost = each(connections, Connection.greet)
+    answering = [connection for connection in connections if connection.name in greeted]
     facts, found = _facts(answering, out, paths, marks)
     clocks, more = _clocks(answering)
     found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(out))]
     if found:
-        raise Unfit(found, silent)
+        raise Unfit(found, {connection.name for connection in connections} - greeted.keys())
     return facts, clocks
 
 
@@ -110,16 +108,13 @@ def _facts(
         if marks:
             out.mkdir(parents=True, exist_ok=True)
             marker.touch()
-    question = {"folder": str(Path.cwd()), "paths": list(paths), "out": str(out), "marker": marker.name}
+    absent = [path for path in paths if not Path(path).exists()]
+    question = {"folder": str(Path.cwd()), "paths": absent, "out": str(out), "marker": marker.name}
     try:
         answers, found = ask_each(connections, "facts", lambda _: question)
     finally:
         marker.unlink(missing_ok=True)
-    facts = {}
-    for connection, answer in zip(connections, answers, strict=True):
-        if answer is not None:
-            facts[connection.name] = convert(answer, HostFacts, lambda path, of=connection.name: f"{of}: {path}")  # type: ignore[misc]
-    return facts, found
+    return {name: told(name, answer, HostFacts) for name, answer in answers.items()}, found
 
 
 def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], list[str]]:
@@ -131,9 +126,7 @@ def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], li
             readings.append((before, there, time.time()))
         return clock_of(readings)
 
-    clocks, found = each(connections, read)
-    named = zip(connections, clocks, strict=True)
-    return {connection.name: clock for connection, clock in named if clock is not None}, found
+    return each(connections, read)
 
 
 def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> tuple[dict[str, str], int]:
@@ -193,4 +186,4 @@ def _ask_all(
     answers, found = ask_each(connections, do, arguments)
     if found:
         raise Unlinked(found)
-    return {connection.name: answer for connection, answer in zip(connections, answers, strict=True)}
+    return answers

@@ -36,12 +36,10 @@ def install(
     same = f"python{sys.version_info.major}.{sys.version_info.minor}"
     names = [python] if python else [*pythons(None)[:2], same, "python3"]
     with connected(hosts, names, config) as (connections, _):
-        _, problems = each(connections, Connection.greet)
+        greeted, problems = each(connections, Connection.greet)
         if problems and not leave_out:
             raise Unfit(problems)
-        silent = {problem.partition(": ")[0] for problem in problems}
-        answering = [connection for connection in connections if connection.name not in silent]
-        lacking = [connection for connection in answering if not _has_this(connection)]
+        lacking = [host for host in connections if host.name in greeted and not _has_this(host)]
         if not lacking:
             return
         say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")

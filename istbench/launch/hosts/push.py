@@ -44,7 +44,7 @@ def push(connections: Sequence[Connection], paths: Sequence[str], say: Say) -> d
             raise
     if problems:
         raise Unfit(problems)
-    return {connection.name: places for connection, places in zip(connections, found, strict=True)}
+    return found
 
 
 def _tree(path: str) -> list[File]:

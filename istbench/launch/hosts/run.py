@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from istbench.base.decode import convert, path_text
+from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected
+from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected, told
 from istbench.launch.hosts.group import Say, Unfit, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
@@ -69,17 +69,6 @@ class HostsRun:
     spares: Sequence[Host] = ()
     reason: Loss | Return | None = None
     away: Sequence[Host] = ()
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths that the request names, each once."""
-        named = (self.request.data, *self.request.plugins)
-        return tuple(dict.fromkeys(str(path) for path in named if path is not None))
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Those of `paths` that do not exist here, so that each host needs its own."""
-        return tuple(path for path in self.paths if not Path(path).exists())
 
     def without(self, gone: Collection[str]) -> "HostsRun | None":
         """The run on the hosts that are not `gone`; None if it is not elastic, or these have too few nodes."""
@@ -131,6 +120,12 @@ class HostsRun:
             return None
         here = str(self.request.save.absolute())
         return Path(out, "saved", f"{self.request.save.name}-{hashlib.sha256(here.encode()).hexdigest()[:8]}")
+
+
+def paths_of(runs: Sequence[HostsRun]) -> list[str]:
+    """The paths that the requests of `runs` name, each once."""
+    named = (path for run in runs for path in (run.request.data, *run.request.plugins))
+    return list(dict.fromkeys(str(path) for path in named if path is not None))
 
 
 class RunLost(WorkerLost):
@@ -192,7 +187,7 @@ class _Ends:
         if "lost" in frame and name not in self.ends:
             self.lost[name] = frame["lost"]
         if "ended" in frame:
-            self.ends[name] = convert(frame, _End, lambda path: f"{name}: {path_text(path)}")
+            self.ends[name] = told(name, frame, _End)
 
     def over(self, hosts: Sequence[Connection]) -> bool:
         return all(host.name in self.ends or host.name in self.lost for host in hosts)
@@ -255,8 +250,8 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
         UserError, RunFailed: naming the host. KeyboardInterrupt: after a signal; all hosts have ended.
     """
     with connected(run.hosts, run.pythons, run.config) as (connections, events):
-        group = gather(connections, run.out, run.absent)
-        there = push(connections, run.paths, say)
+        group = gather(connections, run.out, paths_of([run]))
+        there = push(connections, paths_of([run]), say)
         first = connections[0].name
         facts = group.facts[first]
         theirs = str(Path(facts.folder) / run.out)

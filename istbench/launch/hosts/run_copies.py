@@ -15,12 +15,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from istbench.base.decode import convert, path_text, read_bytes
+from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import require_no_link, sync, writing_whole
 from istbench.base.options.numbers import Natural
 from istbench.base.threads import thread_beside
-from istbench.launch.hosts.connection import Connection, Lost, Refused
+from istbench.launch.hosts.connection import Connection, Lost, Refused, told
 from istbench.launch.hosts.group import Say
 from istbench.launch.hosts.push import send
 from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, how_far, safe, stamps
@@ -127,9 +127,7 @@ class _PartReader:
 
 
 def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
-    listing = convert(
-        first.do("list_run", path=theirs), _RunListing, lambda path: f"{first.name}: {path_text(path)}"
-    )
+    listing = told(first.name, first.do("list_run", path=theirs), _RunListing)
     names = [name for name, *_ in listing.files]
     if _HEADER not in names:
         return
@@ -279,11 +277,7 @@ def fetch_weights(first: Connection, theirs: str, here: Path, run: RunDirectory,
     from istbench.node.weights_file import replace_saved
 
     started = time.monotonic()
-    listed = convert(
-        first.do("list_tree", LISTS_S, path=theirs),
-        list[tuple[FileName, Natural, int, str]],
-        lambda path: f"{first.name}: {path_text(path)}",
-    )
+    listed = told(first.name, first.do("list_tree", LISTS_S, path=theirs), list[tuple[FileName, Natural, int, str]])
     reader = _PartReader(first, theirs, at_once, 0)
     try:
         here.mkdir(parents=True, exist_ok=True)
