@@ -14,7 +14,7 @@ from istbench.launch.hosts import agent_program
 from istbench.launch.hosts import connection as ssh_connection
 from istbench.launch.hosts.connection import Lost, connected
 from istbench.launch.hosts.names import Host
-from istbench.launch.hosts.remote_files import PART
+from istbench.launch.hosts.remote_files import PART, beside
 
 CONTENT = bytes(range(256)) * 8 + b"\n\r\n" + agent_program.MARK.encode() + b"{}\n"
 
@@ -42,7 +42,7 @@ def test_files_come_and_go_as_they_are(own_host, tmp_path):
     assert host.do("read", path=str(run), name="bytes", offset=5) == CONTENT[5:]
     assert host.do("read", path=str(run), name="none", offset=0) == b""
     for name, content in (("bytes", CONTENT * (PART // len(CONTENT))), ("none", b"")):
-        host.do("write", path=str(other), name=name, offset=0, content=content, changed=1)
+        host.do("write", folder=str(beside(other)), name=name, offset=0, content=content, changed=1)
     host.do("place", path=str(other))
     assert (other / "bytes").read_bytes() == CONTENT * (PART // len(CONTENT))
     assert (other / "none").read_bytes() == b""
