@@ -15,11 +15,12 @@ import msgspec
 from istbench.base.decode import encode_own, read_text
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
+from istbench.launch.hosts.detached_job import DetachedJob, JobCell
 from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
 from istbench.launch.hosts.group import Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
-from istbench.launch.hosts.remote_detached import CONFIG, DetachedJob, JobCell
+from istbench.launch.hosts.remote_detached import CONFIG, JOB
 from istbench.launch.hosts.run import HostsRun, Session, paths_of
 from istbench.launch.hosts.run_copies import bring
 from istbench.results.store import RunDirectory
@@ -52,17 +53,14 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
                 _bring_unfinished(first, runs, there, theirs, say)
-            job = DetachedJob(
-                cells=[_job_cell(run, there, theirs) for run in runs],
-                out=str(theirs),
-                pythons=list(most.pythons),
-            )
+            cells = {run.key: _job_cell(run, there, theirs) for run in runs}
+            job = DetachedJob(cells=cells, out=theirs, pythons=list(most.pythons))
             files = _ssh_files(most.hosts[1:], group.addresses, most.config)
             keys = [name for name in files if name.startswith("key-")]
             if keys:
                 say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
-            content = msgspec.json.encode(job, enc_hook=encode_own)
-            first.do("start_detached", 2 * _STARTS_S, content=content, files=files, within_s=_STARTS_S)
+            files[JOB] = msgspec.json.encode(job, enc_hook=encode_own).decode()
+            first.do("start_detached", 2 * _STARTS_S, keys=list(cells), files=files, within_s=_STARTS_S)
             run = runs[0]
             shared = group.facts[first.name].shared
             if first.do("follow_detached", key=run.key) is None:
@@ -172,7 +170,7 @@ def _naming(first: Connection) -> Iterator[None]:
 def _job_cell(run: HostsRun, there: Mapping[str, str], theirs: Path) -> JobCell:
     own = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
     request = run.request_there(there, run.save_in(str(theirs)))
-    return JobCell(key=run.key, request=request, again=run.again, hosts=own, restarts=run.restarts)
+    return JobCell(request=request, again=run.again, hosts=own, restarts=run.restarts)
 
 
 def _bring_unfinished(

@@ -11,13 +11,35 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from istbench.base.decode import decode_own
 from istbench.base.errors import RunFailed, UserError
+from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.group import Unfit
-from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID, DetachedJob, JobCell
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID
 from istbench.launch.hosts.restarts import run_with_restarts
 from istbench.launch.hosts.run import HostsRun
 from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
 from istbench.launch.processes.failures import may_go_on
+
+
+class JobCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell of a job: its request with paths of this host, its hosts (this one first), its restarts."""
+
+    request: RunRequest
+    again: bool
+    hosts: list[Host]
+    restarts: int = 0
+
+
+class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells to train one after another, by key, the results directory, and names of Pythons on the hosts."""
+
+    cells: dict[str, JobCell]
+    out: Path
+    pythons: list[str]
 
 
 def work(folder: Path) -> None:
@@ -27,46 +49,38 @@ def work(folder: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         (folder / PID).write_text(str(os.getpid()))
-        job = DetachedJob.of((folder / JOB).read_bytes())
+        job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob, dec_hook=decode_own)
         try:
-            for cell in job.cells:
-                _train(folder, job, cell)
+            for key, cell in job.cells.items():
+                own = msgspec.structs.asdict(cell)
+                train(folder / key, HostsRun(**own, out=job.out, pythons=job.pythons, config=folder / CONFIG))
         finally:
             for secret in folder.glob("key-*"):
                 secret.unlink()
 
 
-def _train(folder: Path, job: DetachedJob, cell: JobCell) -> None:
-    run = folder / cell.key
-    with (run / SAID).open("a", buffering=1) as said:
+def train(folder: Path, run: HostsRun) -> None:
+    """Train the cell of `run`, and report in `folder` how it ends."""
+    with (folder / SAID).open("a", buffering=1) as said:
 
         def say(line: str) -> None:
             print(line, file=said)
 
         try:
-            wanted = HostsRun(
-                request=cell.request,
-                out=Path(job.out),
-                again=cell.again,
-                hosts=cell.hosts,
-                pythons=job.pythons,
-                config=folder / CONFIG,
-                restarts=cell.restarts,
-            )
-            run_with_restarts(wanted, say, partial(write_cell, run))
+            run_with_restarts(run, say, partial(write_cell, folder))
         except Unfit as error:
-            write_failure(run, str(error), 2, unfit=True)
+            write_failure(folder, str(error), 2, unfit=True)
         except (RunFailed, UserError) as error:
             status = 2 if isinstance(error, UserError) else 1
-            write_failure(run, str(error), status, lost=may_go_on(error))
+            write_failure(folder, str(error), status, lost=may_go_on(error))
         except KeyboardInterrupt:
-            write_failure(run, "interrupted", 130)
+            write_failure(folder, "interrupted", 130)
             raise
         except Exception as error:
-            write_failure(run, f"{type(error).__name__}: {error}; see {folder / ERRORS}", 1)
+            write_failure(folder, f"{type(error).__name__}: {error}; see {folder.parent / ERRORS}", 1)
             raise
         finally:
-            (run / DONE).touch()
+            (folder / DONE).touch()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ that works holds a lock on the directory.
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -17,12 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from istbench.base.decode import decode_own
-from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run_folder import CELL, watch
 from istbench.workloads.cache import cache_directory
 
@@ -33,29 +29,6 @@ _LOST = "the detached istbench ended without a message, for example because the 
 _GONE = "another command took the results of the detached cell; run the same command again"
 _POLL_S = 0.1
 _ENDS_S = 5.0
-
-
-class JobCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a job: its key, its request with paths of this host, its hosts (this one first), its restarts."""
-
-    key: str
-    request: RunRequest
-    again: bool
-    hosts: list[Host]
-    restarts: int = 0
-
-
-class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells to train one after another, the results directory, and names of Pythons on the hosts."""
-
-    cells: list[JobCell]
-    out: str
-    pythons: list[str]
-
-    @classmethod
-    def of(cls, content: bytes) -> "DetachedJob":
-        """The job in the JSON `content`."""
-        return msgspec.json.decode(content, type=cls, dec_hook=decode_own)
 
 
 def _works(folder: Path) -> bool:
@@ -83,20 +56,19 @@ def _delete_left_keys() -> None:
 
 
 def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start a process on the job in `content`, with `files` beside it; it outlives this program."""
+    """Start a process on the job in `files`, with cells by the name `keys`; it outlives this program."""
     _delete_left_keys()
     root = cache_directory() / "detached"
     folder = root / f"{time.time_ns()}"
     folder.mkdir(parents=True)
     for own in (root, folder):
         own.chmod(0o700)
-    job = DetachedJob.of(question["content"])
-    for name, text in {**question["files"], JOB: question["content"].decode()}.items():
+    for name, text in question["files"].items():
         path = folder / name
         path.touch(0o600)
         path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
-    for cell in job.cells:
-        (folder / cell.key).mkdir(exist_ok=True)
+    for key in question["keys"]:
+        (folder / key).mkdir(exist_ok=True)
     with (folder / ERRORS).open("wb") as errors:
         subprocess.Popen(
             [sys.executable, "-P", "-m", "istbench.launch.hosts.detached_job", str(folder)],
@@ -126,9 +98,8 @@ def follow_detached(agent: Agent, question: Mapping[str, Any]) -> str | None:
     folder = _job_of(question["key"])
     if folder is None:
         return None
-    job = DetachedJob.of((folder / JOB).read_bytes())
     threading.Thread(target=_watch, args=(agent, folder, question["key"]), daemon=True).start()
-    return job.out
+    return str(json.loads((folder / JOB).read_bytes())["out"])
 
 
 def _watch(agent: Agent, folder: Path, key: str) -> None:

@@ -19,8 +19,6 @@ from istbench.launch.hosts.remote_detached import (
     DONE,
     JOB,
     PID,
-    DetachedJob,
-    JobCell,
     follow_detached,
     has_detached,
 )
@@ -47,7 +45,7 @@ def job(tmp_path, monkeypatch):
                 write_failure(folder / key, "it diverged", 1)
                 (folder / key / DONE).touch()
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / JOB).write_bytes(msgspec.json.encode(DetachedJob(cells=[], out="there", pythons=[])))
+            (folder / JOB).write_bytes(b'{"out": "there"}')
             (folder / "key-1").touch()
             if started:
                 (folder / PID).touch()
@@ -107,9 +105,7 @@ def test_a_detached_cell_that_is_stuck_at_a_step_is_not_reported_as_a_loss(tmp_p
 
     monkeypatch.setattr(detached_job, "run_with_restarts", fail)
     (tmp_path / "a").mkdir()
-    cell = JobCell(key="a", request=RunRequest(workload="toy", method="ist"), again=False, hosts=[])
-    job = DetachedJob(cells=[cell], out="there", pythons=[])
-    detached_job._train(tmp_path, job, cell)
+    detached_job.train(tmp_path / "a", HostsRun(request=RunRequest(workload="toy", method="ist"), out=tmp_path))
     assert msgspec.json.decode((tmp_path / "a" / REPORT).read_bytes())["lost"] is lost
 
 
