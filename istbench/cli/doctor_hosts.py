@@ -7,14 +7,13 @@ from pathlib import Path
 
 import click
 
-from istbench.base.decode import convert
 from istbench.base.errors import UserError, printable
 from istbench.base.files import write_errors, writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
-from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, pythons
-from istbench.launch.hosts.group import HostGroup, Unfit, gather
+from istbench.launch.hosts.connection import Connection, ask_each, connected, pythons, told
+from istbench.launch.hosts.group import Unfit, gather
 from istbench.launch.hosts.links import (
     MEASURES_S,
     HostLink,
@@ -73,7 +72,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
             for line in (*slow_links(links), *([shared.words] if shared else shared_links(links, together))):
                 _finding("slow", "link", line)
             if profile is not None:
-                _write(profile, profile_of(connections, hosts, group, links, together, bus))
+                _write(profile, profile_of(connections, links, together, bus))
         except Unfit as unfit:
             for problem in unfit.problems:
                 name, _, detail = problem.partition(": ")
@@ -118,8 +117,6 @@ def _measured(link: HostLink) -> None:
 
 def profile_of(
     connections: Sequence[Connection],
-    hosts: Sequence[Host],
-    group: HostGroup,
     links: Sequence[HostLink],
     together: Sequence[HostLink],
     bus: BusBandwidth | None = None,
@@ -132,31 +129,14 @@ def profile_of(
         Unfit: if a host cannot answer.
     """
     say("measuring the computing speed of the hosts and the cost of messages")
-    slots = {host.name: host.slots for host in hosts}
-    threads = {name: max(1, facts.cores // slots[name]) for name, facts in group.facts.items()}
-    asked = {
-        host.name: host.ask("speed", threads=threads[host.name], carrying=host is connections[0])
-        for host in connections
-    }
-    nodes, carrying = {}, None
-    for host in connections:
-        try:
-            answer = host.answer(asked[host.name], _SPEED_S)
-        except (Lost, Refused) as error:
-            raise Unfit([f"{host.name}: its computing speed is unknown: {error}"]) from None
-        share = group.facts[host.name].cores / slots[host.name]
-        memory = answer["memory"] if answer["gpu"] else answer["memory"] / slots[host.name]
-        nodes[host.name] = MeasuredNode(
-            gflops=answer["gflops"],
-            memory=memory,
-            cores=None if answer["gpu"] else share,
-            memory_gb_per_s=answer.get("memory_gb_per_s"),
-            gather_gb_per_s=answer.get("gather_gb_per_s"),
-            core_gb_per_s=answer.get("core_gb_per_s"),
-        )
-        carrying = (
-            convert(answer["carrying"], MessageCosts, lambda _: "carrying") if "carrying" in answer else carrying
-        )
+    first, slots = connections[0], {host.name: host.host.slots for host in connections}
+    answers, failed = ask_each(
+        connections, "speed", lambda host: {"slots": slots[host.name], "carrying": host is first}, _SPEED_S
+    )
+    if failed:
+        raise Unfit([line.replace(": ", ": its computing speed is unknown: ", 1) for line in failed])
+    found = {name: told(name, answer, tuple[MeasuredNode, MessageCosts | None]) for name, answer in answers.items()}
+    nodes, carrying = {name: node for name, (node, _) in found.items()}, found[first.name][1]
     assert carrying is not None
     return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat(), bus)
 

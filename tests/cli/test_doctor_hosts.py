@@ -15,7 +15,7 @@ from istbench.launch.hosts.links import HostLink
 from istbench.launch.hosts.names import Host
 
 COSTS = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
-SPEED = {"gflops": 30.0, "memory": 2**34, "gpu": False, "carrying": msgspec.to_builtins(COSTS)}
+SPEED = [{"gflops": 30.0, "memory": 2**34, "cores": 4.0}, msgspec.to_builtins(COSTS)]
 
 
 class StandIn:

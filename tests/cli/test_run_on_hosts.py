@@ -15,7 +15,6 @@ from istbench.cli.doctor_hosts import profile_of
 from istbench.cluster.profile import MessageCosts, parse_profile
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.launch.hosts.group import HostGroup
 from istbench.launch.hosts.links import HostLink
 from istbench.launch.hosts.names import Host
 from istbench.launch.processes.local import LocalLauncher
@@ -185,23 +184,22 @@ def test_doctor_finds_the_uplink_of_racks(tmp_path):
 class Answers:
     """A host that says how fast it is, and what messages cost."""
 
-    def __init__(self, name, gflops):
-        self.name, self._gflops = name, gflops
+    def __init__(self, name, gflops, slots=1):
+        self.name, self.host, self._gflops = name, Host(name, slots), gflops
 
-    def ask(self, do, *, threads, carrying):
+    def ask(self, do, *, slots, carrying):
+        assert slots == self.host.slots
         costs = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
-        found = {"gflops": self._gflops * threads, "memory": 2**34, "gpu": False}
-        return {**found, "carrying": msgspec.to_builtins(costs)} if carrying else found
+        node = {"gflops": self._gflops, "memory": 2**34 / slots, "cores": 8 / slots}
+        return [node, msgspec.to_builtins(costs) if carrying else None]
 
     def answer(self, asked, timeout_s):
         return asked
 
 
 def test_doctor_makes_a_profile_of_what_hosts_answer():
-    facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, cores=cores) for name, cores in (("a", 8), ("b", 4))}
-    group = HostGroup(facts=facts, clocks={}, addresses={}, port=1)
     links = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
-    text = profile_of([Answers("a", 30.0), Answers("b", 40.0)], [Host("a", 2), Host("b")], group, links, links)
+    text = profile_of([Answers("a", 120.0, slots=2), Answers("b", 160.0)], links, links)
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
     assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)

@@ -1,7 +1,7 @@
 """On a host: programs that measure it, or name cells without training, in a process that `remote_programs` starts.
 
 `python -m istbench.launch.hosts.answer_program` prints JSON: with `gpus` the `HostGpus`, with
-`speed THREADS [carrying]` what `remote_programs.speed` answers, with `all_reduce DEVICE SECONDS` the
+`speed SLOTS [carrying]` what `remote_programs.speed` answers, with `all_reduce DEVICE SECONDS` the
 `BusBandwidth`, as the rank that the environment names, and with `names` the name of each cell of a JSON list of
 requests on standard input, null for one that cannot run.
 """
@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from istbench.base.decode import convert, path_text
+from istbench.base.machine import cores
 from istbench.base.options.run import RunRequest
+from istbench.cluster.profile import MessageCosts
 from istbench.fabric import Fabric, connect
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts.remote_programs import LIMIT_S, BusBandwidth, HostGpus
@@ -87,12 +89,14 @@ def _all_reduce(device: str, seconds: str) -> BusBandwidth:
         return bus_bandwidth(fabric, float(seconds))
 
 
-def _speed(threads: str, *carrying: str) -> dict[str, Any]:
-    torch.set_num_threads(int(threads))
+def _speed(slots: str, *carrying: str) -> tuple[dict[str, Any], MessageCosts | None]:
+    share = cores() / int(slots)
+    torch.set_num_threads(max(1, int(share)))
     gpu = torch.cuda.is_available()
     device = torch.device("cuda" if gpu else "cpu")
-    found = {**msgspec.to_builtins(speed_here(device)), "memory": device_memory(device), "gpu": gpu}
-    return {**found, "carrying": measure_message_costs().all_reduce} if carrying else found
+    memory = device_memory(device) / (1 if gpu else int(slots))
+    node = {**msgspec.to_builtins(speed_here(device)), "memory": memory, "cores": None if gpu else share}
+    return node, measure_message_costs().all_reduce if carrying else None
 
 
 def cell_name(request: Any) -> str | None:

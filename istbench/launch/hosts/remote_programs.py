@@ -75,12 +75,10 @@ def gpus(agent: Agent, _question: Mapping[str, Any]) -> Any:
     return answers_of(agent, _PROGRAM, ["gpus"], [{}], LIMIT_S)[0]
 
 
-def speed(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
-    """`gflops`, `memory_gb_per_s` and `gather_gb_per_s` of a node with `threads` threads, `memory` in bytes, and on
-    request the cost of `carrying`.
-    """
-    words = ["speed", str(question["threads"]), *(["carrying"] if question["carrying"] else [])]
-    return dict(answers_of(agent, _PROGRAM, words, [{}], _SPEED_S)[0])
+def speed(agent: Agent, question: Mapping[str, Any]) -> Any:
+    """The `MeasuredNode` of each of `slots` processes; then the cost of `carrying` on request, or None."""
+    words = ["speed", str(question["slots"]), *(["carrying"] if question["carrying"] else [])]
+    return answers_of(agent, _PROGRAM, words, [{}], _SPEED_S)[0]
 
 
 def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
