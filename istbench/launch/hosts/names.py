@@ -13,12 +13,9 @@ from istbench.base.errors import UserError, shown
 _MOST_HOSTS, _MOST_SLOTS = 1000, 256
 _LONGEST = 255
 _MOST_PORT = 65535
-_USER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*@"
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.%-]*"
 _IPV6 = r"[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*(?:%[A-Za-z0-9_.-]+)?"
-_NAMED = re.compile(rf"((?:{_USER})?{_WORD})(?::([0-9]*))?")
-_IN_BRACKETS = re.compile(rf"({_USER})?\[({_IPV6})\](?::([0-9]*))?")
-_NUMBERED = re.compile(rf"({_USER})?({_IPV6})")
+_NAME = re.compile(rf"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?(?:(?:({_WORD})|\[({_IPV6})\])(?::([0-9]*))?|({_IPV6}))")
 _SLOTS = re.compile(r"slots=([0-9]{1,4})")
 _A_FILE = "a file of hosts, one a line"
 
@@ -122,17 +119,13 @@ def _checked(name: str, where: str) -> str:
 
 def _destination_and_port(name: str) -> tuple[str, str | None] | None:
     """The user and host of `name`, and the digits of its port, if any; None for an invalid name."""
-    if found := _NAMED.fullmatch(name):
-        return found[1], found[2]
-    found = _IN_BRACKETS.fullmatch(name) or _NUMBERED.fullmatch(name)
-    if found is None or not _is_ipv6(found[2]):
+    found = _NAME.fullmatch(name)
+    if found is None:
         return None
-    return f"{found[1] or ''}{found[2]}", found[3] if found.re is _IN_BRACKETS else None
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+    user, word, in_brackets, port, bare = found.groups()
+    if not word:
+        try:
+            ipaddress.IPv6Address(in_brackets or bare)
+        except ValueError:
+            return None
+    return f"{user or ''}{word or in_brackets or bare}", port

@@ -195,8 +195,6 @@ def _lines(path: Path) -> tuple[bytes, bytes]:
 def _settle(here: Path, new: list[str], step: Step | None) -> None:
     """Move the `new` files and the new `step` from beside `here` to their places, `latest.json` last."""
     files = [*new] if step is None else [*new, f"{CHECKPOINT}/{LATEST}"]
-    for path in beside(here).rglob("*"):
-        sync(path)
     if step is not None:
         target = step.folder
         target.parent.mkdir(parents=True, exist_ok=True)

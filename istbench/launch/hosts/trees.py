@@ -116,9 +116,10 @@ def expect_tree(agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:
     incoming = tempfile.mkdtemp(prefix=".part-", dir=objects.parent)
     agent.undo.append(partial(_keep, Path(incoming), objects))
     sizes = {} if place.exists() else {sha256: size for _, size, _, sha256 in files}
+    kept = {path.name: path.stat().st_size for path in objects.iterdir()}
     return {
         "incoming": incoming,
-        "missing": [sha256 for sha256, size in sizes.items() if not _has(objects / sha256, size)],
+        "missing": [sha256 for sha256, size in sizes.items() if kept.get(sha256) != size],
         "free": shutil.disk_usage(objects).free,
         "folder": str(objects.parent),
     }
@@ -163,9 +164,3 @@ def _keep(incoming: Path, objects: Path) -> None:
             part.chmod(0o600)
             part.replace(objects / part.name)
     shutil.rmtree(incoming, ignore_errors=True)
-
-
-def _has(path: Path, size: int) -> bool:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size == size
-    return False

@@ -1,53 +1,35 @@
 """Data and plug-ins of this machine on a host that lacks them: only new content is sent, checked by SHA-256."""
 
-import io
+import errno
 import json
 import os
 import threading
 from collections import namedtuple
-from concurrent.futures import Future
 
 import pytest
+from agent_here import AgentHere
 
 from istbench.base.errors import UserError
 from istbench.launch.hosts import push as pushing
 from istbench.launch.hosts import trees
-from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.connection import Refused
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.push import push
-from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.trees import list_tree, tree_digest
 
 
-class OtherHost:
-    """A host with a home directory of its own at `root`, which answers as the agent does; counts written bytes."""
+class OtherHost(AgentHere):
+    """A host with a home directory of its own at `root`; counts written bytes."""
 
     def __init__(self, root, name="other"):
-        self.root, self.name, self.agent, self.bytes = root, name, Agent(io.StringIO(), {}), 0
+        super().__init__(name)
+        self.root, self.bytes = root, 0
 
-    def ask(self, do, content=None, **rest):
-        future = Future()
-        if content is not None:
-            rest["content"] = content
+    def act(self, do, arguments):
         if do == "write":
-            self.bytes += len(content)
-        if "path" in rest:  # the same path on another machine
-            rest["path"] = f"{self.root}/{rest['path']}"
-        try:
-            future.set_result(json.loads(json.dumps(ACTIONS[do](self.agent, rest))))
-        except OSError as error:
-            future.set_exception(Refused(error.strerror or str(error)))
-        return future
-
-    def answer(self, future, timeout_s):
-        return future.result(timeout_s)
-
-    def do(self, do, timeout_s, **rest):
-        return self.answer(self.ask(do, **rest), timeout_s)
-
-    def hang_up(self):
-        """A real one closes its connection."""
+            self.bytes += len(arguments["content"])
+        if "path" in arguments:  # the same path on another machine
+            arguments["path"] = f"{self.root}/{arguments['path']}"
+        return json.loads(json.dumps(super().act(do, arguments)))
 
 
 @pytest.fixture
@@ -175,14 +157,12 @@ class Full(OtherHost):
         super().__init__(root, name)
         self._writes = writes
 
-    def ask(self, do, content=None, **rest):
+    def act(self, do, arguments):
         if do == "write":
             self._writes -= 1
             if self._writes < 0:
-                future = Future()
-                future.set_exception(Refused("No space left on device"))
-                return future
-        return super().ask(do, content, **rest)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().act(do, arguments)
 
 
 def test_a_copy_that_breaks_off_goes_on_with_the_files_that_came_whole(tmp_path, data, host):

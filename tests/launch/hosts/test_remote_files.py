@@ -4,12 +4,12 @@ import shutil
 
 import msgspec
 import pytest
+from agent_here import AgentHere
 from fake_runs import header
 from published_steps import list_files, publish_step, write_step
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import UserError
-from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.remote_files import beside, clear, how_far, place, safe, write
 from istbench.launch.hosts.run_copies import bring, fetch_newer
 from istbench.results.header import Header
@@ -41,28 +41,14 @@ def test_what_was_left_of_an_earlier_attempt_is_no_part_of_it(tmp_path):
     assert list_files(path) == [("run.json", 2)]
 
 
-class OtherHost:
-    """Does as a host does that is asked."""
-
-    name = "host"
-
-    def do(self, do, **rest):
-        return ACTIONS[do](None, rest)
-
-    ask = do
-
-    def answer(self, asked, timeout_s):
-        return asked
-
-
 def test_a_run_that_is_brought_has_nothing_of_an_attempt_that_broke_off(tmp_path):
     here, theirs = tmp_path / "here" / "runs" / "cell", tmp_path / "there" / "runs" / "cell"
     here.mkdir(parents=True)
     (here / "run.json").write_text("{}")
     put(theirs, "checkpoint/10/rank-0.json", b"stale")
-    assert bring(OtherHost(), here, str(theirs))
+    assert bring(AgentHere(), here, str(theirs))
     assert list_files(theirs) == [("run.json", 2)]
-    assert not bring(OtherHost(), here, str(theirs))  # no further than what is there
+    assert not bring(AgentHere(), here, str(theirs))  # no further than what is there
 
 
 def header_of(path, cell):
@@ -87,7 +73,7 @@ def test_a_run_of_another_cell_replaces_none_and_is_replaced_by_none(tmp_path, k
     before, said = list_files(tmp_path), "" if place == "here" else "host: "
     for act in (bring, lambda first, here, theirs: fetch_newer(first, theirs, here)):
         with pytest.raises(UserError, match=f"^{said}{foreign}/.* is of cell other and lies in the directory of"):
-            act(OtherHost(), tmp_path / "here/runs/cell", str(tmp_path / "there/runs/cell"))
+            act(AgentHere(), tmp_path / "here/runs/cell", str(tmp_path / "there/runs/cell"))
     assert list_files(tmp_path) == before
 
 
@@ -98,7 +84,7 @@ def test_a_copy_of_a_run_that_starts_again_replaces_that_of_another_cell(tmp_pat
         write_step(tmp_path / cell / "checkpoint", 40, {"rank-0.json": b"{}"})
         publish_step(tmp_path / cell / "checkpoint", 40)
         shutil.copytree(tmp_path / cell / "checkpoint", path / "checkpoint")
-    fetch_newer(OtherHost(), str(there), here, again=True)
+    fetch_newer(AgentHere(), str(there), here, again=True)
     assert list_files(here) == list_files(there)
     assert how_far(here) == [1, 0, 40]
 

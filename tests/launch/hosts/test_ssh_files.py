@@ -1,42 +1,32 @@
 """A run directory brought home while it is written: only what is new, and never half of a checkpoint."""
 
-import io
 import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from agent_here import AgentHere
 from published_steps import list_files, publish_step, step_whole, write_step
 
 from istbench.base.errors import UserError
-from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Refused
-from istbench.launch.hosts.remote_actions import ACTIONS
 from istbench.launch.hosts.remote_files import PART
 from istbench.launch.hosts.run_copies import bring, fetch
 
 
-class OtherHost:
-    """Does as a host does that is asked; `read` are the names of files and how much of each was read."""
+class OtherHost(AgentHere):
+    """A host that keeps the names of files and the offsets that were read."""
 
     def __init__(self):
+        super().__init__()
         self.read = []
-        self.name, self.agent = "other", Agent(io.StringIO(), {})
 
-    def do(self, do, **rest):
-        try:
-            found = ACTIONS[do](self.agent, rest)
-        except OSError as error:
-            raise Refused(str(error)) from None
+    def act(self, do, arguments):
+        found = super().act(do, arguments)
         if do == "read":
-            self.read.append((rest["name"], rest["offset"]))
+            self.read.append((arguments["name"], arguments["offset"]))
         return found
-
-    ask = do
-
-    def answer(self, asked, timeout_s):
-        return asked
 
 
 class Run:
@@ -157,13 +147,13 @@ class GoesOn(OtherHost):
         self._run, self._after, self._most = run, after, most
         self._step = step_of(run.path)
 
-    def do(self, do, **rest):
-        if do == "read" and rest["name"].startswith("checkpoint/") and self._most:
+    def act(self, do, arguments):
+        if do == "read" and arguments["name"].startswith("checkpoint/") and self._most:
             self._most -= 1
             if len(self.read) % self._after == 0:
                 self._step += 10
                 self._run.go_on(self._step)
-        return super().do(do, **rest)
+        return super().act(do, arguments)
 
 
 def test_a_checkpoint_comes_whole_though_newer_ones_are_published_meanwhile(there, here):
@@ -225,10 +215,10 @@ class Endless(OtherHost):
         super().__init__()
         self._name = name
 
-    def do(self, do, **rest):
-        found = super().do(do, **rest)
+    def act(self, do, arguments):
+        found = super().act(do, arguments)
         assert len(self.read) < 20
-        return bytes(3 * PART) if do == "read" and self._name in rest["name"] else found
+        return bytes(3 * PART) if do == "read" and self._name in arguments["name"] else found
 
 
 def test_a_file_of_a_checkpoint_is_no_longer_than_its_manifest_says(there, here):
