@@ -163,13 +163,13 @@ def unreachable(
 
 
 def unreached_pairs(
-    names: Sequence[str], tried: Mapping[str, Mapping[str, Sequence[str]]], places: Mapping[str, Sequence[object]]
+    tried: Mapping[str, Mapping[str, Sequence[str]]], places: Mapping[str, Sequence[object]]
 ) -> list[str]:
-    """A line for each host and other one that it does not reach."""
+    """A line for each host and another one of `places` that it does not reach."""
     found = []
-    for name in names:
-        for other, (_, why) in tried.get(name, {}).items():
-            if why:
+    for name, others in tried.items():
+        for other, (_, why) in others.items():
+            if why and other != name:
                 address, port = places[other]
                 found.append(f"{name}: does not reach {other} at {address}, port {port} ({why}); {_ALL_PORTS}")
     return found

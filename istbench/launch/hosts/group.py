@@ -167,15 +167,10 @@ def listening(
 
 def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], token: str) -> None:
     places = listening(connections, addresses, token)
-    names = [connection.name for connection in connections]
-    others = {name: [other for other in names if other != name] for name in names}
-
-    def arguments(host: Connection) -> dict[str, Any]:
-        return {"places": [places[other] for other in others[host.name]], "token": token}
-
-    answers = _ask_all(connections, "try_connections", arguments)
-    tried = {name: dict(zip(others[name], answers[name], strict=True)) for name in names}
-    found = unreached_pairs(names, tried, places)
+    question = {"places": list(places.values()), "token": token}
+    answers = _ask_all(connections, "try_connections", lambda _: question)
+    tried = {name: dict(zip(places, found, strict=True)) for name, found in answers.items()}
+    found = unreached_pairs(tried, places)
     if found:
         raise Unlinked(found)
 
