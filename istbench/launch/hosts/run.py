@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -288,13 +288,10 @@ def returns(run: HostsRun, grow: Callable[[Sequence[Host]], None]) -> Iterator[N
 def answers(host: Host, run: HostsRun) -> bool:
     """Whether `host` can be reached."""
     connection = Connection(host, run.pythons, queue.SimpleQueue(), run.config)
-    try:
+    with closing(connection), suppress(Lost, Refused):
         connection.greet()
-    except (Lost, Refused):
-        return False
-    finally:
-        connection.close()
-    return True
+        return True
+    return False
 
 
 def trained_until(reports: Sequence[tuple[float, int]], at: float) -> tuple[int, float]:

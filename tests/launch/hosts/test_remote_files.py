@@ -10,7 +10,7 @@ from published_steps import list_files, publish_step, write_step
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import UserError
-from istbench.launch.hosts.remote_files import beside, clear, how_far, place, safe, write
+from istbench.launch.hosts.remote_files import beside, how_far, place, safe, write
 from istbench.launch.hosts.run_copies import bring, fetch_newer
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
@@ -30,15 +30,6 @@ def test_what_was_put_together_stands_there_whole_instead_of_what_was(tmp_path):
     place(path)
     assert list_files(path) == [("checkpoint/10/rank-0.json", 4)]
     assert [found.name for found in (tmp_path / "results").iterdir()] == ["runs"]
-
-
-def test_what_was_left_of_an_earlier_attempt_is_no_part_of_it(tmp_path):
-    path = tmp_path / "results" / "runs" / "cell"
-    put(path, "stale", b"")
-    clear(path)
-    put(path, "run.json", b"{}")
-    place(path)
-    assert list_files(path) == [("run.json", 2)]
 
 
 def test_a_run_that_is_brought_has_nothing_of_an_attempt_that_broke_off(tmp_path):
