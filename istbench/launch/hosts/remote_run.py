@@ -1,22 +1,18 @@
 """On a host: start torchrun, watch it, and end it when the connection closes."""
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from istbench.base.machine import HOST
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.run_folder import FOLDER, GROW, TRAIN, watch
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
-from istbench.launch.torchrun.secret import SECRET
 
 _GRACE_S = 40.0  # torchrun gives its processes thirty seconds: twenty to stop, and five to end
 _READS_S = 5.0  # to read its last lines after all its processes have ended
@@ -25,7 +21,7 @@ _running: list["_Run"] = []
 
 
 def start(agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start `words` under torchrun as host `rank` of `hosts`, with `slots` processes."""
+    """Start `words` under torchrun as host `rank` of `hosts`, with `slots` processes, in their `environment`."""
     run = _Run(agent, question)
     _running.append(run)
     agent.undo.append(run.end)
@@ -45,11 +41,6 @@ def end(_agent: Agent, question: Mapping[str, Any]) -> None:
     """Interrupt the run; kill it after `grace_s`, if that is not None."""
     for run in _running:
         run.end(question["grace_s"] or _GRACE_S)
-
-
-def _noticed(reason: Mapping[str, Any]) -> str:
-    """The reason for which the run starts again, which was noticed so many seconds ago."""
-    return json.dumps({**reason, "noticed": time.time() - reason["noticed"]})
 
 
 class _Run:
@@ -78,9 +69,7 @@ class _Run:
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
                 **os.environ,
                 FOLDER: str(self.folder),
-                HOST: question["name"],
-                SECRET: question["secret"],
-                **{name: _noticed(reason) for name, reason in question["reason"].items()},
+                **question["environment"],
             },
             start_new_session=True,
         )

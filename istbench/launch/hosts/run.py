@@ -20,15 +20,17 @@ import msgspec
 
 from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, printable
+from istbench.base.machine import HOST
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected, told
-from istbench.launch.hosts.group import Say, Unfit, gather
+from istbench.launch.hosts.group import HostGroup, Say, Unfit, gather
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
 from istbench.launch.hosts.run_folder import LOSS, RETURN
 from istbench.launch.processes.failures import WorkerLost, cause_in
+from istbench.launch.torchrun.secret import SECRET
 from istbench.node.checkpoint_steps import newest
 from istbench.results.curves import Curve
 from istbench.results.events import Loss, Return
@@ -252,12 +254,11 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
     with connected(run.hosts, run.pythons, run.config) as (connections, events):
         group = gather(connections, run.out, paths_of([run]))
         there = push(connections, paths_of([run]), say)
-        first = connections[0].name
-        facts = group.facts[first]
+        facts = group.facts[connections[0].name]
         theirs = str(Path(facts.folder) / run.out)
         session = Session(connections, events, run, theirs, facts.shared, say, started)
         try:
-            return session.run(f"{group.addresses[first]}:{group.port}", there)
+            return session.run(group, there)
         except RunLost as failure:
             session.measure(failure)
             raise
@@ -339,10 +340,10 @@ class Session:
         self._during = "while the hosts started and prepared data"
         self._back: Sequence[Host] = ()
 
-    def run(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
+    def run(self, group: HostGroup, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
         """Start torchrun, watch it, and copy the results here; `there` has paths of this machine by host."""
         try:
-            self._start(endpoint, there)
+            self._start(group, there)
             self._started("")
             return self.to_end()
         except (Lost, Refused) as error:
@@ -354,24 +355,24 @@ class Session:
             self._end_all()
             raise
 
-    def _start(self, endpoint: str, there: Mapping[str, Mapping[str, str]]) -> None:
+    def _start(self, group: HostGroup, there: Mapping[str, Mapping[str, str]]) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
-        reason, aged = self._run.reason, dict[str, Any]()
-        if reason is not None:  # the clock of a host may differ, so the time becomes an age
-            variable, age = LOSS if isinstance(reason, Loss) else RETURN, max(0.0, time.time() - reason.noticed)
-            aged[variable] = {**msgspec.to_builtins(reason), "noticed": age}
+        reason = self._run.reason
 
         def arguments(host: Connection) -> dict[str, Any]:
+            environment = {HOST: host.name, SECRET: secret}
+            if reason is not None:
+                noticed = reason.noticed + group.clocks[host.name].ahead_s
+                content = msgspec.json.encode(msgspec.structs.replace(reason, noticed=noticed))
+                environment[LOSS if isinstance(reason, Loss) else RETURN] = content.decode()
             return {
                 "rank": self._hosts.index(host),
                 "hosts": len(self._hosts),
                 "slots": host.host.slots,
-                "endpoint": endpoint,
+                "endpoint": f"{group.addresses[self._first.name]}:{group.port}",
                 "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
-                "name": host.name,
-                "secret": secret,
-                "reason": aged,
+                "environment": environment,
             }
 
         _, found = ask_each(self._hosts, "start", arguments)

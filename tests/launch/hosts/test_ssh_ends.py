@@ -3,14 +3,21 @@
 import queue
 from pathlib import Path
 
+import msgspec
 import pytest
 from published_steps import publish_step, write_step
 
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts import run as ssh_run
+from istbench.launch.hosts.check import HostClock
 from istbench.launch.hosts.connection import Event
+from istbench.launch.hosts.group import HostGroup
+from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, Session
+from istbench.launch.hosts.run_folder import LOSS, RETURN
+from istbench.launch.hosts.run_folder import reason as told_reason
+from istbench.results.events import Loss, Return
 from istbench.results.store import RunDirectory
 
 REQUEST = RunRequest(workload="toy", method="ist")
@@ -93,3 +100,37 @@ def test_a_first_host_that_is_lost_may_have_a_checkpoint_that_did_not_come_home(
 def test_what_a_shared_directory_has_was_written_and_again_is_to_be_left_out(session):
     said = lose(session(shared=True, again=True), 0)
     assert "; the same command without --again goes on from step 30, the last checkpoint written, on" in said
+
+
+class Started(Pretended):
+    """A host on which nothing goes wrong, and which keeps the environment of its processes."""
+
+    host = Host("a")
+
+    def ask(self, do, **arguments):
+        self.environment = arguments["environment"]
+
+    def answer(self, asked, timeout_s):
+        return None
+
+
+GONE = Loss(cause="b: gone", noticed=1e9, noticing_s=1.0, redone_steps=2, redone_s=3.0)
+
+
+@pytest.mark.parametrize("reason", [GONE, Return(cause="b can be reached again", noticed=1e9)])
+def test_each_host_is_told_of_a_loss_or_a_return_by_its_own_clock(monkeypatch, reason):
+    hosts, clocks = [Started(name, None) for name in "ab"], {"a": -5.0, "b": 7.0}
+    group = HostGroup(
+        facts={},
+        clocks={name: HostClock(ahead_s=ahead, within_s=0.1) for name, ahead in clocks.items()},
+        addresses={"a": "10.0.0.1"},
+        port=77,
+    )
+    run = HostsRun(request=REQUEST, out=Path("out"), reason=reason)
+    Session(hosts, queue.SimpleQueue(), run, "there", False, print, print)._start(group, {})
+    for host in hosts:
+        for name in (LOSS, RETURN):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in host.environment.items():
+            monkeypatch.setenv(name, value)
+        assert told_reason() == msgspec.structs.replace(reason, noticed=1e9 + clocks[host.name])
