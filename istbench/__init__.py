@@ -19,7 +19,7 @@ _PLACES = {
     "compare": "api.cells",
     "estimate": "api.estimate",
     "load": "api.results",
-    "read_rows": "results.rows_file",
+    "read_rows": "results.frame",
     "record": "plan.recording.block",
     "run": "api.cells",
 }

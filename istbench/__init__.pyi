@@ -10,6 +10,6 @@ from istbench.api.task import Task as Task
 from istbench.base.errors import RunFailed as RunFailed
 from istbench.base.errors import UserError as UserError
 from istbench.plan.recording.block import record as record
-from istbench.results.rows_file import read_rows as read_rows
+from istbench.results.frame import read_rows as read_rows
 
 __version__: str

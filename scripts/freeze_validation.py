@@ -24,9 +24,8 @@ from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster.replay_checks import Checks, LatencyCheck, checks_of, measurement_files
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
-from istbench.studies.validation.measurement import ReplayError, summary_of
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
-from istbench.studies.validation.table import scaling_table, summary_table
+from istbench.studies.validation.table import ReplayError, scaling_table, summary_of, summary_table
 
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"

@@ -11,7 +11,7 @@ from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.cli.options import PATH
 from istbench.node.registry import load_sink, registered
 from istbench.node.sinks.base import default_place
-from istbench.results.rows_file import FORMATS
+from istbench.results.frame import FORMATS
 
 if TYPE_CHECKING:
     from istbench.results.load import Run
@@ -66,8 +66,7 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
 
 def _rows(runs: "list[Run]", ending: str, out: str | None) -> None:
     """Write all evaluations of `runs` to one file."""
-    from istbench.results.frame import frame_of
-    from istbench.results.rows_file import write_rows
+    from istbench.results.frame import frame_of, write_rows
 
     file = Path(out) if out else _results_of(runs[0]) / f"evaluations.{ending}"
     if file.suffix != f".{ending}":

@@ -121,8 +121,8 @@ def _plan_script(
     record = load_script(script)
     selected, assumed = clusters_of(record, [cluster] if cluster else [], *links)
     ((there,),) = selected.values()
-    from istbench.plan.script_plan import plan_script
     from istbench.plan.script_time import ChosenMethod
+    from istbench.plan.script_trace import plan_script
 
     with replaying():
         chosen = ChosenMethod(name=given["method"], options=given["method_options"])

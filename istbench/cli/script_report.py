@@ -8,9 +8,8 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.plan.script_plan import assumptions
 from istbench.plan.script_time import ChosenMethod, ScriptTime, chosen_methods, script_time
-from istbench.plan.script_trace import methods_for, script_trace
+from istbench.plan.script_trace import assumptions, methods_for, script_trace
 from istbench.report.phrases import (
     Caution,
     Lead,

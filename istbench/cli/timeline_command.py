@@ -49,8 +49,7 @@ def command(
     from istbench.report.timeline.perfetto import write_perfetto
     from istbench.report.timeline.recorded import recorded_round
     from istbench.report.timeline.simulated import simulated_round
-    from istbench.report.timeline.table import timeline_table
-    from istbench.report.timeline.timeline import typical_round
+    from istbench.report.timeline.timeline import timeline_table, typical_round
     from istbench.results.load import load_run
     from istbench.results.store import RunDirectory
 

@@ -141,8 +141,8 @@ def command(
     from istbench.api.progress import Display
     from istbench.api.replaying import replaying
     from istbench.report.phrases import count_nodes, joined
-    from istbench.studies.tuning.judge import Judge, judge_runs
     from istbench.studies.tuning.plan import plan_trials
+    from istbench.studies.tuning.trials import Judge, judge_runs
 
     judge = Judge(target=shared.target, cluster=profile)
     plan = plan_trials(

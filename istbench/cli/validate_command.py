@@ -21,7 +21,7 @@ from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload
 
 if TYPE_CHECKING:
-    from istbench.studies.validation.measurement import ReplayError
+    from istbench.studies.validation.table import ReplayError
 
 _WORKLOADS = "speech,amazon670k"
 _NODES = list[Annotated[int, Meta(ge=2, le=MOST_NODES)]]
@@ -84,8 +84,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
 
     preload(candidates)
     from istbench.api.progress import Display
-    from istbench.studies.validation.measure import Validation
-    from istbench.studies.validation.plan import fitting
+    from istbench.studies.validation.measure import Validation, fitting
     from istbench.studies.validation.record import ValidationFiles
 
     folder = require_no_link(out / "validation", "choose another --out")
@@ -141,7 +140,7 @@ def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
     if unknown:
         raise UserError(f"--workload-set {min(unknown)}: {' and '.join(workloads)} have no such option")
     if not given["methods"]:
-        from istbench.studies.validation.plan import all_methods
+        from istbench.studies.validation.measure import all_methods
     for count in nodes:
         for workload in workloads:
             for method in given["methods"] or all_methods(plugins):

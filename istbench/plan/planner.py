@@ -38,8 +38,7 @@ from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.node.shares import check_shares, take_shares
-from istbench.plan.memory import node_memory
-from istbench.plan.step import step_cost, unknown_cost
+from istbench.plan.step import node_memory, step_cost, unknown_cost
 from istbench.plan.traced_node import MOST_EVENTS
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model

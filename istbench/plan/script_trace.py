@@ -4,6 +4,7 @@ The workload has the sizes of the model, without data, loss and metric. The meth
 local step takes the recorded seconds on every node alike. Messages start when the recorded gradients were ready.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -12,6 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
+from istbench.base.options.numbers import MOST_NODES
+from istbench.cluster.estimate import CellPlan, NodeMemory, fewest, fits
+from istbench.cluster.in_turns import turns_on
+from istbench.cluster.profile import ClusterProfile
+from istbench.cluster.scale import on_gpus
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
@@ -19,8 +25,8 @@ from istbench.methods.cut_model import CutMethod
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.node.registry import build_method, load_method, registered
-from istbench.plan.recorded_step import step_cost, trace_of_rounds
-from istbench.plan.script_time import ChosenMethod
+from istbench.plan.script_time import ChosenMethod, script_time, step_cost, trace_of_rounds
+from istbench.plan.step import node_memory
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
@@ -185,3 +191,71 @@ def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trac
         UserError: as `PlannedScript.of` and `PlannedScript.trace` do.
     """
     return PlannedScript.of(record, method, nodes).trace()
+
+
+TIMING_ONLY = "timing only: a script's loss and accuracy by these methods are unknown"
+
+
+def plan_script(
+    record: ScriptRecord, method: ChosenMethod, nodes: int, cluster: ClusterProfile, assumed: Sequence[str] = ()
+) -> CellPlan:
+    """The plan of `record` by `method`. assumed: phrases about the cluster.
+
+    Raises:
+        UserError: if the method cannot train such a model on these nodes, or its rounds do not replay.
+    """
+    planned = PlannedScript.of(record, method, nodes)
+    time = script_time(record, method, planned.trace(), cluster)
+    steps = planned.method.round_steps
+    speeds = cluster.speeds_of(nodes)
+
+    def suits(count: int) -> bool:
+        try:
+            there = PlannedScript.of(record, method, count)
+        except UserError:
+            return False
+        return bool(fits(_memory(there, cluster), int(cluster.memory_gib * 2**30)))
+
+    return CellPlan(
+        workload=record.script,
+        method=method.label,
+        nodes=nodes,
+        batch_size=None,
+        cluster=cluster,
+        model_parameters=sum(parameter.numel() for parameter in planned.model.parameters()),
+        memory=_memory(planned, cluster),
+        sent=round(time.sent * steps),
+        seconds=time.step_s * steps,
+        compute_seconds=time.alone_s * speeds[0] / min(speeds) * steps,  # node 0 alone, then the slowest node
+        round_steps=steps,
+        fewest_nodes=fewest(suits, MOST_NODES),
+        assumed=(*assumptions(record), *assumed, *planned.footprint.notes),
+    )
+
+
+def assumptions(record: ScriptRecord) -> tuple[str, ...]:
+    """The assumptions behind figures of a recorded script, a phrase each."""
+    machine = record.machine
+    device = (
+        "a GPU"
+        if machine.device == "cuda"
+        else f"{machine.threads or 'some'} thread{'' if machine.threads == 1 else 's'} of processors"
+    )
+    lines = [
+        TIMING_ONLY,
+        f"every node computes each step in the recorded {record.step_s:.3g} s, scaled from {device} to the cluster",
+    ]
+    if record.backward_passes > 1:
+        lines.append(f"the exchange belongs to the last of the {record.backward_passes} backward passes of a step")
+    return (*lines, *record.notes)
+
+
+def _memory(planned: PlannedScript, cluster: ClusterProfile) -> NodeMemory:
+    return node_memory(
+        planned.footprint,
+        planned.cost,
+        on_gpu=on_gpus(cluster),
+        backend=cluster.collectives,
+        distant=planned.nodes if turns_on(cluster, planned.nodes) else 0,
+        stepping=False,
+    )

@@ -24,8 +24,7 @@ from istbench.methods.planned_node import (
 )
 from istbench.methods.planned_node import message_bytes as mean_bytes
 from istbench.methods.served.messages import cut, served_rounds
-from istbench.plan.recorded_step import LEAST_STEPS, trace_of_rounds
-from istbench.plan.script_time import ChosenMethod
+from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, trace_of_rounds
 from istbench.plan.traced_node import MOST_EVENTS
 
 _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies

@@ -12,8 +12,7 @@ import msgspec
 from istbench.base.errors import UserError
 from istbench.base.units import parse_period
 from istbench.cluster.faults import Faults, with_faults
-from istbench.results.fault_record import ENDING, FaultRecord, Hit, read_record
-from istbench.results.fault_wall import Wall, wall_of
+from istbench.results.fault_record import ENDING, FaultRecord, Hit, Wall, read_record, wall_of
 from istbench.results.load import Run
 
 _SCHEDULE = re.compile(r"(?:poisson:(?P<short>\S+) of )?(?P<kinds>.*), seed \d+")

@@ -88,9 +88,9 @@ class Contender:
         """Whether a seed's time to `level` is interpolated from step 0."""
         return any(there.from_start for run in self.runs if (there := run.reached(level)) is not None)
 
-    def finals(self, metric: Metric | None = None) -> list[float]:
-        """The final value of each run, by default of the table's metric. No number counts as the worst value."""
-        curves = [run.curve if metric is None else run.curve.on_metric(metric) for run in self.runs]
+    def finals(self) -> list[float]:
+        """The final value of each run. No number counts as the worst value."""
+        curves = [run.curve for run in self.runs]
         finals = [curve.metric.worst if (final := curve.final()) is None else final for curve in curves]
         return finals + [curves[0].metric.worst] * len(self.diverged)
 

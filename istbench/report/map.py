@@ -14,6 +14,7 @@ from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.options import option_text
 from istbench.base.units import period_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
+from istbench.report.answer import RowTime, row_time
 from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import (
@@ -31,7 +32,6 @@ from istbench.report.phrases import (
 )
 from istbench.report.plots.plot import contender_styles, plot_subtitle, plot_title
 from istbench.report.report import replay_runs
-from istbench.report.row_time import RowTime, row_time
 from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.group_columns import target_lines
 from istbench.report.tables.table import Column, Entry, Table, grid_table

@@ -33,7 +33,7 @@ from istbench.report.tables.group_columns import group_context
 from istbench.report.tables.stalls import stall_words
 from istbench.report.tables.table import Table
 from istbench.report.targets import Target
-from istbench.report.timeline.chart import round_charts
+from istbench.report.timeline.bars import round_charts
 from istbench.results.header import Header
 from istbench.results.load import Run
 

@@ -23,8 +23,7 @@ from istbench.report.plots.time_to_target import time_by_bandwidth, time_by_node
 from istbench.report.tables.comparison import comparison
 from istbench.report.tables.crossings import crossings_table
 from istbench.report.tables.group_columns import group_context
-from istbench.report.tables.node_seconds import node_seconds_table
-from istbench.report.tables.spending import spending
+from istbench.report.tables.spending import node_seconds_table, spending
 from istbench.report.tables.table import Table
 from istbench.results.load import Run, load_all_runs, load_run, load_runs
 from istbench.results.metrics import Metric, agreement, check_share, metric_named

@@ -10,8 +10,8 @@ from dealing_rows import BASELINES, SWEEP, Place, Row, accuracy_text, timed
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.node.registry import load_workload
+from istbench.report.answer import ranges_overlap
 from istbench.report.phrases import count_nodes, joined
-from istbench.report.row_time import ranges_overlap
 from istbench.results.load import Run
 from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.matching import has

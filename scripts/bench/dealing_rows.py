@@ -10,8 +10,8 @@ from typing import NamedTuple
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
 from istbench.cluster.trace_file import load_trace
+from istbench.report.answer import replay_error
 from istbench.report.phrases import joined
-from istbench.report.row_time import replay_error
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, median
 

@@ -26,11 +26,11 @@ from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
 from istbench.base.units import parse_bandwidth, parse_time
 from istbench.cluster.profile import bandwidth_text, select_clusters
+from istbench.report.answer import ranges_overlap, replay_error
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
 from istbench.report.phrases import ROUGH, ROUGH_LINE
-from istbench.report.row_time import ranges_overlap, replay_error
 from istbench.report.tables.numbers import number, with_interval
 from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations

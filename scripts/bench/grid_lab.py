@@ -26,7 +26,7 @@ from istbench.report.output.formats import table_markdown
 from istbench.report.tables.numbers import rounded
 from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
 from istbench.studies.validation.measure import Validation
-from istbench.studies.validation.measurement import ReplayError, summary_of
+from istbench.studies.validation.table import ReplayError, summary_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.plan.recorded_step import alone_trace
-from istbench.plan.script_time import ChosenMethod, script_time
+from istbench.plan.script_time import ChosenMethod, alone_trace, script_time
 from istbench.plan.script_trace import script_trace
 from istbench.studies.reproduce.clocks import crossing
 from istbench.studies.validation.measure import as_fast_as

@@ -12,9 +12,8 @@ from script_records import script_record
 from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
 from istbench.cluster.script_record import load_script, save_script
-from istbench.plan.script_plan import plan_script
 from istbench.plan.script_time import ChosenMethod, script_time
-from istbench.plan.script_trace import script_trace
+from istbench.plan.script_trace import plan_script, script_trace
 
 M5 = load_profile("m5.2xlarge")
 SOUND = json.loads(msgspec.json.encode(script_record()))

@@ -17,9 +17,8 @@ from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods import wide_layers
 from istbench.node.registry import build_method, build_workload
-from istbench.plan.memory import node_memory
 from istbench.plan.planner import PlanRequest, make_plan
-from istbench.plan.step import step_cost
+from istbench.plan.step import node_memory, step_cost
 from istbench.studies.conformance.training import open_workload, set_up, train
 
 METHODS = ("ddp", "zero", "fsdp", "local_sgd", "sparseloco", "noloco", "ist", "parameter_server", "p3")

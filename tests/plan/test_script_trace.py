@@ -21,10 +21,8 @@ from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.base import materialise
-from istbench.plan.recorded_step import alone_trace
-from istbench.plan.script_plan import plan_script
-from istbench.plan.script_time import ChosenMethod, chosen_methods, script_time
-from istbench.plan.script_trace import PlannedScript, script_trace
+from istbench.plan.script_time import ChosenMethod, alone_trace, chosen_methods, script_time
+from istbench.plan.script_trace import PlannedScript, plan_script, script_trace
 from istbench.studies.conformance.training import batches_of, open_workload, set_up
 
 SLOW = load_profile("home-100mbit")

@@ -4,7 +4,7 @@ import pytest
 from fault_events import BEGAN, FAULT_FREE, evaluation, loss, ready
 
 from istbench.results.events import Resize, Resume, Start
-from istbench.results.fault_wall import wall_of
+from istbench.results.fault_record import wall_of
 from istbench.results.metrics import Metric
 
 ACCURACY = Metric("accuracy", lower_is_better=False, unit="")

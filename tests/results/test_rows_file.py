@@ -9,7 +9,7 @@ from fake_runs import write_plausible
 import istbench
 from istbench.base.errors import UserError
 from istbench.cli import main
-from istbench.results.rows_file import write_rows
+from istbench.results.frame import write_rows
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

@@ -10,8 +10,8 @@ import freeze_validation as freeze  # noqa: E402
 
 from istbench.cluster.profile import MessageCosts  # noqa: E402
 from istbench.cluster.replay_checks import checks_of, known_checks, packaged_checks  # noqa: E402
-from istbench.studies.validation.measurement import ReplayError  # noqa: E402
 from istbench.studies.validation.record import ValidationFiles, read_errors  # noqa: E402
+from istbench.studies.validation.table import ReplayError  # noqa: E402
 
 
 def error(method, replayed, environment=""):

@@ -25,8 +25,7 @@ from istbench.node.compute_options import HALF
 from istbench.node.registry import load_sink
 from istbench.node.shares import check_shares, samples_of, take_shares
 from istbench.node.weights_file import check_directory
-from istbench.plan.memory import node_memory
-from istbench.plan.step import step_cost, unknown_cost
+from istbench.plan.step import node_memory, step_cost, unknown_cost
 from istbench.workloads.base import Workload
 
 _GIB = 2**30

@@ -18,8 +18,7 @@ from istbench.report.phrases import (
     replay_lines,
 )
 from istbench.report.tables.group_columns import target_lines
-from istbench.report.tables.slow_nodes import slow_node_lines
-from istbench.report.tables.stalls import group_stall_lines, run_name
+from istbench.report.tables.stalls import group_stall_lines, run_name, slow_node_lines
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
 from istbench.results.stats import interval_name

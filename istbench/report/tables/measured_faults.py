@@ -13,8 +13,7 @@ from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun
 from istbench.report.phrases import Lead, count_nodes, guide_line
 from istbench.report.tables.numbers import finite, number, rounded, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
-from istbench.results.fault_record import OF_LINKS
-from istbench.results.fault_wall import Wall
+from istbench.results.fault_record import OF_LINKS, Wall
 from istbench.results.metrics import level_text
 from istbench.results.stats import estimate
 

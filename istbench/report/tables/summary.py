@@ -12,8 +12,7 @@ from istbench.report.phrases import (
     replay_lines,
 )
 from istbench.report.tables.numbers import metric_value, number
-from istbench.report.tables.slow_nodes import slow_node_words
-from istbench.report.tables.stalls import stall_lines
+from istbench.report.tables.stalls import slow_node_words, stall_lines
 from istbench.report.tables.table import Scalar, Table, items_table
 from istbench.results.load import Run
 from istbench.results.metrics import level_text

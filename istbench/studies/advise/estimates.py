@@ -22,9 +22,8 @@ from istbench.node.registry import build_workload, load_method
 from istbench.plan.planned_cell import CannotPlan, PlannedCell
 from istbench.plan.planner import PlanRequest, planned_memory
 from istbench.plan.script_time import steady_step
-from istbench.studies.advise.shortlist import mark_slow
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
-from istbench.studies.advise.variant import EstimatedVariant, Variant
+from istbench.studies.advise.variant import EstimatedVariant, Variant, mark_slow
 
 _GIB = 2**30
 # Two processes of one machine exchange about this many bits in a second.

@@ -34,11 +34,10 @@ from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.seconds import at_mean_pace
-from istbench.studies.advise.shortlist import longest_alike, shortlist
 from istbench.studies.advise.signed_curve import continued, ends_of
 from istbench.studies.advise.this_machine import RecordedStep
 from istbench.studies.advise.time_limit import TimeUp, at_most
-from istbench.studies.advise.variant import EstimatedVariant, Variant, had_constant_rate
+from istbench.studies.advise.variant import EstimatedVariant, Variant, had_constant_rate, longest_alike, shortlist
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
 _EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends

@@ -1,5 +1,6 @@
-"""Seconds to a level, and the speed-ups that follow from them, beside those of a paper."""
+"""Seconds to a level, speed-ups and final values, beside those of a paper."""
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -8,15 +9,23 @@ import msgspec
 
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
-from istbench.report.tables.numbers import number
-from istbench.results.metrics import level_text
+from istbench.report.tables.numbers import NumberForm, metric_value, number
+from istbench.results.curves import Reached, time_to_target
+from istbench.results.load import Run
+from istbench.results.metrics import Metric, level_text, metric_named, value_text
+from istbench.results.stats import Estimate, estimate, median, speed_up
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
 from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
-from istbench.studies.reproduce.matching import beside, network_words, node_differences, published_notes, row_of
+from istbench.studies.reproduce.matching import (
+    beside,
+    is_over,
+    network_words,
+    node_differences,
+    published_notes,
+    row_of,
+)
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
-from istbench.studies.reproduce.speedups import speedup_row
 from istbench.studies.reproduce.tables import further_table, sources_of
-from istbench.studies.reproduce.values import estimate_of, is_rough, missed_text, range_text, seconds_to
 
 _FITTED = " (fitted)"
 _PARALLEL = "ddp"
@@ -208,3 +217,219 @@ def _lines(subject: Subject, pairs: Sequence[tuple[Figure, Subject]], style: Met
             low=tuple(ours.low for _, ours in found),
             high=tuple(ours.high if math.isfinite(ours.high) else ours.median for _, ours in found),
         )  # fmt: skip
+
+
+class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
+    """Published final values of metrics. A figure that names no options stands beside every row of its method.
+
+    Attributes:
+        sources: names of the papers whose figures count. names: ours of methods that the paper calls otherwise.
+    """
+
+    sources: tuple[str, ...]
+    names: dict[str, str] = {}
+
+    def compare(self, subjects: Sequence[Subject]) -> Comparison:
+        """See `Measure.compare`."""
+        pairs = [
+            (figure, one)
+            for figure in read_rows(PUBLISHED / "figures.csv", Figure)
+            if figure.paper in self.sources and figure.value is not None
+            for one in subjects
+            if beside(figure, one, self.names)
+        ]
+        budgets = {run.header.budget for _, one in pairs for run in one.runs}
+        trained = (f"Our budgets: {', '.join(sorted(budgets))}.",) if budgets else ()
+        return Comparison(
+            rows=tuple(self._row(figure, one) for figure, one in pairs),
+            notes=(*trained, *published_notes(figure for figure, _ in pairs)),
+            differences=tuple(node_differences(pairs)),
+        )
+
+    def _row(self, figure: Figure, subject: Subject) -> Compared:
+        assert figure.value is not None
+        values = finals_of(subject, figure.metric)
+        ours = estimate_of(values)
+        known = figure.method not in self.names
+        return row_of(
+            figure,
+            subject,
+            method=subject.label if known else f"{subject.label} ({figure.method})",
+            what=f"final {figure.metric}",
+            published=figure.value,
+            published_text=f"{figure.value:g}",
+            ours=ours,
+            ours_text="not trained" if ours is None else metric_value(ours.median),
+            trained=len(values),
+            reached=len(values),
+            spread_text=range_text(ours, metric_value),
+        )
+
+
+_SHARE_OF_BEST = 0.95
+
+
+class SpeedUps(msgspec.Struct, frozen=True, kw_only=True, tag="speedups"):
+    """Published speed-ups for which the paper names no level.
+
+    Ours are to 95 % of the best value that the other method reaches.
+
+    Attributes:
+        source: name of the paper. clock: of our seconds.
+    """
+
+    source: str
+    clock: Clock
+
+    def compare(self, subjects: Sequence[Subject]) -> Comparison:
+        """See `Measure.compare`."""
+        figures = [one for one in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure) if one.paper == self.source]
+        timed = self.clock.put(subjects, ())
+        pairs = [
+            (figure, one, row)
+            for figure in figures
+            for one in timed.subjects
+            if (row := speedup_row(figure, one, timed.subjects)) is not None
+        ]
+        return Comparison(
+            rows=tuple(row for _, _, row in pairs),
+            notes=(*timed.notes, *published_notes(figures)),
+            cautions=timed.cautions,
+            differences=(timed.difference, *node_differences((figure, one) for figure, one, _ in pairs)),
+            problems=timed.problems,
+        )
+
+
+def speedup_row(figure: SpeedUpFigure, subject: Subject, subjects: Sequence[Subject]) -> Compared | None:
+    """The row of `figure` if `subject` is its method and `subjects` have the other one on as many nodes."""
+    others = (one for one in subjects if is_over(figure, one) and one.request.nodes == subject.request.nodes)
+    over = next(others, None)
+    if over is None or not beside(figure, subject):
+        return None
+    level = figure.level if figure.level is not None else _level_of(over, figure.metric)
+    ours, text, reached, spread_text = _ours(subject, over, figure.metric, level)
+    where = "" if level is None else f" to {figure.metric} {_level_words(figure, level)}"
+    return row_of(
+        figure,
+        subject,
+        method=subject.label,
+        what=f"times as fast as {over.label}{where}",
+        published=figure.speedup,
+        published_text="no number" if figure.speedup is None else number(figure.speedup),
+        ours=ours,
+        ours_text=text,
+        planned=min(subject.seeds, over.seeds),
+        trained=len({run.header.seed for run in subject.runs} & {run.header.seed for run in over.runs}),
+        reached=reached,
+        spread_text=spread_text,
+        rough=level is not None and any(is_rough(one, figure.metric, level) for one in (subject, over)),
+    )
+
+
+def _level_words(figure: SpeedUpFigure, level: float) -> str:
+    return level_text(level) if figure.level is not None else value_text(level)
+
+
+def _level_of(over: Subject, metric: str) -> float | None:
+    best = best_of(over, metric)
+    if best is None:
+        return None
+    falls = metric_of(over.runs[0], metric).lower_is_better
+    return best / _SHARE_OF_BEST if falls else best * _SHARE_OF_BEST
+
+
+def _ours(
+    subject: Subject, over: Subject, metric: str, level: float | None
+) -> tuple[Estimate | None, str, int, str]:
+    """The speed-up over the seeds that both trained, its text, how many of them reach `level`, and their range.
+
+    In the range, 0 is a miss of `subject`.
+    """
+    if level is None:
+        return None, "not trained", 0, ""
+    theirs = dict(zip(_seeds(over, metric), seconds_to(over, metric, level), strict=True))
+    own = dict(zip(_seeds(subject, metric), seconds_to(subject, metric, level), strict=True))
+    found = speed_up(theirs, own)
+    if found is None:
+        return None, "not trained", 0, ""
+    both = sorted(theirs.keys() & own.keys())
+    reached = sum(math.isfinite(theirs[seed]) and math.isfinite(own[seed]) for seed in both)
+    if found.ratio is not None:
+        ours = dataclasses.replace(found.ratio, reached=reached)
+        return ours, number(ours.median), reached, range_text(ours)
+    if found.baseline_missed:
+        return None, f"{over.request.method} did not reach it", reached, ""
+    missed = estimate([own[seed] for seed in both])
+    ratios = estimate([0.0 if math.isinf(own[seed]) else theirs[seed] / own[seed] for seed in both])
+    ours = dataclasses.replace(estimate([math.inf] * found.pairs), reached=reached)
+    return ours, missed_text(subject, metric, missed), reached, range_text(ratios)
+
+
+def _seeds(subject: Subject, metric: str) -> list[int]:
+    return [run.header.seed for run in measuring(subject, metric)]
+
+
+def metric_of(run: Run, name: str) -> Metric:
+    """The metric `name` with the direction that `run` recorded, else that of its name."""
+    own = run.header.own_metric
+    return own if own.name == name else metric_named(name)
+
+
+def measuring(subject: Subject, name: str) -> tuple[Run, ...]:
+    """The runs of `subject` that evaluated the metric `name`."""
+    return tuple(run for run in subject.runs if name in run.curve.evaluations[-1].metrics)
+
+
+def seconds_to(subject: Subject, name: str, level: float) -> list[float]:
+    """For each run of `subject`, the seconds to `level` of the metric `name`; infinite for a miss."""
+    return [there.seconds if there else math.inf for there in _crossings(subject, name, level)]
+
+
+def is_rough(subject: Subject, name: str, level: float) -> bool:
+    """Whether a run of `subject` reached `level` before its first evaluation."""
+    return any(there is not None and there.from_start for there in _crossings(subject, name, level))
+
+
+def _crossings(subject: Subject, name: str, level: float) -> list[Reached | None]:
+    return [time_to_target(run.curve.on_metric(metric_of(run, name)), level) for run in measuring(subject, name)]
+
+
+def finals_of(subject: Subject, name: str) -> list[float]:
+    """The final value of the metric `name` of each run; the worst value where it is no number."""
+    found = []
+    for run in measuring(subject, name):
+        curve = run.curve.on_metric(metric_of(run, name))
+        final = curve.final()
+        found.append(curve.metric.worst if final is None else final)
+    return found
+
+
+def best_of(subject: Subject, name: str) -> float | None:
+    """The best value of the metric `name` in each run of `subject`, as the median; None without one."""
+    best = [run.curve.on_metric(metric_of(run, name)).best() for run in measuring(subject, name)]
+    known = [value for value in best if value is not None]
+    return median(known) if known else None
+
+
+def estimate_of(values: Sequence[float]) -> Estimate | None:
+    """The estimate over seeds; None without values."""
+    return estimate(values) if values else None
+
+
+def missed_text(subject: Subject, name: str, ours: Estimate) -> str:
+    """The entry of a level that at least half of the seeds missed."""
+    best = best_of(subject, name)
+    known = "" if best is None else f", best {value_text(best)}"
+    who = "not reached" if ours.reached == 0 else f"reached by {ours.reached} of {ours.seeds} seeds"
+    return f"{who}{known}"
+
+
+def range_text(ours: Estimate | None, form: NumberForm = number) -> str:
+    """The range over seeds; empty for fewer than two."""
+    if ours is None or ours.seeds < 2:
+        return ""
+    return f"{_bound(ours.low, form)}–{_bound(ours.high, form)}"
+
+
+def _bound(value: float, form: Callable[[float], str]) -> str:
+    return "∞" if math.isinf(value) else form(value)

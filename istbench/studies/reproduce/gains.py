@@ -20,6 +20,7 @@ from istbench.report.tables.numbers import number
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate
 from istbench.studies.reproduce.clocks import MeasuredClock
+from istbench.studies.reproduce.curves import range_text
 from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
 from istbench.studies.reproduce.matching import (
     beside,
@@ -30,7 +31,6 @@ from istbench.studies.reproduce.matching import (
     row_of,
 )
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
-from istbench.studies.reproduce.values import range_text
 
 PROFILE = PUBLISHED / "p4000.toml"
 PEAK_GFLOPS = 5300.0  # of a Quadro P4000

@@ -7,12 +7,10 @@ import msgspec
 
 from istbench.base.decode import convert, parse_toml, read_text, toml_lines
 from istbench.base.options.suite import Suite
-from istbench.studies.reproduce.curves import Curves
-from istbench.studies.reproduce.finals import Finals
+from istbench.studies.reproduce.curves import Curves, Finals, SpeedUps
 from istbench.studies.reproduce.gains import MeasuredGains, ReplayedGains
 from istbench.studies.reproduce.memory import PlannedMemory
 from istbench.studies.reproduce.paper import PUBLISHED, Cells, Difference, Experiment, Extent, Paper, Scale
-from istbench.studies.reproduce.speedups import SpeedUps
 
 
 class _CellsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

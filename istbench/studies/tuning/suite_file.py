@@ -12,7 +12,7 @@ from istbench.base.errors import printable
 from istbench.base.files import write_errors, writing_whole
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Tuning
-from istbench.studies.tuning.judge import Contest
+from istbench.studies.tuning.trials import Contest
 
 # The winners train their whole budget on all training data.
 _OF_TRIALS = ("held_out", "target", "tuned")

@@ -11,9 +11,8 @@ from istbench.report.tables.numbers import metric_value, number
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
 from istbench.results.metrics import Metric, level_text
 from istbench.results.stats import median
-from istbench.studies.tuning.judge import Contest, Judge, Judgement
 from istbench.studies.tuning.ranges import Range
-from istbench.studies.tuning.trials import Tried, spread
+from istbench.studies.tuning.trials import Contest, Judge, Judgement, Tried, spread
 
 _EDGE = 0.02  # of a range, on its scale
 

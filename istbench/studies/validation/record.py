@@ -16,8 +16,7 @@ from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
 from istbench.report.tables.table import Table
-from istbench.studies.validation.measurement import ReplayError
-from istbench.studies.validation.table import error_table, scaling_table, summary_table
+from istbench.studies.validation.table import ReplayError, error_table, scaling_table, summary_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

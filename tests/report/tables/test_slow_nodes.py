@@ -9,7 +9,7 @@ from read_tables import footer
 from istbench.cluster.profile import load_profile
 from istbench.report.groups import group_runs
 from istbench.report.report import build_report
-from istbench.report.tables.slow_nodes import slow_node_lines
+from istbench.report.tables.stalls import slow_node_lines
 from istbench.report.tables.summary import run_summary
 from istbench.results.events import Speeds
 from istbench.results.load import load_run

@@ -4,7 +4,7 @@ import pytest
 from fake_clusters import sweep_of, write_pair
 from read_tables import group_of
 
-from istbench.report.timeline.chart import round_charts
+from istbench.report.timeline.bars import round_charts
 
 
 def test_a_round_of_each_method_as_recorded_and_as_replayed(results):

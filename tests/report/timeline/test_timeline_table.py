@@ -4,7 +4,7 @@ import pytest
 from timed_traces import on_office, swapping
 
 from istbench.report.timeline.recorded import recorded_round
-from istbench.report.timeline.table import timeline_table
+from istbench.report.timeline.timeline import timeline_table
 
 
 def test_the_table_says_where_the_seconds_went():

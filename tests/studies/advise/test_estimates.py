@@ -14,9 +14,8 @@ from istbench.node.registry import build_method, build_workload
 from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.estimates import StepEstimates
 from istbench.studies.advise.seconds import mean_step_s
-from istbench.studies.advise.shortlist import longest_alike, mark_slow, shortlist
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
-from istbench.studies.advise.variant import EstimatedVariant, Variant
+from istbench.studies.advise.variant import EstimatedVariant, Variant, longest_alike, mark_slow, shortlist
 
 META = TraceMeta(
     nodes=1,

@@ -12,10 +12,8 @@ from istbench.report.tables.numbers import number
 from istbench.results.load import load_runs
 from istbench.studies.reproduce.cells import Overrides, subjects_of
 from istbench.studies.reproduce.clocks import FittedPoint, MeasuredClock, ReplayedClock, crossing
-from istbench.studies.reproduce.curves import Curves
-from istbench.studies.reproduce.finals import Finals
+from istbench.studies.reproduce.curves import Curves, Finals, SpeedUps
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent
-from istbench.studies.reproduce.speedups import SpeedUps
 from istbench.studies.reproduce.tables import compared_table
 
 CURVES = "IST (arXiv 1910.02120)"

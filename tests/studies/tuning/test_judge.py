@@ -5,9 +5,8 @@ from fake_runs import averaging_trace, evaluation, header, ramp, write_run
 
 from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
-from istbench.studies.tuning.judge import Judge, judge_runs
 from istbench.studies.tuning.table import tuning_table
-from istbench.studies.tuning.trials import Trial
+from istbench.studies.tuning.trials import Judge, Trial, judge_runs
 
 BY_SECONDS = Judge(target=0.8, cluster=load_profile("m5.2xlarge"))
 MISS = [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, 0.6)]

@@ -6,9 +6,8 @@ from istbench.base.errors import UserError
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
 from istbench.base.options.suite import Tuning, read_suite
-from istbench.studies.tuning.judge import Contest
 from istbench.studies.tuning.suite_file import rows_of, suite_text, write_suite
-from istbench.studies.tuning.trials import Trial, Tried
+from istbench.studies.tuning.trials import Contest, Trial, Tried
 
 
 def contest(method, nodes, failed=0, **options):

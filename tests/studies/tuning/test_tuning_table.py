@@ -6,9 +6,8 @@ import pytest
 
 from istbench.cluster.profile import load_profile
 from istbench.report.targets import EvaluationError
-from istbench.studies.tuning.judge import Contest, Judge
 from istbench.studies.tuning.table import chance_line, tuning_answer
-from istbench.studies.tuning.trials import Trial, Tried
+from istbench.studies.tuning.trials import Contest, Judge, Trial, Tried
 
 BY_SECONDS = Judge(target=0.77, cluster=load_profile("m5.2xlarge"))
 

@@ -6,9 +6,15 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.cluster.profile import MessageCosts
-from istbench.studies.validation.measurement import ReplayError, by_setting, summary_of
 from istbench.studies.validation.record import ValidationFiles, draw_errors, read_errors
-from istbench.studies.validation.table import error_table, scaling_table, summary_table
+from istbench.studies.validation.table import (
+    ReplayError,
+    by_setting,
+    error_table,
+    scaling_table,
+    summary_of,
+    summary_table,
+)
 
 COSTS = MessageCosts(message_s=2e-4, next_s=5e-5, cpu_s_per_message=1e-5, cpu_s_per_byte=5e-10)
 

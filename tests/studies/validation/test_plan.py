@@ -4,7 +4,7 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
-from istbench.studies.validation.plan import all_methods, fitting, measured_rounds, rehearsed
+from istbench.studies.validation.measure import all_methods, fitting, measured_rounds, rehearsed
 
 
 @pytest.mark.parametrize(
