@@ -18,6 +18,7 @@ from istbench.cli.options import (
     PAGE,
     TIME,
     kind_of,
+    option,
     out_option,
     place_options,
     plugin_option,
@@ -37,54 +38,37 @@ if TYPE_CHECKING:
 
 @click.command("advise")
 @click.argument("workload", metavar="WORKLOAD|FILE.py")
-@click.option("--nodes", type=click.IntRange(2, MOST_NODES), required=True, help="Nodes to train on.")
-@click.option(
-    "--bandwidth",
-    type=BANDWIDTH,
-    help="Bandwidth of the link of a node, each way, such as 1gbit.",
-)
-@click.option("--latency", type=TIME, help="Latency from one node to another, one way, such as 5ms.")
-@click.option(
+@option("--nodes", "Nodes to train on.", click.IntRange(2, MOST_NODES), required=True)
+@option("--bandwidth", "Bandwidth of the link of a node, each way, such as 1gbit.", BANDWIDTH)
+@option("--latency", "Latency from one node to another, one way, such as 5ms.", TIME)
+@option(
     "--cluster",
+    "Cluster of the nodes; see `istbench list clusters`. Default: `this`, nodes that compute as this machine does.",
     metavar="NAME|FILE.toml",
-    help="Cluster of the nodes; see `istbench list clusters`. Default: `this`, "
-    "nodes that compute as this machine does.",
 )
 @run_options(
     "target",
     what="Level of the metric to reach: accuracy 0.77, or loss 1.9. Default: what one node reaches alone in a "
     "fifth of --minutes.",
 )
-@click.option(
-    "--minutes",
-    type=kind_of(Minutes),
-    default=10.0,
-    show_default=True,
-    help="Minutes until the answer, all included.",
-)
-@click.option(
-    "--methods",
-    type=METHODS,
-    default=(),
-    metavar="NAME,...",
-    help="Methods to choose from, beside ddp. Default: all.",
-)
-@click.option("--seeds", type=kind_of(MostSeeds), default=5, show_default=True, help="Most seeds of a method.")
+@option("--minutes", "Minutes until the answer, all included.", kind_of(Minutes), default=10.0)
+@option("--methods", "Methods to choose from, beside ddp. Default: all.", METHODS, default=(), metavar="NAME,...")
+@option("--seeds", "Most seeds of a method.", kind_of(MostSeeds), default=5)
 @set_option
 @workload_set_option()
 @run_options("batch_size", "data", "device", "amp", "channels_last", "compile", "threads", "timeout_s", "anyway")
 @plugin_option
 @out_option
 @place_options
-@click.option(
+@option(
     "--measure",
-    "measures",
-    is_flag=True,
-    help="Afterwards train the first two to the target in a lab (Linux, root), on --hosts or under torchrun, and "
+    "Afterwards train the first two to the target in a lab (Linux, root), on --hosts or under torchrun, and "
     "print the regret.",
+    bool,
+    name="measures",
 )
-@click.option("--html", "page", type=PAGE, metavar="FILE", help="Also write the page of `istbench report`.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--html", "Also write the page of `istbench report`.", PAGE, name="page", metavar="FILE")
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(minutes: float, out: Path, measures: bool, page: Path | None, as_json: bool, **given: Any) -> int:
     """Recommend a method for WORKLOAD on some nodes, with the odds that it is the first to the target.
 

@@ -9,7 +9,7 @@ import click
 from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import plugin_option, set_option
+from istbench.cli.options import option, plugin_option, set_option
 from istbench.node.registry import Registered, load_workload, own_modules, plugin_names, registered
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @click.argument("name")
-@click.option("--nodes", type=click.IntRange(2, 16), default=3, show_default=True, help="Worker processes.")
+@option("--nodes", "Worker processes.", click.IntRange(2, 16), default=3)
 @set_option
 @plugin_option
 def command(name: str, nodes: int, method_options: dict[str, str], plugins: tuple[str, ...]) -> int:

@@ -27,6 +27,7 @@ from istbench.cli.options import (
     cluster_option,
     explain_option,
     methods_option,
+    option,
     out_option,
     place_options,
     plugin_option,
@@ -45,11 +46,9 @@ from istbench.report.groups import Group
 @click.command("compare", cls=SectionedCommand)
 @click.argument("suite", required=False, type=PATH, metavar="[SUITE.toml]")
 @methods_option
-@click.option("--workload", default="speech", show_default=True, help="Workload to train.")
-@click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
-@click.option(
-    "--seeds", type=click.IntRange(1, MOST_CELLS), default=1, show_default=True, help="Number of seeds: 0, 1, ..."
-)
+@option("--workload", "Workload to train.", default="speech")
+@option("--nodes", "Numbers of nodes, separated by commas.", default="2")
+@option("--seeds", "Number of seeds: 0, 1, ...", click.IntRange(1, MOST_CELLS), default=1)
 @cell_options()
 @out_option
 @plugin_option
@@ -59,28 +58,28 @@ from istbench.report.groups import Group
 @all_option
 @explain_option
 @place_options
-@click.option(
+@option(
     "--controls",
-    is_flag=True,
-    help="Also train ddp on one node, ddp and local_sgd at a subnet's width, and ddp with as few bytes as a local "
+    "Also train ddp on one node, ddp and local_sgd at a subnet's width, and ddp with as few bytes as a local "
     "method, by accumulation.",
+    bool,
 )
-@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
-@click.option(
+@option("--again", "Delete the results of the cells and run them again.", bool)
+@option(
     "--fail-if",
-    "conditions",
-    type=Typed(parse_condition, "condition"),
+    "Exit 4 if a row has it, such as 'time_to(0.77) > 1.2 * baseline' or 'final < 0.7'. May be repeated.",
+    Typed(parse_condition, "condition"),
+    name="conditions",
     multiple=True,
-    help="Exit 4 if a row has it, such as 'time_to(0.77) > 1.2 * baseline' or 'final < 0.7'. May be repeated.",
 )
-@click.option(
+@option(
     "--baseline-results",
-    type=RESULTS,
+    "Results directory of the `baseline` in --fail-if, paired by seed.",
+    RESULTS,
     metavar="DIR",
-    help="Results directory of the `baseline` in --fail-if, paired by seed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of cells and tables, on stdout.")
-@click.option("--quiet", is_flag=True, help="Print the answer, the table, its data and failures, no progress.")
+@option("--json", "Print one JSON object, of cells and tables, on stdout.", bool, name="as_json")
+@option("--quiet", "Print the answer, the table, its data and failures, no progress.", bool)
 def command(
     suite: Path | None,
     out: Path,

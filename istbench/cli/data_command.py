@@ -5,18 +5,18 @@ from pathlib import Path
 import click
 
 from istbench.base.errors import UserError, unknown_name
-from istbench.cli.options import PATH, plugin_option, workload_set_option
+from istbench.cli.options import PATH, option, plugin_option, workload_set_option
 from istbench.node.registry import build_workload, check_name
 
 
 @click.command("data")
 @click.argument("workload")
-@click.option("--source", help="Source of the data. Default: the first available one.")
-@click.option(
+@option("--source", "Source of the data. Default: the first available one.")
+@option(
     "--data",
+    "Directory with your own data: istbench checks and prepares it now, not in the first run.",
+    PATH,
     metavar="DIR",
-    type=PATH,
-    help="Directory with your own data: istbench checks and prepares it now, not in the first run.",
 )
 @workload_set_option()
 @plugin_option

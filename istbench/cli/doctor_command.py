@@ -17,7 +17,7 @@ from istbench.base.files import is_directory, is_there
 from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
 from istbench.cli.doctor_torch import TORCH, torch_clash
-from istbench.cli.options import PATH, places
+from istbench.cli.options import PATH, option, places
 from istbench.launch.backends import hosts
 
 if TYPE_CHECKING:
@@ -41,12 +41,7 @@ class Finding:
 
 @click.command("doctor")
 @places(*hosts.REACHING)
-@click.option(
-    "--profile",
-    type=PATH,
-    metavar="FILE.toml",
-    help="Measure a cluster profile of --hosts.",
-)
+@option("--profile", "Measure a cluster profile of --hosts.", PATH, metavar="FILE.toml")
 def command(profile: Path | None, **given: Any) -> int:
     """List what works on this machine, and how to repair the rest. Exits with 1 if something is broken."""
     chosen = hosts.chosen(given)

@@ -13,7 +13,7 @@ from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.defaults import DEFAULT_CLUSTER
 from istbench.base.options.numbers import Nodes
 from istbench.cli import cli
-from istbench.cli.options import kind_of, refuse_typed
+from istbench.cli.options import kind_of, option, refuse_typed
 from istbench.cluster.profile import load_profile, names
 from istbench.launch.engines import kubeflow, parallelcluster, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
@@ -32,40 +32,28 @@ _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 @click.command("engine", no_args_is_help=True)
 @click.argument("engine", metavar="|".join(_ENGINES))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--nodes", type=kind_of(Nodes), required=True, help="Number of machines; each is a node.")
-@click.option(
-    "--machine",
-    default=DEFAULT_CLUSTER,
-    show_default=True,
-    help=f"Type of the machines: {', '.join(_MACHINES)}.",
-)
-@click.option(
-    "--hours",
-    type=kind_of(_Hours, "hours"),
-    default="2",
-    show_default=True,
-    help="The run ends after so many hours.",
-)
-@click.option(
+@option("--nodes", "Number of machines; each is a node.", kind_of(Nodes), required=True)
+@option("--machine", f"Type of the machines: {', '.join(_MACHINES)}.", default=DEFAULT_CLUSTER)
+@option("--hours", "The run ends after so many hours.", kind_of(_Hours, "hours"), default="2")
+@option(
     "--results",
-    metavar="PLACE",
-    help="Place of the results: a bucket (skypilot), a PersistentVolumeClaim (kubeflow), or a directory that all "
+    "Place of the results: a bucket (skypilot), a PersistentVolumeClaim (kubeflow), or a directory that all "
     "nodes share (slurm, parallelcluster).",
+    metavar="PLACE",
 )
-@click.option(
+@option(
     "--install",
-    default=f"dist/istbench-{__version__}-py3-none-any.whl",
-    show_default=True,
-    metavar="WHEEL|ADDRESS|NAME",
-    help="Where istbench comes from: a wheel, which `pip wheel --no-deps --wheel-dir dist .` makes of a checkout, "
+    "Where istbench comes from: a wheel, which `pip wheel --no-deps --wheel-dir dist .` makes of a checkout, "
     "or a requirement of pip, such as git+https://...",
+    default=f"dist/istbench-{__version__}-py3-none-any.whl",
+    metavar="WHEEL|ADDRESS|NAME",
 )
-@click.option(
+@option(
     "--image",
-    help="Image of a container with istbench, such as that of docs/container.md; nothing is installed then. "
+    "Image of a container with istbench, such as that of docs/container.md; nothing is installed then. "
     "Default: the machines themselves, where --install installs it.",
 )
-@click.option("--name", default="istbench", show_default=True, help="Name of the job.")
+@option("--name", "Name of the job.", default="istbench")
 def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name: str, **given: Any) -> None:
     """Print the file with which an engine runs a command of istbench on machines that it starts.
 

@@ -11,62 +11,41 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Nodes, Part
 from istbench.base.units import parse_parameters, parse_step
-from istbench.cli.options import BANDWIDTH, PAGE, PATH, TIME, Typed, explain_option, kind_of
+from istbench.cli.options import BANDWIDTH, PAGE, PATH, TIME, Typed, explain_option, kind_of, option
 
 _DTYPES = ("fp32", "float32", "bf16", "bfloat16", "fp16", "float16")
 
 
 @click.command("estimate")
-@click.option(
-    "--parameters",
-    type=Typed(parse_parameters, "n"),
-    required=True,
-    help="Parameters of the model, such as 125M or 7B.",
+@option("--parameters", "Parameters of the model, such as 125M or 7B.", Typed(parse_parameters, "n"), required=True)
+@option(
+    "--step", "A step of one GPU without communication, such as 220ms.", Typed(parse_step, "time"), required=True
 )
-@click.option(
-    "--step",
-    type=Typed(parse_step, "time"),
-    required=True,
-    help="A step of one GPU without communication, such as 220ms.",
-)
-@click.option(
-    "--nodes",
-    type=kind_of(Nodes),
-    required=True,
-    help="Nodes, a GPU each; with --gpus-per-host, the number of hosts.",
-)
-@click.option("--gpus-per-host", type=kind_of(Nodes), help="GPUs of a host, which share its link.")
-@click.option("--bandwidth", type=BANDWIDTH, help="Link of a host, such as 25gbit. Needed without --cluster.")
-@click.option("--latency", type=TIME, help="From one host to another, one way, such as 5ms. Default: 60us.")
-@click.option("--samples", type=kind_of(Count), help="Samples of a GPU in a step, for samples a second.")
-@click.option(
-    "--dtype", type=click.Choice(_DTYPES), default="fp32", show_default=True, help="Numbers of a gradient."
-)
-@click.option(
-    "--backward",
-    type=kind_of(Part, "share"),
-    default="0.67",
-    show_default=True,
-    help="Share of the step in the backward pass.",
-)
-@click.option(
+@option("--nodes", "Nodes, a GPU each; with --gpus-per-host, the number of hosts.", kind_of(Nodes), required=True)
+@option("--gpus-per-host", "GPUs of a host, which share its link.", kind_of(Nodes))
+@option("--bandwidth", "Link of a host, such as 25gbit. Needed without --cluster.", BANDWIDTH)
+@option("--latency", "From one host to another, one way, such as 5ms. Default: 60us.", TIME)
+@option("--samples", "Samples of a GPU in a step, for samples a second.", kind_of(Count))
+@option("--dtype", "Numbers of a gradient.", click.Choice(_DTYPES), default="fp32")
+@option("--backward", "Share of the step in the backward pass.", kind_of(Part, "share"), default="0.67")
+@option(
     "--layers",
-    type=PATH,
+    "Lines `name,parameters`, or `name,1024x4096`, in the order of the model. Default: 16 equal layers.",
+    PATH,
     metavar="FILE.csv",
-    help="Lines `name,parameters`, or `name,1024x4096`, in the order of the model. Default: 16 equal layers.",
 )
-@click.option("--cluster", metavar="NAME|FILE.toml", help="Links and hosts of a profile; the step stays as typed.")
-@click.option(
+@option("--cluster", "Links and hosts of a profile; the step stays as typed.", metavar="NAME|FILE.toml")
+@option(
     "--method",
-    "methods",
+    "Rows, such as ddp,zero or 'diloco local_steps=8'. May be repeated. Default: all that follow from sizes.",
+    name="methods",
     multiple=True,
     metavar="METHOD,...",
-    help="Rows, such as ddp,zero or 'diloco local_steps=8'. May be repeated. Default: all that follow from sizes.",
 )
-@click.option("--save", type=PATH, metavar="FILE", help="Write a record for plan, map and replay.")
-@click.option("--html", type=PAGE, metavar="FILE", help="Write the seconds against bandwidth as one page.")
+@option("--save", "Write a record for plan, map and replay.", PATH, metavar="FILE")
+@option("--html", "Write the seconds against bandwidth as one page.", PAGE, metavar="FILE")
 @explain_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     methods: tuple[str, ...],
     save: Path | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from istbench.base.errors import UserError, printable, shown, unknown_name
-from istbench.cli.options import PATH
+from istbench.cli.options import PATH, option
 from istbench.node.registry import load_sink, registered
 from istbench.node.sinks.base import default_place
 from istbench.results.frame import FORMATS
@@ -21,19 +21,19 @@ _CHAKRA = "chakra"
 
 @click.command("export")
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
-@click.option(
+@option(
     "--format",
-    "name",
+    "One file with a row for each evaluation; a sink, as with `run --sink` (see `istbench list sinks`); or "
+    "chakra: the trace as MLCommons Chakra execution traces, a file for each rank.",
+    name="name",
     required=True,
     metavar="jsonl|parquet|SINK|chakra",
-    help="One file with a row for each evaluation; a sink, as with `run --sink` (see `istbench list sinks`); or "
-    "chakra: the trace as MLCommons Chakra execution traces, a file for each rank.",
 )
-@click.option(
+@option(
     "--out",
-    metavar="WHERE",
-    help="Directory to write to; for mlflow also the address of a server, for jsonl and parquet a file. Default: "
+    "Directory to write to; for mlflow also the address of a server, for jsonl and parquet a file. Default: "
     "the name of the format, or evaluations.FORMAT, in the results directory.",
+    metavar="WHERE",
 )
 def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     """Write finished runs in the format of another tool.

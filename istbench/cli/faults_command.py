@@ -17,6 +17,7 @@ from istbench.cli.options import (
     PATH,
     SectionedCommand,
     explain_option,
+    option,
     plugin_option,
     results_option,
     run_options,
@@ -33,35 +34,27 @@ _TYPES = "kill,kill,host,damage,full,stop,down,slow"
 
 @click.command("faults", cls=SectionedCommand)
 @click.argument("suite", type=PATH, metavar="SUITE.toml")
-@click.option(
+@option(
     "--schedule",
-    default="poisson:1,2,4",
-    show_default=True,
-    metavar="poisson:RATE,...|LIST|FILE",
-    help="Faults in the run time of a cell without faults, on average; poisson:20s for one every 20 train seconds "
+    "Faults in the run time of a cell without faults, on average; poisson:20s for one every 20 train seconds "
     "of all cells; or a list such as kill@12s,stop:5s@20s, or a file with one.",
+    default="poisson:1,2,4",
+    metavar="poisson:RATE,...|LIST|FILE",
 )
-@click.option(
+@option(
     "--types",
-    default=_TYPES,
-    show_default=True,
-    metavar="TYPE[:TIME],...",
-    help="Faults of poisson, as often as each is named: kill a worker or a host, stop a worker, a link down or at "
+    "Faults of poisson, as often as each is named: kill a worker or a host, stop a worker, a link down or at "
     "a tenth, the disk full, the newest checkpoint damaged and a worker killed.",
+    default=_TYPES,
+    metavar="TYPE[:TIME],...",
 )
-@click.option(
-    "--schedule-seed",
-    type=click.IntRange(0, 2**32),
-    default=0,
-    show_default=True,
-    help="Seed of moments, kinds and victims.",
-)
+@option("--schedule-seed", "Seed of moments, kinds and victims.", click.IntRange(0, 2**32), default=0)
 @run_options("elastic", *OF_MACHINE)
 @results_option("results/faults")
 @plugin_option
 @explain_option
-@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--again", "Delete the results of the cells and run them again.", bool)
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     suite: Path,
     schedule: str,

@@ -7,34 +7,24 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.cli import compare_command, faults_command, run_command, validate_command
-from istbench.cli.options import BANDWIDTH, link_options, list_as, typed_options
+from istbench.cli.options import BANDWIDTH, link_options, list_as, option, typed_options
 from istbench.cluster.profile import Speeds, bandwidth_text
 from istbench.launch.backends.here import Here
 from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
 
 
 @click.group("lab")
-@click.option(
-    "--nodes",
-    type=click.IntRange(2, MOST_NODES),
-    default=2,
-    show_default=True,
-    help="Nodes of the lab, each in a network namespace.",
-)
-@click.option(
-    "--bandwidth",
-    type=BANDWIDTH,
-    default="1gbit",
-    show_default=True,
-    help="Bandwidth of every host's link in each direction, such as 300mbit.",
+@option("--nodes", "Nodes of the lab, each in a network namespace.", click.IntRange(2, MOST_NODES), default=2)
+@option(
+    "--bandwidth", "Bandwidth of every host's link in each direction, such as 300mbit.", BANDWIDTH, default="1gbit"
 )
 @link_options
-@click.option(
+@option(
     "--speeds",
-    type=list_as(Speeds, "1,.5 are two"),
+    "Computing speed of each node, at most 1, such as 1,1,.5. A slow node gets a share of its cores.",
+    list_as(Speeds, "1,.5 are two"),
     default=(),
     metavar="SPEED,...",
-    help="Computing speed of each node, at most 1, such as 1,1,.5. A slow node gets a share of its cores.",
 )
 @click.pass_context
 def command(context: click.Context, latency: float, **given: Any) -> None:

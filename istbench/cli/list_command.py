@@ -9,7 +9,7 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
-from istbench.cli.options import plugin_option, workload_set_option
+from istbench.cli.options import option, plugin_option, workload_set_option
 from istbench.cluster.profile import load_profile, summaries
 from istbench.node.registry import (
     PluginKind,
@@ -27,9 +27,7 @@ _Listed = PluginKind | Literal["clusters", "groups"]
 @click.command("list")
 @click.argument("kind", type=click.Choice(["methods", "workloads", "sinks", "clusters", "groups"]))
 @click.argument("workload", required=False)
-@click.option(
-    "--options", "with_options", is_flag=True, help="Also list their options (for clusters: their figures)."
-)
+@option("--options", "Also list their options (for clusters: their figures).", bool, name="with_options")
 @workload_set_option("Workload option, with groups.")
 @plugin_option
 def command(

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,15 +21,16 @@ from istbench.cli.options import (
     cluster_or_this_option,
     example_option,
     explain_option,
-    faults_of,
     kind_of,
     list_of,
     mtbf_options,
     node_counts,
+    option,
     plugin_option,
     refuse_typed,
     results_and_pictures,
     script_methods_option,
+    take_faults,
 )
 from istbench.cluster.profile import load_profile, select_clusters
 
@@ -46,50 +47,48 @@ _LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 @click.argument("results", default="results", type=RESULTS)
 @example_option
 @cluster_or_this_option
-@click.option(
+@option(
     "--bandwidth",
-    "bandwidths",
-    type=list_of(parse_bandwidth, "100mbit,1gbit are two"),
+    "Columns: bandwidths of the link of a host.",
+    list_of(parse_bandwidth, "100mbit,1gbit are two"),
     default=_BANDWIDTHS,
-    show_default=True,
+    name="bandwidths",
     metavar="BANDWIDTH,...",
-    help="Columns: bandwidths of the link of a host.",
 )
-@click.option(
+@option(
     "--by",
+    "Rows: numbers of nodes, latencies between hosts, or values of a method's option, such as local_steps.",
     default="nodes",
-    show_default=True,
     metavar="nodes|latency|OPTION",
-    help="Rows: numbers of nodes, latencies between hosts, or values of a method's option, such as local_steps.",
 )
-@click.option(
+@option(
     "--nodes",
-    type=Typed(node_counts),
+    "Numbers of nodes, also such that were never run, which are extrapolated. Default: all that were run. "
+    "Beside --by latency or an option, one number.",
+    Typed(node_counts),
     default=(),
     metavar="N,...",
-    help="Numbers of nodes, also such that were never run, which are extrapolated. Default: all that were run. "
-    "Beside --by latency or an option, one number.",
 )
-@click.option(
+@option(
     "--latency",
-    "latencies",
-    type=list_of(parse_time, "1ms,10ms are two"),
+    "Latencies of --by latency, one way. Default: 0.1ms,1ms,10ms,100ms.",
+    list_of(parse_time, "1ms,10ms are two"),
+    name="latencies",
     metavar="TIME,...",
-    help="Latencies of --by latency, one way. Default: 0.1ms,1ms,10ms,100ms.",
 )
 @mtbf_options
-@click.option(
+@option(
     "--target",
-    type=kind_of(Level, "level"),
-    help="Level of the metric, such as 0.77. Default: the hardest target of the workload that a method reached.",
+    "Level of the metric, such as 0.77. Default: the hardest target of the workload that a method reached.",
+    kind_of(Level, "level"),
 )
 @script_methods_option
 @plugin_option
-@click.option("--workload", help="Only this workload.")
-@click.option("--metric", help="Another metric of the evaluations, such as top10.")
-@click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report.")
+@option("--workload", "Only this workload.")
+@option("--metric", "Another metric of the evaluations, such as top10.")
+@option("--pictures/--no-pictures", "Draw PNG and SVG into RESULTS/report.", default=True, shown=None)
 @explain_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of all cells and nothing else on stdout.")
+@option("--json", "Print a JSON list of all cells and nothing else on stdout.", bool, name="as_json")
 @click.pass_context
 def command(
     context: click.Context,
@@ -100,17 +99,12 @@ def command(
     by: str,
     nodes: Sequence[int],
     latencies: list[float] | None,
-    mtbf: float | None,
-    restart: float,
-    checkpoint_every: float,
-    target: float | None,
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
-    workload: str | None,
-    metric: str | None,
     pictures: bool,
     explain: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Show which method reaches a target first at each bandwidth and on each number of nodes. Trains nothing.
 
@@ -134,9 +128,9 @@ def command(
         _map_script(results, cluster, (bandwidths, apart), by, nodes, methods, explain, as_json)
         return
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    faults = faults_of(context, mtbf, restart, checkpoint_every)
+    faults = take_faults(context, given)
     families = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, apart)
-    workload, plugins = named_code(workload, plugins, needed=bool(nodes))
+    given["workload"], plugins = named_code(given["workload"], plugins, needed=bool(nodes))
     if by != "nodes" and len(nodes) > 1:
         raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
     from istbench.api.show import report_folder
@@ -149,13 +143,11 @@ def command(
             families,
             by=by,
             cluster=load_profile(cluster or DEFAULT_CLUSTER).name,
-            target=target,
-            workload=workload,
-            metric=metric,
             nodes=nodes,
             faults=faults,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
+            **given,
         )
     drawn = list[Path]()
     try:

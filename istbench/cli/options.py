@@ -43,6 +43,21 @@ def applied(options: Iterable[_Decorator]) -> _Decorator:
     return add
 
 
+def option(
+    flag: str, text: str, kind: Any = None, *, default: Any = None, shown: Any = True, name: str = "", **others: Any
+) -> _Decorator:
+    """The option `flag`, whose help is `text`, and its default if it has one that says something.
+
+    kind: the type of its value; `bool` for a switch. shown: the default for help; None hides it. name: of the
+    value, if it is not that of the flag. others: as in `click.option`.
+    """
+    if default is not None:
+        others |= {"default": default, "show_default": None if default in ((), "") else shown}
+    if kind is not None:
+        others |= {"is_flag": True} if kind is bool else {"type": kind}
+    return click.option(flag, *filter(None, [name]), help=text, **others)
+
+
 class Typed(click.ParamType):
     """A typed text that `parse` decodes, from the text and the flag for its errors. Other defaults stay."""
 
@@ -81,9 +96,7 @@ def list_as(kind: Any, way_out: str) -> Typed:
 
 METHODS = list_of(lambda name, _: name, "see `istbench list methods`")
 """Names between commas."""
-methods_option = click.option(
-    "--methods", type=METHODS, default="ist,local_sgd,ddp", show_default=True, help="Methods, separated by commas."
-)
+methods_option = option("--methods", "Methods, separated by commas.", METHODS, default="ist,local_sgd,ddp")
 
 
 def _results(text: str, flag: str) -> Path:
@@ -115,26 +128,18 @@ def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -
 
 def results_option(default: str) -> _Decorator:
     """`--out DIR`, the results directory, with a default of the command."""
-    return click.option(
-        "--out",
-        type=PATH,
-        metavar="DIR",
-        default=default,
-        show_default=True,
-        callback=_results_kept,
-        help="Results directory.",
-    )
+    return option("--out", "Results directory.", PATH, default=default, metavar="DIR", callback=_results_kept)
 
 
 out_option = results_option("results")
 
-plugin_option = click.option(
+plugin_option = option(
     "--plugin",
-    "plugins",
+    "Python file that defines a method or workload. May be repeated.",
+    Typed(lambda text, flag: str(utf8_path(text, flag))),
+    name="plugins",
     multiple=True,
-    type=Typed(lambda text, flag: str(utf8_path(text, flag))),
     metavar="FILE.py",
-    help="Python file that defines a method or workload. May be repeated.",
 )
 
 
@@ -143,33 +148,30 @@ def _known_sink(text: str, _flag: str) -> str:
     return text
 
 
-sink_option = click.option(
+sink_option = option(
     "--sink",
-    "sinks",
+    "Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of "
+    "its name in the results directory. May be repeated.",
+    Typed(_known_sink),
+    name="sinks",
     multiple=True,
     metavar="NAME[=WHERE]",
-    type=Typed(_known_sink),
-    help="Also write the evaluations to this sink (see `istbench list sinks`), by default in a directory of "
-    "its name in the results directory. May be repeated.",
 )
 
-cluster_option = click.option(
+cluster_option = option(
     "--cluster",
+    "Cluster on which runs are also replayed; see `istbench list clusters`.",
+    Typed(lambda name, _: load_profile(name)),
     default=DEFAULT_CLUSTER,
-    show_default=True,
-    type=Typed(lambda name, _: load_profile(name)),
     metavar="NAME|FILE.toml",
-    help="Cluster on which runs are also replayed; see `istbench list clusters`.",
 )
 """The profile of a cluster. istbench refuses a wrong one before anything runs."""
 
 CLUSTER_HELP = (
     f"Default: {DEFAULT_CLUSTER}; for a recorded script `{THIS}`, machines like the one that recorded it."
 )
-cluster_or_this_option = click.option(
-    "--cluster",
-    metavar="NAME|FILE.toml",
-    help=f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}",
+cluster_or_this_option = option(
+    "--cluster", f"Cluster of the nodes; see `istbench list clusters`. {CLUSTER_HELP}", metavar="NAME|FILE.toml"
 )
 """The name of a cluster, for a command that also takes a recorded script; None if it is not typed."""
 
@@ -178,73 +180,53 @@ def _pairs(_context: click.Context, option: click.Parameter, texts: tuple[str, .
     return parse_pairs(texts, option.opts[0])
 
 
-set_option = click.option(
-    "--set", "method_options", multiple=True, metavar="NAME=VALUE", callback=_pairs, help="Method option."
+set_option = option(
+    "--set", "Method option.", name="method_options", multiple=True, metavar="NAME=VALUE", callback=_pairs
 )
 
 
 def workload_set_option(help_text: str = "Workload option.") -> _Decorator:
     """`--workload-set NAME=VALUE`, which may be repeated."""
-    return click.option(
-        "--workload-set",
-        "workload_options",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_pairs,
-        help=help_text,
+    return option(
+        "--workload-set", help_text, name="workload_options", multiple=True, metavar="NAME=VALUE", callback=_pairs
     )
 
 
 link_options = applied(
     [
-        click.option(
-            "--latency",
-            type=TIME,
-            default="0ms",
-            show_default=True,
-            help="Latency of a link, one way, such as 5ms.",
-        ),
-        click.option(
+        option("--latency", "Latency of a link, one way, such as 5ms.", TIME, default="0ms"),
+        option(
             "--host-nodes",
-            type=click.IntRange(1, MOST_NODES),
+            "Nodes of each host. They share its link, and are near one another.",
+            click.IntRange(1, MOST_NODES),
             default=1,
-            show_default=True,
-            help="Nodes of each host. They share its link, and are near one another.",
         ),
-        click.option(
-            "--inside",
-            type=BANDWIDTH,
-            help="Bandwidth of a node to the others of its host. Default: ten times --bandwidth.",
+        option(
+            "--inside", "Bandwidth of a node to the others of its host. Default: ten times --bandwidth.", BANDWIDTH
         ),
-        click.option(
+        option(
             "--racks",
-            type=click.IntRange(1, MOST_NODES),
+            "Switches, each with as many of the hosts; with --uplink.",
+            click.IntRange(1, MOST_NODES),
             default=1,
-            show_default=True,
-            help="Switches, each with as many of the hosts; with --uplink.",
         ),
-        click.option(
-            "--uplink",
-            type=BANDWIDTH,
-            help="Bandwidth from each rack to the others, each way, such as 100mbit.",
-        ),
+        option("--uplink", "Bandwidth from each rack to the others, each way, such as 100mbit.", BANDWIDTH),
     ]
 )
 """The hosts, the racks and the links of a lab, beside `--bandwidth`."""
 
-baseline_option = click.option(
+baseline_option = option(
     "--baseline",
+    "Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
     default=BASELINE,
-    show_default=True,
     metavar="METHOD|'METHOD NAME=VALUE ...'",
-    help="Row that speed-ups compare with: a method, or one with options, such as 'ddp lr=0.3'.",
 )
 
-example_option = click.option(
+example_option = option(
     "--example",
-    is_flag=True,
-    help="Read the results that istbench brings along, of `istbench compare example`. RESULTS is then the "
+    "Read the results that istbench brings along, of `istbench compare example`. RESULTS is then the "
     "directory for the pictures; without it, none are drawn.",
+    bool,
 )
 
 
@@ -266,49 +248,49 @@ def results_and_pictures(
     return example_results(), None
 
 
-explain_option = click.option(
-    "--explain",
-    is_flag=True,
-    help="Print all lines below the tables. By default only data, clock and warnings.",
+explain_option = option(
+    "--explain", "Print all lines below the tables. By default only data, clock and warnings.", bool
 )
 
-all_option = click.option(
+all_option = option(
     "--all",
-    "all_tables",
-    is_flag=True,
-    help="Print all tables. By default only the answer and one table of seconds to the target.",
+    "Print all tables. By default only the answer and one table of seconds to the target.",
+    bool,
+    name="all_tables",
 )
 
 
 report_options = applied(
     [
-        click.option(
+        option(
             "--format",
-            "output_format",
-            type=click.Choice(literal_choices(Format)),
+            "Format of the tables.",
+            click.Choice(literal_choices(Format)),
             default="table",
-            show_default=True,
-            help="Format of the tables.",
+            name="output_format",
         ),
-        click.option("--workload", help="Only this workload."),
-        click.option(
-            "--metric",
-            help="Another metric of the evaluations, such as top10. Default: the metric of the workload.",
+        option("--workload", "Only this workload."),
+        option(
+            "--metric", "Another metric of the evaluations, such as top10. Default: the metric of the workload."
         ),
-        click.option(
+        option(
             "--levels",
-            type=list_as(Levels, "0.7,0.75 are two"),
+            "Levels of the metric, such as 0.7,0.75, or 2.1,1.9 of a loss. Default: the targets of the workload.",
+            list_as(Levels, "0.7,0.75 are two"),
             default=(),
             metavar="LEVEL,...",
-            help="Levels of the metric, such as 0.7,0.75, or 2.1,1.9 of a loss. Default: the targets of the "
-            "workload.",
         ),
         baseline_option,
-        click.option("--pictures/--no-pictures", default=True, help="Draw PNG and SVG into RESULTS/report."),
+        option("--pictures/--no-pictures", "Draw PNG and SVG into RESULTS/report.", default=True, shown=None),
         all_option,
         explain_option,
     ]
 )
+
+
+def take_shown(given: dict[str, Any]) -> dict[str, Any]:
+    """The values of `report_options` for `show_report`; takes them out of `given`. The others select runs."""
+    return {name: given.pop(name) for name in ("output_format", "all_tables", "explain")}
 
 
 def split_list(text: str, flag: str, way_out: str) -> list[str]:
@@ -367,13 +349,13 @@ def cell_options(*, without: Sequence[str] = ()) -> _Decorator:
     return applied([run_options(*names), workload_set_option(), set_option])
 
 
-script_methods_option = click.option(
+script_methods_option = option(
     "--method",
-    "methods",
+    "Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
+    "Default: all whose messages follow from sizes.",
+    name="methods",
     multiple=True,
     metavar="METHOD,...",
-    help="Methods for a recorded script, such as ddp,p3 or 'local_sgd local_steps=40'. May be repeated. "
-    "Default: all whose messages follow from sizes.",
 )
 
 
@@ -383,38 +365,37 @@ OF_FAULTS = ("mtbf", "restart", "checkpoint_every")
 
 mtbf_options = applied(
     [
-        click.option(
+        option(
             "--mtbf",
-            type=Typed(parse_period, "time"),
-            help="Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
+            "Also the seconds if each node fails once in such a time on average, as in 6h or 30d.",
+            Typed(parse_period, "time"),
         ),
-        click.option(
+        option(
             "--restart",
-            type=Typed(parse_period, "time"),
+            "From a fault until training goes on from the last checkpoint.",
+            Typed(parse_period, "time"),
             default=60.0,
-            show_default="60s",
-            help="From a fault until training goes on from the last checkpoint.",
+            shown="60s",
         ),
-        click.option(
+        option(
             "--checkpoint-every",
-            type=Typed(parse_period, "time"),
+            "Least time between two checkpoints, which follow evaluations.",
+            Typed(parse_period, "time"),
             default=60.0,
-            show_default="60s",
-            help="Least time between two checkpoints, which follow evaluations.",
+            shown="60s",
         ),
     ]
 )
-"""The options of simulated faults; see `faults_of`."""
+"""The options of simulated faults; see `take_faults`."""
 
 
-def faults_of(
-    context: click.Context, mtbf: float | None, restart: float, checkpoint_every: float
-) -> "Faults | None":
-    """The faults of `mtbf_options`; None without `mtbf`.
+def take_faults(context: click.Context, given: dict[str, Any]) -> "Faults | None":
+    """The faults of `mtbf_options`; takes their values out of `given`. None without `mtbf`.
 
     Raises:
         UserError: if another one is typed without `mtbf`.
     """
+    mtbf, restart, checkpoint_every = (given.pop(name) for name in OF_FAULTS)
     if mtbf is None:
         refuse_typed(context, OF_FAULTS[1:], "is for the faults of --mtbf")
         return None
@@ -460,11 +441,11 @@ def places(*options: BackendOption) -> _Decorator:
 
 def place_options(command: _Command) -> _Command:
     """The options with which a user chooses the place where cells run, for all backends, and `--restarts`."""
-    restarts = click.option(
+    restarts = option(
         "--restarts",
-        type=kind_of(Restarts),
-        help="After a worker, a host or a link is lost, go on from the last checkpoint, up to N times. "
+        "After a worker, a host or a link is lost, go on from the last checkpoint, up to N times. "
         "Default: 0 in `run`, 1 in commands that train many cells.",
+        kind_of(Restarts),
     )
     return places(*backend_options())(restarts(command))
 

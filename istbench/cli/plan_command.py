@@ -17,6 +17,7 @@ from istbench.cli.options import (
     PATH,
     TIME,
     cluster_or_this_option,
+    option,
     plugin_option,
     refuse_typed,
     run_options,
@@ -42,24 +43,16 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "shares", "data",
 
 @click.command("plan")
 @click.argument("script", required=False, type=PATH, metavar="[RECORD]")
-@click.option("--method", required=True, help="Training method; see `istbench list methods`.")
-@click.option("--workload", help="Workload to train; see `istbench list workloads`.")
+@option("--method", "Training method; see `istbench list methods`.", required=True)
+@option("--workload", "Workload to train; see `istbench list workloads`.")
 @run_options("nodes", "batch_size", "shares", "data")
 @set_option
 @workload_set_option()
 @plugin_option
 @cluster_or_this_option
-@click.option(
-    "--bandwidth",
-    type=BANDWIDTH,
-    help="Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.",
-)
-@click.option(
-    "--latency",
-    type=TIME,
-    help="Latency from one host to another, one way, such as 5ms. Default: the cluster's.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--bandwidth", "Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.", BANDWIDTH)
+@option("--latency", "Latency from one host to another, one way, such as 5ms. Default: the cluster's.", TIME)
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 @click.pass_context
 def command(
     context: click.Context,

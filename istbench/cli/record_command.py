@@ -9,7 +9,7 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Seconds, Threads
-from istbench.cli.options import PATH, kind_of
+from istbench.cli.options import PATH, kind_of, option
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
 from istbench.launch.processes.recorded_script import record_apart
 from istbench.report.phrases import Caution, count_threads
@@ -23,25 +23,21 @@ _MEGA = 1e6
 @click.command("record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("script", type=PATH, metavar="TRAIN.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-@click.option(
+@option(
     "--steps",
-    type=click.IntRange(LEAST_STEPS, _MOST_STEPS),
+    "Optimizer steps to record; the script ends after them.",
+    click.IntRange(LEAST_STEPS, _MOST_STEPS),
     default=30,
-    show_default=True,
-    help="Optimizer steps to record; the script ends after them.",
 )
-@click.option(
+@option(
     "--max-seconds",
-    type=kind_of(Seconds, "seconds"),
+    "End a script that has not taken its steps by then.",
+    kind_of(Seconds, "seconds"),
     default="600",
-    show_default=True,
-    help="End a script that has not taken its steps by then.",
 )
-@click.option(
-    "--threads", type=kind_of(Threads), help="Threads of torch, as a node of a lab has. Default: the script's own."
-)
-@click.option("--out", type=PATH, metavar="FILE", help="The record. Default: TRAIN.record.json here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--threads", "Threads of torch, as a node of a lab has. Default: the script's own.", kind_of(Threads))
+@option("--out", "The record. Default: TRAIN.record.json here.", PATH, metavar="FILE")
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     script: Path,
     arguments: tuple[str, ...],

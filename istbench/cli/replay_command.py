@@ -18,15 +18,17 @@ from istbench.cli.options import (
     RESULTS,
     Typed,
     example_option,
-    faults_of,
     list_of,
     mtbf_options,
     node_counts,
+    option,
     plugin_option,
     refuse_typed,
     report_options,
     results_and_pictures,
     script_methods_option,
+    take_faults,
+    take_shown,
 )
 from istbench.cluster.profile import select_clusters
 
@@ -46,42 +48,42 @@ _OF_RUNS = (
 @click.command("replay")
 @click.argument("results", default="results", type=RESULTS)
 @example_option
-@click.option(
+@option(
     "--cluster",
-    "clusters",
-    type=list_of(lambda name, _: name, "see `istbench list clusters`"),
+    f"Clusters, separated by commas; see `istbench list clusters`. {CLUSTER_HELP}",
+    list_of(lambda name, _: name, "see `istbench list clusters`"),
     default=(),
+    name="clusters",
     metavar="NAME|FILE.toml,...",
-    help=f"Clusters, separated by commas; see `istbench list clusters`. {CLUSTER_HELP}",
 )
-@click.option(
+@option(
     "--bandwidth",
-    "bandwidths",
-    type=list_of(parse_bandwidth, "100mbit,1gbit are two"),
+    "Bandwidths of the link of a host, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
+    list_of(parse_bandwidth, "100mbit,1gbit are two"),
     default=(),
+    name="bandwidths",
     metavar="BANDWIDTH,...",
-    help="Bandwidths of the link of a host, such as 100mbit,1gbit,10gbit. Default: that of the cluster.",
 )
-@click.option(
+@option(
     "--latency",
-    "latencies",
-    type=list_of(parse_time, "1ms,30ms are two"),
+    "Latencies from one host to another, one way, such as 1ms,30ms. Default: that of the cluster.",
+    list_of(parse_time, "1ms,30ms are two"),
     default=(),
+    name="latencies",
     metavar="TIME,...",
-    help="Latencies from one host to another, one way, such as 1ms,30ms. Default: that of the cluster.",
 )
-@click.option(
+@option(
     "--nodes",
-    type=Typed(node_counts),
+    "Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
+    Typed(node_counts),
     default=(),
     metavar="N,...",
-    help="Also numbers of nodes that were never run, such as 16,64,256: extrapolated from the recorded runs.",
 )
-@click.option(
+@option(
     "--shares",
-    type=Typed(lambda text, flag: convert(text.strip(), Shares, lambda _: flag)),
+    "Also with the samples of unequal nodes by these speeds, or by the speeds of the cluster.",
+    Typed(lambda text, flag: convert(text.strip(), Shares, lambda _: flag)),
     metavar="SPEED,...|speed",
-    help="Also with the samples of unequal nodes by these speeds, or by the speeds of the cluster.",
 )
 @mtbf_options
 @script_methods_option
@@ -96,18 +98,10 @@ def command(
     bandwidths: Sequence[float],
     latencies: Sequence[float],
     nodes: Sequence[int],
-    shares: Shares | None,
-    mtbf: float | None,
-    restart: float,
-    checkpoint_every: float,
     methods: tuple[str, ...],
     plugins: tuple[str, ...],
-    workload: str | None,
-    metric: str | None,
-    levels: tuple[float, ...],
-    baseline: str,
     pictures: bool,
-    **shown: Any,
+    **given: Any,
 ) -> None:
     """Compute the seconds and dollars of recorded runs on other clusters. Trains nothing.
 
@@ -123,15 +117,15 @@ def command(
     --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """
     results, drawn_in = results_and_pictures(context, results, example, pictures)
-    links = bandwidths, latencies
+    links, shown = (bandwidths, latencies), take_shown(given)
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
         _replay_script(results, clusters, links, nodes, methods, shown)
         return
     selected = select_clusters(clusters or [DEFAULT_CLUSTER], *links)
     refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    faults = faults_of(context, mtbf, restart, checkpoint_every)
-    workload, plugins = named_code(workload, plugins, needed=bool(nodes))
+    faults = take_faults(context, given)
+    given["workload"], plugins = named_code(given["workload"], plugins, needed=bool(nodes))
     from istbench.api.show import page_beside, show_report
     from istbench.report.report import build_report_on_clusters
 
@@ -139,15 +133,11 @@ def command(
         report = build_report_on_clusters(
             results,
             selected,
-            baseline=baseline,
-            workload=workload,
-            metric=metric,
-            levels=levels,
             nodes=nodes,
-            shares=shares,
             redeal=redealing(plugins) if nodes else None,
             tell=tell,
             faults=faults,
+            **given,
         )
     page = None if drawn_in is None else page_beside(drawn_in)
     show_report(report, results, pictures=drawn_in is not None, beside=drawn_in, page=page, **shown)

@@ -10,8 +10,10 @@ from istbench.cli.options import (
     RESULTS,
     cluster_option,
     example_option,
+    option,
     report_options,
     results_and_pictures,
+    take_shown,
 )
 from istbench.cluster.profile import ClusterProfile
 
@@ -21,12 +23,12 @@ from istbench.cluster.profile import ClusterProfile
 @example_option
 @report_options
 @cluster_option
-@click.option(
+@option(
     "--html",
-    "page",
-    type=PAGE,
+    "Also write one self-contained page with answers, tables, charts and settings.",
+    PAGE,
+    name="page",
     metavar="FILE",
-    help="Also write one self-contained page with answers, tables, charts and settings.",
 )
 @click.pass_context
 def command(
@@ -34,13 +36,9 @@ def command(
     results: Path,
     example: bool,
     pictures: bool,
-    workload: str | None,
-    metric: str | None,
-    levels: tuple[float, ...],
-    baseline: str,
     cluster: ClusterProfile,
     page: Path | None,
-    **shown: Any,
+    **given: Any,
 ) -> None:
     """Print tables and draw pictures of the runs in a results directory.
 
@@ -51,16 +49,14 @@ def command(
     from istbench.report.page import PAGE_BANDWIDTHS
     from istbench.report.report import build_report
 
+    shown = take_shown(given)
     results, drawn_in = results_and_pictures(context, results, example, pictures)
     with replaying() as tell:
         report = build_report(
             results,
-            baseline=baseline,
-            workload=workload,
-            metric=metric,
-            levels=levels,
             cluster=cluster,
             bandwidths=() if page is None else PAGE_BANDWIDTHS,
             tell=tell,
+            **given,
         )
     show_report(report, results, pictures=drawn_in is not None, beside=drawn_in, page=page, **shown)

@@ -17,6 +17,7 @@ from istbench.cli.options import (
     PATH,
     explain_option,
     node_counts,
+    option,
     place_options,
     refuse_typed,
     run_options,
@@ -38,36 +39,32 @@ _OUTSIDE = "outside"
 
 @click.command("reproduce")
 @click.argument("paper", type=click.Choice((*_PAPERS, _OUTSIDE)))
-@click.option(
+@option(
     "--scale",
-    type=click.Choice(["laptop", "paper"]),
+    "laptop: hours on two cores, without downloads. paper: the paper's sizes, on your machines.",
+    click.Choice(["laptop", "paper"]),
     default="laptop",
-    show_default=True,
-    help="laptop: hours on two cores, without downloads. paper: the paper's sizes, on your machines.",
 )
-@click.option("--only", metavar="TABLE,...", help="Only these tables; --list names them.")
-@click.option("--list", "as_list", is_flag=True, help="List tables, cells and hours, and run nothing.")
-@click.option("--report", "only_report", is_flag=True, help="Run nothing: print the tables of the cells so far.")
-@click.option(
-    "--nodes",
-    default="",
-    metavar="N",
-    help="Nodes, in place of the paper's. Default: those of --hosts or of the paper.",
+@option("--only", "Only these tables; --list names them.", metavar="TABLE,...")
+@option("--list", "List tables, cells and hours, and run nothing.", bool, name="as_list")
+@option("--report", "Run nothing: print the tables of the cells so far.", bool, name="only_report")
+@option(
+    "--nodes", "Nodes, in place of the paper's. Default: those of --hosts or of the paper.", default="", metavar="N"
 )
-@click.option("--seeds", type=click.IntRange(1, MOST_CELLS), help="Number of seeds. Default: those of the scale.")
-@click.option(
+@option("--seeds", "Number of seeds. Default: those of the scale.", click.IntRange(1, MOST_CELLS))
+@option(
     "--data",
-    "data",
+    "Directory of the real data of a workload. May be repeated. Default: prepared data, else synthetic data.",
+    name="data",
     multiple=True,
     metavar="[WORKLOAD=]DIR",
-    help="Directory of the real data of a workload. May be repeated. Default: prepared data, else synthetic data.",
 )
 @run_options(*(name for name in OF_MACHINE if name != "data"))
-@click.option("--out", type=PATH, metavar="DIR", help="Results directory. Default: results/reproduce-PAPER-SCALE.")
+@option("--out", "Results directory. Default: results/reproduce-PAPER-SCALE.", PATH, metavar="DIR")
 @place_options
 @explain_option
-@click.option("--again", is_flag=True, help="Delete the results of the cells and run them again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--again", "Delete the results of the cells and run them again.", bool)
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     paper: str,
     scale: "Scale",

@@ -12,7 +12,7 @@ from istbench.api.replaying import named_code
 from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.base.files import write_errors
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import RESULTS, plugin_option, run_options
+from istbench.cli.options import RESULTS, option, plugin_option, run_options
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 @click.command("retrace")
 @click.argument("results", default="results", type=RESULTS)
-@click.option(
-    "--all", "every", is_flag=True, help="All runs. Default: those whose trace was recorded on a busy machine."
-)
-@click.option("--workload", metavar="NAME|FILE.py", help="Only this workload, or that of a task file.")
+@option("--all", "All runs. Default: those whose trace was recorded on a busy machine.", bool, name="every")
+@option("--workload", "Only this workload, or that of a task file.", metavar="NAME|FILE.py")
 @run_options("data")
 @plugin_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     results: Path, every: bool, workload: str | None, data: Path | None, plugins: tuple[str, ...], as_json: bool
 ) -> int:

@@ -18,6 +18,7 @@ from istbench.cli.options import (
     cell_options,
     cluster_option,
     explain_option,
+    option,
     out_option,
     place_options,
     plugin_option,
@@ -35,8 +36,8 @@ from istbench.results.store import RunDirectory
 
 
 @click.command("run", cls=SectionedCommand)
-@click.option("--method", required=True, help="Training method; see `istbench list methods`.")
-@click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
+@option("--method", "Training method; see `istbench list methods`.", required=True)
+@option("--workload", "Workload to train; see `istbench list workloads`.", required=True)
 @run_options("nodes", "elastic", "seed", "save")
 @cell_options()
 @out_option
@@ -45,8 +46,8 @@ from istbench.results.store import RunDirectory
 @cluster_option
 @explain_option
 @place_options
-@click.option("--again", is_flag=True, help="Delete the results of the cell and run it again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--again", "Delete the results of the cell and run it again.", bool)
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload, a method and a number of nodes.
 

@@ -11,7 +11,7 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.base.units import parse_bandwidth
-from istbench.cli.options import PATH
+from istbench.cli.options import PATH, option
 from istbench.cluster.profile import load_profile, names
 
 if TYPE_CHECKING:
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
 
 @click.command("timeline")
 @click.argument("run", type=PATH)
-@click.option(
-    "--cluster", metavar="NAME|FILE.toml", help="Replay the round on this cluster. Default: show it as recorded."
-)
-@click.option("--bandwidth", help="Bandwidth of a host's link, such as 100mbit. Default: that of the cluster.")
-@click.option(
+@option("--cluster", "Replay the round on this cluster. Default: show it as recorded.", metavar="NAME|FILE.toml")
+@option("--bandwidth", "Bandwidth of a host's link, such as 100mbit. Default: that of the cluster.")
+@option(
     "--round",
-    "round_number",
-    type=click.IntRange(1, 10**9),
+    "Recorded round, from 1. Default: a typical one.",
+    click.IntRange(1, 10**9),
+    name="round_number",
     metavar="K",
-    help="Recorded round, from 1. Default: a typical one.",
 )
-@click.option("--out", type=PATH, metavar="DIR", help="Directory to write to. Default: RUN/timeline.")
+@option("--out", "Directory to write to. Default: RUN/timeline.", PATH, metavar="DIR")
 def command(
     run: Path, cluster: str | None, bandwidth: str | None, round_number: int | None, out: Path | None
 ) -> None:

@@ -24,6 +24,7 @@ from istbench.cli.options import (
     kind_of,
     methods_option,
     node_counts,
+    option,
     place_options,
     plugin_option,
     results_option,
@@ -40,53 +41,46 @@ _HELD_OUT = 0.1
 
 @click.command("tune", cls=SectionedCommand)
 @methods_option
-@click.option("--workload", required=True, help="Workload to train; see `istbench list workloads`.")
-@click.option("--nodes", default="2", show_default=True, help="Numbers of nodes, separated by commas.")
-@click.option(
+@option("--workload", "Workload to train; see `istbench list workloads`.", required=True)
+@option("--nodes", "Numbers of nodes, separated by commas.", default="2")
+@option(
     "--trials",
-    type=click.IntRange(1, MOST_CELLS),
+    "Trials of each method on each number of nodes. The first has the defaults of the workload.",
+    click.IntRange(1, MOST_CELLS),
     default=20,
-    show_default=True,
-    help="Trials of each method on each number of nodes. The first has the defaults of the workload.",
 )
-@click.option(
+@option(
     "--range",
-    "ranges",
+    "Range of a method option, in place of the method's own. May be repeated.",
+    name="ranges",
     multiple=True,
     metavar="NAME=LOW:HIGH",
-    help="Range of a method option, in place of the method's own. May be repeated.",
 )
 @run_options("seed")
 @cell_options(without=["tuned"])
-@click.option(
+@option(
     "--cluster",
+    f"With --target: judge by replayed seconds to it on this cluster.  [default: {DEFAULT_CLUSTER}]",
     metavar="NAME|FILE.toml",
-    help=f"With --target: judge by replayed seconds to it on this cluster.  [default: {DEFAULT_CLUSTER}]",
 )
-@click.option(
+@option(
     "--write",
-    type=PATH,
+    "Write the best options of every method as a suite for `istbench compare`.",
+    PATH,
     metavar="FILE.toml",
-    help="Write the best options of every method as a suite for `istbench compare`.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, MOST_CELLS),
-    default=3,
-    show_default=True,
-    help="Seeds of each row in the written suite.",
-)
-@click.option(
+@option("--seeds", "Seeds of each row in the written suite.", click.IntRange(1, MOST_CELLS), default=3)
+@option(
     "--suite-epochs",
-    type=kind_of(Epochs, "float"),
-    help="Epochs of each row in the written suite. Default: the length of a trial.",
+    "Epochs of each row in the written suite. Default: the length of a trial.",
+    kind_of(Epochs, "float"),
 )
 @results_option("results/tuning")
 @plugin_option
 @explain_option
 @place_options
-@click.option("--again", is_flag=True, help="Delete the trials and run them again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else on stdout.")
+@option("--again", "Delete the trials and run them again.", bool)
+@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
 def command(
     methods: list[str],
     trials: int,
@@ -123,9 +117,9 @@ def command(
         raise UserError(f"--write {write} is a directory; name a file, such as tuned.toml")
     if write is not None and is_there(write) and not write.is_file():
         raise UserError(f"--write {write} is no ordinary file; name another, such as tuned.toml")
-    for option in ("seeds", "suite_epochs"):
-        if write is None and option in typed_options(click.get_current_context()):
-            flag = f"--{option.replace('_', '-')}"
+    for name in ("seeds", "suite_epochs"):
+        if write is None and name in typed_options(click.get_current_context()):
+            flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{flag} is of the written suite; add --write FILE.toml, or leave it out")
     profile = _profile(cluster, given["target"])
     plugins = given["plugins"]

@@ -15,7 +15,15 @@ from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
 from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth
-from istbench.cli.options import METHODS, link_options, out_option, plugin_option, split_list, workload_set_option
+from istbench.cli.options import (
+    METHODS,
+    link_options,
+    option,
+    out_option,
+    plugin_option,
+    split_list,
+    workload_set_option,
+)
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
 from istbench.node.registry import check_name, load_workload
@@ -30,39 +38,32 @@ _SMALL = {"speech": {"hidden": "512"}}
 
 
 @click.command("validate")
-@click.option(
+@option(
     "--methods",
-    type=METHODS,
+    "Methods, separated by commas. Default: all that fit. A method trains the first workload that it fits.",
+    METHODS,
     default=(),
-    help="Methods, separated by commas. Default: all that fit. A method trains the first workload that it fits.",
 )
-@click.option("--workload", default=_WORKLOADS, show_default=True, help="One or several workloads.")
+@option("--workload", "One or several workloads.", default=_WORKLOADS)
 @workload_set_option(
     "Option of the workloads that have it. Default for speech: hidden=512, so that slow links do not take minutes."
 )
-@click.option("--nodes", default="2", show_default=True, help="One or several numbers of nodes, such as 2,4.")
-@click.option(
-    "--bandwidth", default="100mbit,300mbit,1gbit,3gbit", show_default=True, help="One or several bandwidths."
-)
+@option("--nodes", "One or several numbers of nodes, such as 2,4.", default="2")
+@option("--bandwidth", "One or several bandwidths.", default="100mbit,300mbit,1gbit,3gbit")
 @link_options
-@click.option(
-    "--repeats", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of repetitions."
-)
-@click.option(
+@option("--repeats", "Number of repetitions.", click.IntRange(1, 1000), default=1)
+@option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    "Seconds of this machine to measure in each run, at least.",
+    click.FloatRange(0.1, 3600),
     default=5.0,
-    show_default=True,
-    help="Seconds of this machine to measure in each run, at least.",
 )
-@click.option(
-    "--scaling",
-    is_flag=True,
-    help="Replay traces for other computing speeds: half a core a node, and all cores for one node.",
+@option(
+    "--scaling", "Replay traces for other computing speeds: half a core a node, and all cores for one node.", bool
 )
 @out_option
 @plugin_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list and nothing else on stdout.")
+@option("--json", "Print one JSON list and nothing else on stdout.", bool, name="as_json")
 def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     """Train on shaped links, replay the traces, and print the errors of the replays.
 
