@@ -26,7 +26,7 @@ from istbench.report.phrases import Lead
 from istbench.report.plots.plot import BANDWIDTH_LABEL, Panel, Plot, Series
 from istbench.report.report import Report
 from istbench.report.tables.numbers import number, percent, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, plain, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,28 +267,28 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
     levels = list(rows[0].bandwidth_for) if rows else []
     one_host = None if numbers.hosts == 1 else found.host_samples
     columns: list[ColumnOf[EstimateRow]] = [
-        ColumnOf(key="method", title="method", entry=lambda row: plain(row.label), align="left"),
-        ColumnOf(key="local_steps", title="local steps", entry=lambda row: plain(row.local_steps)),
-        ColumnOf(key="step_s", title="s per step", entry=lambda row: rounded(row.step_s)),
-        ColumnOf(key="range_s", title="range", entry=_range),
-        ColumnOf(key="over_gpu", title="over one GPU", entry=lambda row: rounded(row.over_gpu)),
-        ColumnOf(
-            key="over_host",
-            title="over one host",
-            entry=lambda row: rounded(one_host and row.over_gpu / one_host),
+        column("method", "method", lambda row: plain(row.label), align="left"),
+        column("local_steps", "local steps", lambda row: plain(row.local_steps)),
+        column("step_s", "s per step", lambda row: rounded(row.step_s)),
+        column("range_s", "range", _range),
+        column("over_gpu", "over one GPU", lambda row: rounded(row.over_gpu)),
+        column(
+            "over_host",
+            "over one host",
+            lambda row: rounded(one_host and row.over_gpu / one_host),
             optional=one_host is None,
         ),
-        ColumnOf(key="computing", title="com- puting", entry=lambda row: percent(row.computing)),
-        ColumnOf(
-            key="samples_per_s",
-            title="samples /s",
-            entry=lambda row: rounded(numbers.samples and numbers.samples * row.over_gpu / row.alone_s),
+        column("computing", "com- puting", lambda row: percent(row.computing)),
+        column(
+            "samples_per_s",
+            "samples /s",
+            lambda row: rounded(numbers.samples and numbers.samples * row.over_gpu / row.alone_s),
             optional=numbers.samples is None,
             rank=2,
         ),
-        ColumnOf(key="sent_mb", title="MB sent per step", entry=lambda row: rounded(row.sent / _MEGA), rank=1),
+        column("sent_mb", "MB sent per step", lambda row: rounded(row.sent / _MEGA), rank=1),
         *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
-        ColumnOf(key="steps_for_0.9", title="steps for 90%", entry=_steps, optional=True, rank=1),
+        column("steps_for_0.9", "steps for 90%", _steps, optional=True, rank=1),
     ]
     said = [f"{line[:1].upper()}{line[1:]}." for line in checked]
     carried = "0.2 to 1" if numbers.nominal else "0.58 to 1.2"
@@ -317,7 +317,7 @@ def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
         return _NEVER if bandwidth is None else rounded(bandwidth / _GIGA)
 
     title = f"G for {level:.0%}" if first else f"{level:.0%}"
-    return ColumnOf(key=f"gbit_for_{level:g}", title=title, entry=entry)
+    return column(f"gbit_for_{level:g}", title, entry)
 
 
 def _steps(row: EstimateRow) -> Entry:

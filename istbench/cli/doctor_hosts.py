@@ -27,7 +27,7 @@ from istbench.launch.hosts.profile import MeasuredNode, profile_toml
 from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.hosts.shared_link import shared_link
 from istbench.report.output.terminal import print_table
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 
 _SPEED_S = 300.0
 _OUT = Path("results")  # of a run without --out
@@ -85,18 +85,16 @@ def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Tabl
     """Bandwidth and latency of every link."""
     at_once = {(link.source, link.target): link.bandwidth for link in together}
     columns: list[ColumnOf[HostLink]] = [
-        ColumnOf(key="from", title="from", align="left", entry=lambda link: link.source),
-        ColumnOf(key="to", title="to", align="left", entry=lambda link: link.target),
-        ColumnOf(key="bits_per_s", title="bandwidth", entry=lambda link: _bandwidth_entry(link.bandwidth)),
-        ColumnOf(
-            key="bits_per_s_together",
-            title="together",
-            entry=lambda link: _bandwidth_entry(at_once.get((link.source, link.target))),
+        column("from", "from", lambda link: link.source, align="left"),
+        column("to", "to", lambda link: link.target, align="left"),
+        column("bits_per_s", "bandwidth", lambda link: _bandwidth_entry(link.bandwidth)),
+        column(
+            "bits_per_s_together",
+            "together",
+            lambda link: _bandwidth_entry(at_once.get((link.source, link.target))),
         ),
-        ColumnOf(
-            key="latency_s",
-            title="one way",
-            entry=lambda link: Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s),
+        column(
+            "latency_s", "one way", lambda link: Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s)
         ),
     ]
     title = "Links, one TCP connection at a time; together, while every host sends to one other"

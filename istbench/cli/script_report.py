@@ -22,7 +22,7 @@ from istbench.report.phrases import (
 from istbench.report.report import Report
 from istbench.report.tables.comparison_footer import node_line
 from istbench.report.tables.numbers import number, percent, rounded
-from istbench.report.tables.table import NOTHING, Column, ColumnOf, Entry, Table, grid_table, table_of
+from istbench.report.tables.table import NOTHING, Column, ColumnOf, Entry, Table, column, grid_table, table_of
 
 _MEGA = 1e6
 _NAMED = 5
@@ -241,23 +241,15 @@ def _steps_table(
     """The steps of `record` by each method and number of nodes on `profile`, the fastest first."""
     times = sorted(times, key=lambda time: (time.nodes, time.step_s))
     columns: tuple[ColumnOf[ScriptTime], ...] = (
-        ColumnOf(key="method", title="method", entry=lambda time: time.method, align="left"),
-        ColumnOf(key="nodes", title="nodes", entry=lambda time: time.nodes),
-        ColumnOf(key="local_steps", title="local steps", entry=lambda time: time.local_steps),
-        ColumnOf(key="step_s", title="s per step", entry=lambda time: rounded(time.step_s)),
-        ColumnOf(key="step_range_s", title="range", entry=_range, optional=True),
-        ColumnOf(
-            key="samples_over_one_node",
-            title="samples/s over one node",
-            entry=lambda time: rounded(_over_one(time)),
-        ),
-        ColumnOf(key="computing", title="computing", entry=lambda time: percent(time.time.compute)),
-        ColumnOf(key="communication", title="communication", entry=lambda time: percent(time.time.communication)),
-        ColumnOf(
-            key="sent_mb_per_step",
-            title="MB sent per node and step",
-            entry=lambda time: rounded(time.sent / _MEGA),
-        ),
+        column("method", "method", lambda time: time.method, align="left"),
+        column("nodes", "nodes", lambda time: time.nodes),
+        column("local_steps", "local steps", lambda time: time.local_steps),
+        column("step_s", "s per step", lambda time: rounded(time.step_s)),
+        column("step_range_s", "range", _range, optional=True),
+        column("samples_over_one_node", "samples/s over one node", lambda time: rounded(_over_one(time))),
+        column("computing", "computing", lambda time: percent(time.time.compute)),
+        column("communication", "communication", lambda time: percent(time.time.communication)),
+        column("sent_mb_per_step", "MB sent per node and step", lambda time: rounded(time.sent / _MEGA)),
     )
     alone = times[0].alone_s if times else None
     doubt = record.machine.doubt

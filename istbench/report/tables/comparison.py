@@ -20,7 +20,7 @@ from istbench.report.tables.numbers import (
     rounded,
     with_interval,
 )  # fmt: skip
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
 from istbench.report.targets import Target
 from istbench.results.stats import Estimate, estimate
 
@@ -50,7 +50,7 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
         [
             *NAMING,
             EXTRAPOLATED,
-            ColumnOf(key="reached", title="seeds that reach it", entry=partial(_reached, target)),
+            column("reached", "seeds that reach it", partial(_reached, target)),
             seconds_to(group, target),
             RANGE,
             speed_up(group, baseline, [target]),
@@ -68,7 +68,7 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
     return [
         *NAMING,
         EXTRAPOLATED,
-        ColumnOf(key="seeds", title="seeds", entry=lambda contender: contender.seeds),
+        column("seeds", "seeds", lambda contender: contender.seeds),
         *(seconds_to(group, target) for target in group.targets),
         *([seconds_to_the_end(group)] if group.close_targets else []),
         RANGE,
@@ -80,40 +80,30 @@ def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
 
 def seconds_to(group: Group, target: Target) -> ColumnOf[Contender]:
     """The seconds to `target` on the clock of `group`, and the seeds that reached it if not all did."""
-    return ColumnOf(
-        key=f"{group.clock}_to_{target.key}",
-        title=f"seconds to {target.text}",
-        entry=partial(_time, group, target),
-    )
+    return column(f"{group.clock}_to_{target.key}", f"seconds to {target.text}", partial(_time, group, target))
 
 
 def speed_up(group: Group, baseline: str, targets: Sequence[Target] | None) -> ColumnOf[Contender]:
     """The speed-up over the row of `baseline` to the hardest of `targets`; see `pair`."""
-    return ColumnOf(
-        key="speed_up", title=f"speed-up over {baseline}", entry=partial(_speed_up, group, baseline, targets)
-    )
+    return column("speed_up", f"speed-up over {baseline}", partial(_speed_up, group, baseline, targets))
 
 
 def dollars_to(group: Group, target: Target) -> list[ColumnOf[Contender]]:
     """The dollars to `target`; nothing without a price."""
     if group.profile is None or not group.profile.priced:
         return []
-    return [ColumnOf(key="dollars", title="$ to target", entry=partial(_dollars, group, target))]
+    return [column("dollars", "$ to target", partial(_dollars, group, target))]
 
 
 def cost(group: Group) -> list[ColumnOf[Contender]]:
     """The columns behind the seconds: the final metric, traffic and memory."""
     return [
-        ColumnOf(key=f"final_{group.metric.name}", title=f"final {group.metric.title}", entry=_final),
-        ColumnOf(
-            key="sent_mb_per_node",
-            title="total MB sent per node",
-            entry=partial(_megabytes, "bytes_sent_per_node"),
-        ),
-        ColumnOf(
-            key="peak_memory_mb_per_node",
-            title="peak MB per node",
-            entry=partial(_megabytes, "peak_memory_bytes_per_node"),
+        column(f"final_{group.metric.name}", f"final {group.metric.title}", _final),
+        column("sent_mb_per_node", "total MB sent per node", partial(_megabytes, "bytes_sent_per_node")),
+        column(
+            "peak_memory_mb_per_node",
+            "peak MB per node",
+            partial(_megabytes, "peak_memory_bytes_per_node"),
             optional=True,
         ),
     ]
@@ -149,7 +139,7 @@ def seconds_to_the_end(group: Group) -> ColumnOf[Contender]:
         found = estimate([run.curve.seconds[-1] for run in contender.runs])
         return Entry(text=with_interval(found, number), value=_without_reached(found))
 
-    return ColumnOf(key=f"{group.clock}_to_the_end", title="seconds to the end", entry=entry)
+    return column(f"{group.clock}_to_the_end", "seconds to the end", entry)
 
 
 def _reached(target: Target, contender: Contender) -> Entry:
@@ -230,8 +220,6 @@ def _speed_up_value(pairing: Pairing) -> dict[str, Scalar]:
     }
 
 
-EXTRAPOLATED = ColumnOf[Contender](
-    key="extrapolated_from_nodes", title="extrapolated", entry=_extrapolated, optional=True
-)
-_STALLED = ColumnOf[Contender](key="stalled_s", title="s in stalls", entry=_stalled, optional=True)
-RANGE = ColumnOf[Contender](key="range_percent", title="range of the seconds %", entry=_range, optional=True)
+EXTRAPOLATED = column("extrapolated_from_nodes", "extrapolated", _extrapolated, optional=True)
+_STALLED = column("stalled_s", "s in stalls", _stalled, optional=True)
+RANGE = column("range_percent", "range of the seconds %", _range, optional=True)

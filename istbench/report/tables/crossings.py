@@ -11,7 +11,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import Lead, checks_line, data_line, guide_line
 from istbench.report.tables.group_columns import group_context, target_lines
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 from istbench.report.targets import Target
 
 _DIGITS = 3
@@ -113,12 +113,12 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
 
 def _columns(group: Group) -> list[ColumnOf[Crossing]]:
     return [
-        ColumnOf(key="crossing", title="crossing", align="left", entry=partial(_sentence, group)),
-        ColumnOf(key="nodes", title="nodes", entry=lambda crossing: crossing.nodes),
-        ColumnOf(
-            key="level",
-            title=f"to {group.metric.title}",
-            entry=lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
+        column("crossing", "crossing", partial(_sentence, group), align="left"),
+        column("nodes", "nodes", lambda crossing: crossing.nodes),
+        column(
+            "level",
+            f"to {group.metric.title}",
+            lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
         ),
     ]
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Lead, close_targets_line, metric_line
-from istbench.report.tables.table import ColumnOf, Entry, Scalar
+from istbench.report.tables.table import ColumnOf, Entry, Scalar, column
 
 NAMING: tuple[ColumnOf[Contender], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: Entry(text=row.name, value=row.label)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda contender: contender.nodes),
+    column("method", "method", lambda row: Entry(text=row.name, value=row.label), align="left"),
+    column("nodes", "nodes", lambda contender: contender.nodes),
 )
 """The columns that name the row of a contender."""
 

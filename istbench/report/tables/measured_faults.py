@@ -12,7 +12,7 @@ from istbench.base.units import period_text
 from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun
 from istbench.report.phrases import Lead, count_nodes, guide_line
 from istbench.report.tables.numbers import finite, number, rounded, with_interval
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.results.fault_record import OF_LINKS, Wall
 from istbench.results.metrics import level_text
 from istbench.results.stats import estimate
@@ -34,14 +34,14 @@ def faults_table(found: FaultResults) -> Table:
     target = header.config.target
     goal = "the end" if target is None else f"{header.metric} {level_text(target)}"
     columns: list[ColumnOf[FaultRow]] = [
-        ColumnOf(key="method", title="method", align="left", entry=lambda row: row.label),
-        ColumnOf(key="nodes", title="nodes", entry=lambda row: row.nodes),
-        ColumnOf(key="faults", title="faults a run", entry=_rate),
-        ColumnOf(key="hits", title="hit", entry=_hits),
-        ColumnOf(key="reached", title="reached", entry=_reached),
-        ColumnOf(key="seconds", title="s", entry=lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
-        ColumnOf(key="times", title="times as long", entry=_times),
-        ColumnOf(key="simulated_times", title="simulated", entry=lambda row: rounded(row.simulated)),
+        column("method", "method", lambda row: row.label, align="left"),
+        column("nodes", "nodes", lambda row: row.nodes),
+        column("faults", "faults a run", _rate),
+        column("hits", "hit", _hits),
+        column("reached", "reached", _reached),
+        column("seconds", "s", lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
+        column("times", "times as long", _times),
+        column("simulated_times", "simulated", lambda row: rounded(row.simulated)),
         *(_part(key, title) for key, title in _PARTS.items() if key != "fewer_s" or found.elastic),
     ]
     return table_of(
@@ -54,7 +54,7 @@ def faults_table(found: FaultResults) -> Table:
 
 
 def _part(key: str, title: str) -> ColumnOf[FaultRow]:
-    return ColumnOf(key=key, title=title, entry=lambda row: _wall_mean(row, lambda wall: getattr(wall, key)))
+    return column(key, title, lambda row: _wall_mean(row, lambda wall: getattr(wall, key)))
 
 
 def faults_answer(found: FaultResults) -> str:

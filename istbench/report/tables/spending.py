@@ -11,7 +11,7 @@ from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide
 from istbench.report.tables.group_columns import NAMING, group_context, shared_line
 from istbench.report.tables.numbers import number, rounded
 from istbench.report.tables.stalls import group_stall_lines
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
 from istbench.results.header import NodeSeconds
 from istbench.results.slow_node import straggler
 from istbench.results.stats import median
@@ -52,15 +52,15 @@ def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
 
     return [
         *NAMING,
-        ColumnOf(key="samples_per_s", title="samples per second", entry=_samples_per_second),
+        column("samples_per_s", "samples per second", _samples_per_second),
         _share("compute", "compute %", lambda time: time.compute),
         _share("communication", "communication %", lambda time: time.communication),
         _share("idle", "idle %", lambda time: time.idle),
         _share("link_use", "busiest link in use %", lambda time: time.link_use),
         _share("carrying", "cores busy with messages %", lambda time: time.carrying),
-        ColumnOf(key="dollars_per_hour", title="$ per hour", entry=partial(cost, 3600), optional=True),
-        ColumnOf(key="cluster_s", title="seconds to the end", entry=lambda c: rounded(c.trained())),
-        ColumnOf(key="dollars", title="$ to the end", entry=lambda c: cost(c.trained(), c), optional=True),
+        column("dollars_per_hour", "$ per hour", partial(cost, 3600), optional=True),
+        column("cluster_s", "seconds to the end", lambda c: rounded(c.trained())),
+        column("dollars", "$ to the end", lambda c: cost(c.trained(), c), optional=True),
     ]
 
 
@@ -74,7 +74,7 @@ def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> Colu
         value = 100 * median([share(run.cluster) for run in contender.runs if run.cluster is not None])
         return Entry(text=f"{value:.1f}", value=value)
 
-    return ColumnOf(key=f"{name}_percent", title=title, entry=percent)
+    return column(f"{name}_percent", title, percent)
 
 
 def _price_line(profile: ClusterProfile) -> str:
@@ -152,8 +152,8 @@ def _waited(row: Contender) -> Entry:
 
 _COLUMNS: tuple[ColumnOf[Contender], ...] = (
     *NAMING,
-    ColumnOf(key="computing_s", title="computing s per node", entry=_span(lambda node: node.computing_s)),
-    ColumnOf(key="waiting_s", title="waiting s per node", entry=_span(lambda node: node.waiting_s)),
-    ColumnOf(key="slowest_node", title="slowest node", align="left", entry=_slowest),
-    ColumnOf(key="waited_for_slowest_s", title="s the others wait for it", entry=_waited),
+    column("computing_s", "computing s per node", _span(lambda node: node.computing_s)),
+    column("waiting_s", "waiting s per node", _span(lambda node: node.waiting_s)),
+    column("slowest_node", "slowest node", _slowest, align="left"),
+    column("waited_for_slowest_s", "s the others wait for it", _waited),
 )

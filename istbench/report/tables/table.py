@@ -69,6 +69,11 @@ class ColumnOf(Column, Generic[Row]):
 NOTHING = Entry(text="–", value=None)
 
 
+def column(key: str, title: str, entry: Callable[[Row], "EntryOrValue"], **others: Any) -> ColumnOf[Row]:
+    """The column of this `key` and `title`; `others` are the other fields of `ColumnOf`."""
+    return ColumnOf(key=key, title=title, entry=entry, **others)
+
+
 def plain(value: str | int) -> Entry:
     """An entry whose text is its value."""
     return Entry(text=str(value), value=value)

@@ -10,7 +10,7 @@ import numpy as np
 from istbench.base.errors import UserError
 from istbench.cluster.trace import MARK, STEP, Floats, Ints, Trace, round_ends
 from istbench.report.tables.numbers import rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, plain, table_of
 
 ActivityKind = Literal["compute", "communication", "idle"]
 KINDS: tuple[ActivityKind, ...] = ("compute", "communication", "idle")
@@ -200,11 +200,11 @@ def _columns(timeline: Timeline) -> list[ColumnOf[int]]:
         return rounded(end - begin)
 
     return [
-        ColumnOf(key="node", title="node", entry=plain),
-        ColumnOf(key="compute_s", title="compute s", entry=partial(spent, "compute")),
-        ColumnOf(key="communication_s", title="exposed communication s", entry=partial(spent, "communication")),
-        ColumnOf(key="idle_s", title="idle s", entry=partial(spent, "idle")),
-        ColumnOf(key="total_s", title="total s", entry=total),
+        column("node", "node", plain),
+        column("compute_s", "compute s", partial(spent, "compute")),
+        column("communication_s", "exposed communication s", partial(spent, "communication")),
+        column("idle_s", "idle s", partial(spent, "idle")),
+        column("total_s", "total s", total),
     ]
 
 

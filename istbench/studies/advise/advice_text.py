@@ -11,7 +11,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.page import Section
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.tables.numbers import NumberForm, number, percent, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.results.metrics import level_text
 from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
@@ -293,18 +293,18 @@ def _seconds_entry(choice: RankedChoice) -> Entry:
 
 
 _COLUMNS: list[ColumnOf[RankedChoice]] = [
-    ColumnOf(key="candidate", title="candidate", entry=lambda one: one.label, align="left"),
-    ColumnOf(key="odds", title="odds of first", entry=_odds_entry),
-    ColumnOf(key="seconds", title="seconds to target", entry=_seconds_entry),
-    ColumnOf(key="dollars", title="USD", entry=lambda one: rounded(one.dollars), optional=True),
-    ColumnOf(
-        key="steps",
-        title="local steps",
-        entry=lambda one: NOTHING if one.steps is None else Entry(text=_steps(one), value=one.steps),
+    column("candidate", "candidate", lambda one: one.label, align="left"),
+    column("odds", "odds of first", _odds_entry),
+    column("seconds", "seconds to target", _seconds_entry),
+    column("dollars", "USD", lambda one: rounded(one.dollars), optional=True),
+    column(
+        "steps",
+        "local steps",
+        lambda one: NOTHING if one.steps is None else Entry(text=_steps(one), value=one.steps),
     ),
-    ColumnOf(key="computing", title="computing", entry=lambda one: percent(one.computing)),
-    ColumnOf(key="exposed", title="exposed communication", entry=lambda one: percent(one.exposed)),
-    ColumnOf(key="seeds", title="seeds", entry=lambda one: one.seeds),
-    ColumnOf(key="steps_probed", title="steps probed", entry=lambda one: one.steps_probed),
-    ColumnOf(key="why_not", title="no odds because", align="left", entry=lambda one: one.why_not, optional=True),
+    column("computing", "computing", lambda one: percent(one.computing)),
+    column("exposed", "exposed communication", lambda one: percent(one.exposed)),
+    column("seeds", "seeds", lambda one: one.seeds),
+    column("steps_probed", "steps probed", lambda one: one.steps_probed),
+    column("why_not", "no odds because", lambda one: one.why_not, align="left", optional=True),
 ]

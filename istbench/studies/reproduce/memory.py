@@ -8,7 +8,7 @@ import msgspec
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.tables.numbers import number
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.matching import network_words
 from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
@@ -119,25 +119,16 @@ def _entry(value: float | None, text: Callable[[float], str]) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[_Plan], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.method),
-    ColumnOf(key="optimizer", title="optimizer", align="left", entry=lambda row: row.optimizer),
-    ColumnOf(key="workload", title="network", align="left", entry=lambda row: row.plan.workload),
-    ColumnOf(
-        key="memory_gib",
-        title="GiB a node",
-        entry=lambda row: Entry(text=f"{_gib(row.plan):.2f}", value=_gib(row.plan)),
+    column("method", "method", lambda row: row.method, align="left"),
+    column("optimizer", "optimizer", lambda row: row.optimizer, align="left"),
+    column("workload", "network", lambda row: row.plan.workload, align="left"),
+    column("memory_gib", "GiB a node", lambda row: Entry(text=f"{_gib(row.plan):.2f}", value=_gib(row.plan))),
+    column("fits", "fits", lambda row: Entry(text=_fits_words(row.plan), value=row.plan.fits), align="left"),
+    column(
+        "sent_gb",
+        "GB sent a round",
+        lambda row: _entry(None if row.plan.sent is None else row.plan.sent / 1e9, "{:.2f}".format),
     ),
-    ColumnOf(
-        key="fits",
-        title="fits",
-        align="left",
-        entry=lambda row: Entry(text=_fits_words(row.plan), value=row.plan.fits),
-    ),
-    ColumnOf(
-        key="sent_gb",
-        title="GB sent a round",
-        entry=lambda row: _entry(None if row.plan.sent is None else row.plan.sent / 1e9, "{:.2f}".format),
-    ),
-    ColumnOf(key="round_s", title="s a round", entry=lambda row: _entry(row.plan.seconds, number)),
-    ColumnOf(key="round_steps", title="its steps", entry=lambda row: row.plan.round_steps),
+    column("round_s", "s a round", lambda row: _entry(row.plan.seconds, number)),
+    column("round_steps", "its steps", lambda row: row.plan.round_steps),
 )

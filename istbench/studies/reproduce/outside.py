@@ -17,7 +17,7 @@ from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.phrases import Lead
 from istbench.report.tables.numbers import number, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, plain, table_of
 from istbench.studies.reproduce.figures import read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 from istbench.studies.reproduce.reproduction import write_texts
@@ -143,12 +143,10 @@ def worst(found: Iterable[Outside]) -> Outside:
 def class_table(found: Sequence[Outside]) -> Table:
     """The ratio of predicted to measured in each class."""
     columns: tuple[ColumnOf[str], ...] = (
-        ColumnOf(key="class", title="class", entry=plain, align="left"),
-        ColumnOf(key="rows", title="rows", entry=lambda kind: len(_of(found, kind))),
-        ColumnOf(key="ratio", title="predicted / measured", entry=lambda kind: _spread(_of(found, kind))),
-        ColumnOf(
-            key="worst", title="furthest off", entry=lambda kind: _named(worst(_of(found, kind))), align="left"
-        ),
+        column("class", "class", plain, align="left"),
+        column("rows", "rows", lambda kind: len(_of(found, kind))),
+        column("ratio", "predicted / measured", lambda kind: _spread(_of(found, kind))),
+        column("worst", "furthest off", lambda kind: _named(worst(_of(found, kind))), align="left"),
     )
     off = worst(found)
     return table_of(
@@ -173,15 +171,15 @@ def rows_tables(found: Sequence[Outside]) -> tuple[Table, ...]:
 
 def _rows_table(kind: str, found: Sequence[Outside]) -> Table:
     columns: tuple[ColumnOf[Outside], ...] = (
-        ColumnOf(key="model", title="model", entry=lambda own: own.model, align="left"),
-        ColumnOf(key="method", title="method", entry=lambda own: own.chosen.label, align="left"),
-        ColumnOf(key="backend", title="backend", entry=lambda own: own.backend, align="left"),
-        ColumnOf(key="nodes", title="GPUs", entry=lambda own: _nodes(own)),
-        ColumnOf(key="mbit", title="Mbit/s", entry=lambda own: rounded(own.bandwidth_mbit)),
-        ColumnOf(key="predicted_s", title="predicted s", entry=lambda own: rounded(own.predicted_s)),
-        ColumnOf(key="measured_s", title="measured s", entry=lambda own: rounded(own.measured_s)),
-        ColumnOf(key="ratio", title="ratio", entry=lambda own: Entry(text=f"{own.ratio:.2f}", value=own.ratio)),
-        ColumnOf(key="source", title="source", entry=lambda own: own.source, align="left", rank=1),
+        column("model", "model", lambda own: own.model, align="left"),
+        column("method", "method", lambda own: own.chosen.label, align="left"),
+        column("backend", "backend", lambda own: own.backend, align="left"),
+        column("nodes", "GPUs", lambda own: _nodes(own)),
+        column("mbit", "Mbit/s", lambda own: rounded(own.bandwidth_mbit)),
+        column("predicted_s", "predicted s", lambda own: rounded(own.predicted_s)),
+        column("measured_s", "measured s", lambda own: rounded(own.measured_s)),
+        column("ratio", "ratio", lambda own: Entry(text=f"{own.ratio:.2f}", value=own.ratio)),
+        column("source", "source", lambda own: own.source, align="left", rank=1),
     )
     return table_of(
         columns,

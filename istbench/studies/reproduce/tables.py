@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from istbench.base.options.data_source import DataSource
 from istbench.report.phrases import ROUGH, Caution, Lead
 from istbench.report.tables.numbers import machine_value, number, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.results.load import Run
 from istbench.studies.reproduce.cells import Overrides
 from istbench.studies.reproduce.hours import Forecast, forecast
@@ -127,27 +127,27 @@ def _ours(compared: Compared) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[Compared], ...] = (
-    ColumnOf(key="network", title="network", align="left", entry=lambda row: row.network),
-    ColumnOf(key="method", title="method", align="left", entry=lambda row: row.method),
-    ColumnOf(key="nodes", title="nodes", entry=lambda row: row.nodes),
-    ColumnOf(key="figure", title="figure", align="left", entry=lambda row: row.what),
-    ColumnOf(
-        key="published",
-        title="published",
-        entry=lambda row: Entry(
+    column("network", "network", lambda row: row.network, align="left"),
+    column("method", "method", lambda row: row.method, align="left"),
+    column("nodes", "nodes", lambda row: row.nodes),
+    column("figure", "figure", lambda row: row.what, align="left"),
+    column(
+        "published",
+        "published",
+        lambda row: Entry(
             text=row.published_text,
             value=row.published_text if row.published is None else row.published,
         ),
     ),
-    ColumnOf(key="ours", title="ours", entry=_ours),
-    ColumnOf(key="ours_over_published", title="ours / published", entry=lambda row: rounded(row.ratio)),
-    ColumnOf(key="seeds", title="k of n seeds", entry=_reached, optional=True),
-    ColumnOf(key="range", title="range", entry=lambda row: row.spread_text, optional=True),
-    ColumnOf(
-        key="differs",
-        title="differs",
+    column("ours", "ours", _ours),
+    column("ours_over_published", "ours / published", lambda row: rounded(row.ratio)),
+    column("seeds", "k of n seeds", _reached, optional=True),
+    column("range", "range", lambda row: row.spread_text, optional=True),
+    column(
+        "differs",
+        "differs",
+        lambda row: ", ".join(dict.fromkeys(row.aspects)) if row.aspects else None,
         align="left",
-        entry=lambda row: ", ".join(dict.fromkeys(row.aspects)) if row.aspects else None,
     ),
 )
 
@@ -219,10 +219,10 @@ def _hours(row: Listed) -> Entry:
 
 
 _LIST_COLUMNS: tuple[ColumnOf[Listed], ...] = (
-    ColumnOf(key="table", title="table", align="left", entry=lambda row: row.experiment.name),
-    ColumnOf(key="title", title="contents", align="left", entry=lambda row: row.experiment.title),
-    ColumnOf(key="cells", title="cells", entry=lambda row: row.cells),
-    ColumnOf(key="done", title="done", entry=lambda row: row.cells - row.left),
-    ColumnOf(key="hours", title="hours", entry=_hours),
-    ColumnOf(key="needs", title="needs", align="left", entry=lambda row: row.needs),
+    column("table", "table", lambda row: row.experiment.name, align="left"),
+    column("title", "contents", lambda row: row.experiment.title, align="left"),
+    column("cells", "cells", lambda row: row.cells),
+    column("done", "done", lambda row: row.cells - row.left),
+    column("hours", "hours", _hours),
+    column("needs", "needs", lambda row: row.needs, align="left"),
 )

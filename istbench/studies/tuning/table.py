@@ -8,7 +8,7 @@ from typing import Any
 from istbench.base.options.options import option_text
 from istbench.report.phrases import Caution, Lead, count_nodes, data_line, joined
 from istbench.report.tables.numbers import metric_value, number
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
 from istbench.results.metrics import Metric, level_text
 from istbench.results.stats import median
 from istbench.studies.tuning.ranges import Range
@@ -21,24 +21,24 @@ def tuning_table(judgement: Judgement, judge: Judge, ranges: Mapping[str, Sequen
     """A row for each method on each number of nodes."""
     metric, lower = judgement.metric.name, judge.by_seconds or judgement.metric.lower_is_better
     columns: list[ColumnOf[Contest]] = [
-        ColumnOf(key="method", title="method", align="left", entry=lambda own: own.method),
-        ColumnOf(key="nodes", title="nodes", entry=lambda own: own.nodes),
-        ColumnOf(key="best_options", title="best options", align="left", entry=_best_options),
+        column("method", "method", lambda own: own.method, align="left"),
+        column("nodes", "nodes", lambda own: own.nodes),
+        column("best_options", "best options", _best_options, align="left"),
     ]
     if judge.by_seconds:
         columns += [
-            ColumnOf(key="best_s", title="s, best", entry=lambda own: _seconds(own.best)),
-            ColumnOf(key="defaults_s", title="s, defaults", entry=lambda own: _seconds(own.defaults)),
-            ColumnOf(key="reached", title="reached", entry=_reached),
+            column("best_s", "s, best", lambda own: _seconds(own.best)),
+            column("defaults_s", "s, defaults", lambda own: _seconds(own.defaults)),
+            column("reached", "reached", _reached),
         ]
     spread_title = (
         "slowest, median, fastest that reached it" if judge.by_seconds else "worst, median, best of the trials"
     )
     columns += [
-        ColumnOf(key=f"best_{metric}", title=f"{metric}, best", entry=lambda own: _value(own.best)),
-        ColumnOf(key=f"defaults_{metric}", title=f"{metric}, defaults", entry=lambda own: _value(own.defaults)),
-        ColumnOf(key="trials", title=spread_title, entry=lambda own: _spread(own, judge, lower)),
-        ColumnOf(key="lost", title="failed or diverged", entry=_lost, optional=True),
+        column(f"best_{metric}", f"{metric}, best", lambda own: _value(own.best)),
+        column(f"defaults_{metric}", f"{metric}, defaults", lambda own: _value(own.defaults)),
+        column("trials", spread_title, lambda own: _spread(own, judge, lower)),
+        column("lost", "failed or diverged", _lost, optional=True),
     ]
     header = judgement.header
     return table_of(

@@ -12,7 +12,7 @@ from istbench.cluster.profile import MessageCosts
 from istbench.cluster.replay_checks import Check, Measurement, checks_of
 from istbench.report.phrases import guide_line
 from istbench.report.tables.numbers import percent, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 
 
 class ReplayError(Measurement, frozen=True, kw_only=True):
@@ -129,50 +129,42 @@ def _percent(of: Callable[[ReplayError], float]) -> Callable[[Repeats], Entry]:
 
 
 _NAMING: tuple[ColumnOf[Repeats], ...] = (
-    ColumnOf(key="workload", title="workload", align="left", entry=lambda repeats: repeats[0].workload),
-    ColumnOf(key="method", title="method", align="left", entry=lambda repeats: repeats[0].method),
-    ColumnOf(key="nodes", title="nodes", entry=lambda repeats: repeats[0].nodes),
-    ColumnOf(key="bandwidth", title="bandwidth", entry=lambda repeats: repeats[0].bandwidth),
+    column("workload", "workload", lambda repeats: repeats[0].workload, align="left"),
+    column("method", "method", lambda repeats: repeats[0].method, align="left"),
+    column("nodes", "nodes", lambda repeats: repeats[0].nodes),
+    column("bandwidth", "bandwidth", lambda repeats: repeats[0].bandwidth),
 )
-ENVIRONMENT: ColumnOf[Repeats] = ColumnOf(
-    key="environment", title="a node has", entry=lambda repeats: repeats[0].environment
-)
+ENVIRONMENT: ColumnOf[Repeats] = column("environment", "a node has", lambda repeats: repeats[0].environment)
 _SECONDS: tuple[ColumnOf[Repeats], ...] = (
-    ColumnOf(key="measured_s", title="measured s", entry=_seconds(lambda error: error.measured_s)),
-    ColumnOf(key="replayed_s", title="replayed s", entry=_seconds(lambda error: error.replayed_s)),
-    ColumnOf(key="error", title="error", entry=_percent(lambda error: error.error)),
+    column("measured_s", "measured s", _seconds(lambda error: error.measured_s)),
+    column("replayed_s", "replayed s", _seconds(lambda error: error.replayed_s)),
+    column("error", "error", _percent(lambda error: error.error)),
 )
 _ON_LOOPBACK: tuple[ColumnOf[Repeats], ...] = (
-    ColumnOf(
-        key="error_recorded_elsewhere",
-        title="error, recorded on loopback",
-        entry=_percent(lambda error: error.error_recorded_elsewhere),
+    column(
+        "error_recorded_elsewhere",
+        "error, recorded on loopback",
+        _percent(lambda error: error.error_recorded_elsewhere),
     ),
 )
 _SCALED: tuple[ColumnOf[Repeats], ...] = (
-    ColumnOf(key="scale", title="scale of computing", entry=_seconds(lambda error: error.scale)),
-    ColumnOf(
-        key="error_own_trace",
-        title="error of the run's own trace",
-        entry=_percent(lambda error: error.error_recorded_elsewhere),
+    column("scale", "scale of computing", _seconds(lambda error: error.scale)),
+    column(
+        "error_own_trace", "error of the run's own trace", _percent(lambda error: error.error_recorded_elsewhere)
     ),
 )
 _SUMMARY: tuple[ColumnOf[Check], ...] = (
-    ColumnOf(key="method", title="method", align="left", entry=lambda check: check.method),
-    ColumnOf(key="workloads", title="workload", align="left", entry=lambda check: ", ".join(check.workloads)),
-    ColumnOf(key="nodes", title="nodes", entry=lambda check: ", ".join(map(str, check.nodes))),
-    ColumnOf(
-        key="bandwidths",
-        title="bandwidths",
-        entry=lambda check: " to ".join(dict.fromkeys([check.slowest, check.fastest])),
-    ),
-    ColumnOf(key="measurements", title="measurements", entry=lambda check: check.measurements),
-    ColumnOf(key="median", title="median error, without sign", entry=lambda check: percent(check.median, ".1%")),
-    ColumnOf(key="mean", title="mean error", entry=lambda check: percent(check.mean, "+.1%")),
-    ColumnOf(
-        key="largest",
-        title="largest error",
-        entry=lambda check: Entry(text=f"{check.largest:+.1%} ({check.where})", value=check.largest),
+    column("method", "method", lambda check: check.method, align="left"),
+    column("workloads", "workload", lambda check: ", ".join(check.workloads), align="left"),
+    column("nodes", "nodes", lambda check: ", ".join(map(str, check.nodes))),
+    column("bandwidths", "bandwidths", lambda check: " to ".join(dict.fromkeys([check.slowest, check.fastest]))),
+    column("measurements", "measurements", lambda check: check.measurements),
+    column("median", "median error, without sign", lambda check: percent(check.median, ".1%")),
+    column("mean", "mean error", lambda check: percent(check.mean, "+.1%")),
+    column(
+        "largest",
+        "largest error",
+        lambda check: Entry(text=f"{check.largest:+.1%} ({check.where})", value=check.largest),
     ),
 )
 
