@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +15,7 @@ from istbench.base.units import parse_period
 from istbench.cluster.faults import Faults, with_faults
 from istbench.results.fault_record import ENDING, FaultRecord, Hit, Wall, read_record, wall_of
 from istbench.results.load import Run
+from istbench.results.stats import finite
 
 _SCHEDULE = re.compile(r"(?:poisson:(?P<short>\S+) of )?(?P<kinds>.*), seed \d+")
 
@@ -36,18 +38,18 @@ class Schedule:
 
     @classmethod
     def of(cls, text: str) -> "Schedule":
-        """The schedule in `text`, for example `poisson:2 of kill, stop:2s, seed 0`."""
+        """The schedule in `text`, for example `poisson:2 of kill, stop:2s, seed 0`; any other text is a list."""
         found = _SCHEDULE.fullmatch(text)
-        if found is None:
-            return cls(text=text, short="list", kinds=())
-        kinds = tuple(dict.fromkeys(part.partition("@")[0] for part in found["kinds"].split(", ")))
-        short = found["short"]
-        if short is None:
-            return cls(text=text, short="list", kinds=kinds)
-        try:
-            return cls(text=text, short=short, kinds=kinds, rate=float(short))
-        except ValueError:
-            return cls(text=text, short=short, kinds=kinds, every_s=parse_period(short, text))
+        short, listed = ("", "") if found is None else (found["short"] or "", found["kinds"])
+        rate = every_s = None
+        with suppress(UserError, ValueError):  # a header may hold any words
+            if short[-1:].isalpha():
+                every_s = parse_period(short)
+            else:
+                rate = finite(float(short))
+        known = short if rate is not None or every_s is not None else "list"
+        kinds = tuple(dict.fromkeys(part.partition("@")[0] for part in listed.split(", ") if part))
+        return cls(text=text, short=known, kinds=kinds, rate=rate, every_s=every_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ from istbench.results.load import load_all_runs
     [
         ("poisson:2 of kill, stop:2s, seed 0", "2", ("kill", "stop:2s"), 2.0, None),
         ("poisson:20s of kill, kill, seed 7", "20s", ("kill",), None, 20.0),
+        ("poisson:often of kill, seed 0", "list", ("kill",), None, None),
+        ("poisson:1e999 of kill, seed 0", "list", ("kill",), None, None),
         ("kill@5s, stop:1s@8s, seed 0", "list", ("kill", "stop:1s"), None, None),
     ],
 )
