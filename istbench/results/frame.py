@@ -50,9 +50,8 @@ def evaluations_frame(
 
     Columns: fields of the run (cell, method, nodes, seed, ...), the name of its own metric and whether lower is
     better, step, samples, train_s and wall_s in seconds, bytes sent and received by the busiest node, train_loss,
-    and a column for each metric. A `cluster`
-    (`istbench.cluster.profile.load_profile`) adds cluster_s, the train seconds replayed there. It is NaN for a run
-    that is unfinished or has no sound trace.
+    and a column for each metric. A `cluster` (`istbench.cluster.profile.load_profile`) adds cluster_s, the train
+    seconds replayed there. It is NaN for a run that is unfinished or has no sound trace.
 
     Raises:
         UserError: if there are no runs.
