@@ -15,14 +15,15 @@ from istbench.launch.hosts.links import HostLink
 from istbench.launch.hosts.names import Host
 
 COSTS = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
+LINKS = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
 SPEED = [{"gflops": 30.0, "memory": 2**34, "cores": 4.0}, msgspec.to_builtins(COSTS)]
 
 
 class StandIn:
     """A host with two GPUs that gives one of `answers` to each request, or refuses."""
 
-    def __init__(self, name, answers):
-        self.name, self.host, self._answers = name, Host(name), answers
+    def __init__(self, name, answers, slots=1):
+        self.name, self.host, self._answers = name, Host(name, slots), answers
 
     def ask(self, do, **arguments):
         return do
@@ -42,11 +43,10 @@ def examine(monkeypatch, capsys):
         facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, gpus=2) for name in "ab"}
         clocks = dict.fromkeys("ab", HostClock(ahead_s=0.0, within_s=0.1))
         group = HostGroup(facts=facts, clocks=clocks, addresses=dict.fromkeys("ab", "10.0.0.1"), port=77)
-        links = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
         monkeypatch.setattr(doctor_hosts, "connected", contextmanager(lambda *_: iter([(hosts, None)])))
         monkeypatch.setattr(doctor_hosts, "gather", lambda *_, **__: group)
         for measure in ("measure_links", "measure_together"):
-            monkeypatch.setattr(doctor_hosts, measure, lambda *_: links)
+            monkeypatch.setattr(doctor_hosts, measure, lambda *_: LINKS)
         status = doctor_hosts.examine([host.host for host in hosts], None, None, profile)
         return status, capsys.readouterr().out.splitlines()
 
@@ -68,3 +68,12 @@ def test_a_finding_has_no_escape_sequence_of_a_host(examine):
     assert [line.split(maxsplit=2)[1:] for line in lines if line.startswith("broken")] == [
         [name, "?[2Jzeros?ok"] for name in "ab"
     ]
+
+
+def test_a_profile_is_of_the_slowest_process_and_the_share_of_a_link():
+    first = StandIn("a", {"speed": [{"gflops": 120.0, "memory": 2**33, "cores": 4.0}, SPEED[1]]}, slots=2)
+    second = StandIn("b", {"speed": [{"gflops": 160.0, "memory": 2**34, "cores": 8.0}, None]})
+    text = doctor_hosts.profile_of([first, second], LINKS, LINKS)
+    profile = parse_profile(text, name="own", where="own.toml")
+    assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
+    assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)

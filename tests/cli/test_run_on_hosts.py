@@ -5,18 +5,13 @@ import re
 import shutil
 import subprocess
 
-import msgspec
 import pytest
 import ssh_hosts
 from small_task import write_task
 
 from istbench.base.options.run import RunRequest
-from istbench.cli.doctor_hosts import profile_of
-from istbench.cluster.profile import MessageCosts, parse_profile
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.launch.hosts.links import HostLink
-from istbench.launch.hosts.names import Host
 from istbench.launch.processes.local import LocalLauncher
 from istbench.node.weights_file import saved_digest
 from istbench.results.store import RunDirectory
@@ -179,27 +174,3 @@ def test_doctor_finds_the_uplink_of_racks(tmp_path):
             if any(45 < rate < 75 for rate in rates):
                 break
     assert any(45 < rate < 75 for rate in rates), (rates, done.stdout)
-
-
-class Answers:
-    """A host that says how fast it is, and what messages cost."""
-
-    def __init__(self, name, gflops, slots=1):
-        self.name, self.host, self._gflops = name, Host(name, slots), gflops
-
-    def ask(self, do, *, slots, carrying):
-        assert slots == self.host.slots
-        costs = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
-        node = {"gflops": self._gflops, "memory": 2**34 / slots, "cores": 8 / slots}
-        return [node, msgspec.to_builtins(costs) if carrying else None]
-
-    def answer(self, asked, timeout_s):
-        return asked
-
-
-def test_doctor_makes_a_profile_of_what_hosts_answer():
-    links = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
-    text = profile_of([Answers("a", 120.0, slots=2), Answers("b", 160.0)], links, links)
-    profile = parse_profile(text, name="own", where="own.toml")
-    assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
-    assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)
