@@ -1,6 +1,5 @@
 """istbench installed on hosts that lack it: a wheel of this checkout, in a virtual environment of its own."""
 
-import contextlib
 import importlib.util
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import istbench
 from istbench.base.errors import UserError, printable
 from istbench.base.scratch import scratch_folder
-from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, connected, each, pythons
+from istbench.launch.hosts.connection import Connection, ask_each, connected, each, pythons
 from istbench.launch.hosts.group import Say, Unfit, own_versions
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
@@ -39,7 +38,9 @@ def install(
         greeted, problems = each(connections, Connection.greet)
         if problems and not leave_out:
             raise Unfit(problems)
-        lacking = [host for host in connections if host.name in greeted and not _has_this(host)]
+        answering = [host for host in connections if host.name in greeted]
+        keys, _ = ask_each(answering, "source_key", lambda _: {})  # refused without istbench
+        lacking = [host for host in answering if keys.get(host.name) != source_key()]
         if not lacking:
             return
         say(f"installing istbench on {', '.join(host.name for host in lacking)}: some minutes the first time")
@@ -55,13 +56,6 @@ def install(
         if problems:
             raise Unfit(problems)
         say(f"installed istbench on {len(lacking)} hosts in {time.monotonic() - started:.1f} s")
-
-
-def _has_this(connection: Connection) -> bool:
-    """Whether the Python that answers has this istbench."""
-    with contextlib.suppress(Refused, Lost):
-        return bool(connection.do("source_key") == source_key())
-    return False
 
 
 def build_wheel(scratch: Path) -> Path:

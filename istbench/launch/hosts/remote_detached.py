@@ -88,13 +88,11 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
 
 def has_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
     """Whether a job works on the cell `key`, or has results of it that nobody took."""
-    _delete_left_keys()
     return _job_of(question["key"]) is not None
 
 
 def follow_detached(agent: Agent, question: Mapping[str, Any]) -> str | None:
     """Pass on the messages of the cell `key` to its end; returns its results directory, None if no job has it."""
-    _delete_left_keys()
     folder = _job_of(question["key"])
     if folder is None:
         return None
@@ -139,6 +137,7 @@ def _job_of(key: str) -> Path | None:
 
     While a job works, it is found by its taken cells too: nothing else may train beside it.
     """
+    _delete_left_keys()
     for folder in sorted((cache_directory() / "detached").glob("*"), reverse=True):
         if (folder / key).is_dir() and (_untaken(folder / key) or _works(folder)):
             return folder

@@ -65,12 +65,7 @@ class _Run:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={
-                "TORCH_CPP_LOG_LEVEL": "ERROR",
-                **os.environ,
-                FOLDER: str(self.folder),
-                **question["environment"],
-            },
+            env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, FOLDER: str(self.folder), **question["environment"]},
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -254,9 +254,14 @@ def test_install_leaves_out_hosts_that_cannot_be_reached_if_there_are_spares(mon
         return nullcontext(([Answering(host.name) for host in hosts], None))
 
     asked = []
+
+    def ask_each(hosts, *_):
+        asked.extend(host.name for host in hosts)
+        return dict.fromkeys(asked, install.source_key()), []
+
     monkeypatch.setattr(Connection, "greet", greet)
     monkeypatch.setattr(install, "connected", connected)
-    monkeypatch.setattr(install, "_has_this", lambda connection: asked.append(connection.name) is None)
+    monkeypatch.setattr(install, "ask_each", ask_each)
     choose({"hosts": "a,b", "spare": "d,e", "install": True}).installed(print)
     assert asked == ["a", "e"]
     with pytest.raises(UserError, match="^b: ssh does not reach it$"):
