@@ -69,7 +69,8 @@ def _copy_all(host: Connection, trees: Mapping[str, Sequence[File]], say: Say) -
 
 def _copy(host: Connection, path: str, files: Sequence[File]) -> tuple[str, int]:
     """Copy the tree of `files` at `path`; returns its place there, and the bytes sent."""
-    tree = {"content": json.dumps(files).encode(), "name": Path(path).absolute().name or "data"}
+    own = Path(path).resolve() if Path(path).name == ".." else Path(path).absolute()
+    tree = {"content": json.dumps(files).encode(), "name": own.name or "data"}
     offer = host.do("expect_tree", _WRITES_S, **tree)
     contents = {sha256: (Path(path, file) if file else Path(path), size) for file, size, _, sha256 in files}
     missing = [(*contents[sha256], sha256, None) for sha256 in offer["missing"]]

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 from agent_here import AgentHere
@@ -99,6 +100,11 @@ def test_a_plugin_is_a_tree_of_one_file_and_keeps_its_name(host, tmp_path):
     assert list(places) == [str(plugin)]
     place = trees.Path(places[str(plugin)])
     assert (place.name, place.read_text()) == ("own.py", "x = 1\n")
+
+
+def test_a_folder_typed_by_dots_has_its_own_name_there(host, data):
+    typed = f"{data}/inner/.."
+    assert Path(push([host], [typed], print)["other"][typed]).name == "data"
 
 
 def test_only_this_user_can_read_what_came(host, data, cache):
