@@ -56,8 +56,9 @@ def print_tables(
 ) -> None:
     """Print `answers`, then `tables`, in `width` characters: by default those of the terminal, at most 100.
 
-    A table that is too wide loses the columns of the highest rank. If it still is, it is printed in several blocks of
-    columns, each with the columns that name the row. A line below several tables is printed once, after the last.
+    A table that is too wide loses the columns of the highest rank. If it still is, it is printed in several blocks
+    of columns, each with the columns that name the row. A line below several tables is printed once, after the
+    last.
 
     explain: print whole footers, not only the lines that lead them or warn. brief: unless `explain`, print of a
     footer only the data. hidden: number of further tables.
