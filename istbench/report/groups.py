@@ -129,6 +129,11 @@ class Contender:
         return given if isinstance(given, int) else 1
 
     @property
+    def compressed(self) -> bool:
+        """Whether it sends its messages in fewer bits."""
+        return self.runs[0].header.config.method_options.get("compress", "none") != "none"
+
+    @property
     def trials(self) -> int:
         """Trials of `istbench tune` that chose the options; the fewest of its runs."""
         return min((run.header.config.tuned or 0 for run in self.runs), default=0)

@@ -37,6 +37,15 @@ def test_rows_of_equal_settings_are_paired(results):
     assert "unequal settings" not in footer(table)
 
 
+def test_compressed_rows_are_compared_with_the_plain_one(results):
+    for compress, seconds in (("none", 18.0), ("bf16", 9.0)):
+        head = header("ddp", options="" if compress == "none" else f"compress={compress}")
+        head["config"]["method_options"] = {"lr": 0.1, "compress": compress}
+        write_run(results, head, ramp(seconds))
+    assert speed_ups(results) == {"ddp": "baseline", "ddp compress=bf16": "2.00× to 0.8"}
+    assert speed_ups(results, "ddp compress=bf16") == {"ddp": "0.500× to 0.8", "ddp compress=bf16": "baseline"}
+
+
 def test_a_row_without_an_equal_is_compared_with_the_best_one(results):
     tuned(results, ddp=18.0, ddp_0_3=9.0, ist_0_5=6.0)
     assert speed_ups(results)["ist lr=0.5"] == "1.50× to 0.8 over ddp lr=0.3"
