@@ -131,7 +131,7 @@ class Contender:
     @property
     def compressed(self) -> bool:
         """Whether it sends its messages in fewer bits."""
-        return self.runs[0].header.config.method_options.get("compress", "none") != "none"
+        return bool(self.runs[0].header.config.method_options.get("compress", "none") != "none")
 
     @property
     def trials(self) -> int:
