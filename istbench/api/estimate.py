@@ -238,6 +238,12 @@ def estimate_page(found: Estimate, answer: str, table: Table) -> Page:
     return Page(title=title, studies=(study,), problems=found.left_out, estimate=answer)
 
 
+_LEVELS = (
+    "G: Gbit/s of a host's link at which this share of a step computes. "
+    "Steps: local steps of a round that reach 90% here. "
+)
+
+
 def estimate_sentence(found: Estimate) -> str:
     """The answer: `ddp` over one node and one host, what holds it back, what helps most, and the fastest row."""
     numbers = found.numbers
@@ -299,8 +305,8 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
         f"{found.cluster.name}: estimated, nothing ran",
         footer=(
             Lead(
-                f"Range: links carry {carried} of their rate. G: Gbit/s of a host's link at which this share of a "
-                "step computes. Steps: local steps of a round that reach 90% here. Of accuracy this says nothing."
+                f"Range: links carry {carried} of their rate. {_LEVELS if levels else ''}"
+                "Of accuracy this says nothing."
             ),
             *(Lead(line) for line in said),
             f"Left out: {LEFT_OUT}.",

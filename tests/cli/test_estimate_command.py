@@ -34,6 +34,12 @@ def test_hosts_of_gpus_are_counted(capsys):
     assert found["rows"][0]["low"] <= found["rows"][0]["step_s"] <= found["rows"][0]["high"]
 
 
+def test_a_line_explains_no_column_that_is_not_there(capsys):
+    for nodes, there in (("1", False), ("2", True)):
+        _, out, _ = run(capsys, *TWO, "--nodes", nodes, "--method", "ddp")
+        assert ("G: Gbit/s of" in " ".join(out.split()), "50%" in out) == (there, there)
+
+
 def test_a_nominal_rate_names_the_measurement(capsys):
     out = run(capsys, *TWO[:-1], "25gbit", "--method", "ddp")[1]
     assert "istbench doctor --hosts" in out.replace("\n", " ")
