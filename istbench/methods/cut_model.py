@@ -37,8 +37,8 @@ def wide_softmax(method: str, model: nn.Module, workload: Workload, world_size: 
     softmax = workload.wide_softmax(model)
     if softmax is None:
         raise UserError(
-            f"{method} splits a wide softmax over the nodes, and workload {workload.name!r} has none; use "
-            f"{' or '.join(HAVE_ONE)}"
+            f"{method} splits a wide softmax over the nodes, and workload {workload.name!r} has none; "
+            f"{' and '.join(HAVE_ONE)} {'has' if len(HAVE_ONE) == 1 else 'have'} one"
         )
     for group, what in ((softmax.outputs, "an output"), (softmax.units, "a hidden unit")):
         if group.size < world_size:

@@ -30,7 +30,7 @@ def test_a_cut_is_even_and_whole(size, parts):
 
 @pytest.mark.parametrize("method", WIDE)
 def test_what_has_no_wide_softmax_or_too_little_of_one_is_refused(method):
-    with pytest.raises(UserError, match="wide softmax .* 'toy' has none; use amazon670k"):
+    with pytest.raises(UserError, match="wide softmax .* 'toy' has none; amazon670k has one$"):
         check(method, workload="toy")
     with pytest.raises(UserError, match="an output for each node, but 'labels' has 5 for 6 nodes"):
         check(method, labels=5, nodes=6)
