@@ -191,7 +191,7 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
             *(["One seed each, so no spread is known."] if max(row.seconds.seeds for row in shown) == 1 else []),
         ),
         basis=_basis(group, shown),
-        doubts=tuple(dict.fromkeys(_doubts(group, shown))),
+        doubts=tuple(dict.fromkeys(_doubts(group, target, shown))),
     )
 
 
@@ -335,7 +335,7 @@ def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
         yield f"No lab has checked replays of {joined(unchecked)}."
 
 
-def _doubts(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
+def _doubts(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     """Reasons to doubt that the first of the rows `shown` is first, in a few words each; none for a sure answer."""
     seeds = min((row.seconds.seeds for row in shown), default=_FEWEST_SEEDS)
     if seeds < _FEWEST_SEEDS:
@@ -345,6 +345,8 @@ def _doubts(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
     methods = {row.method for row in group.competing}
     if missing := [name for name in _EXPECTED if name not in methods]:
         yield f"without {joined(missing)}"
+    if any(row.contender.from_start(target.level) for row in shown):
+        yield "reached before the first evaluation"
     runs = [run for row in shown for run in row.contender.runs]
     if group.profile is not None:
         yield from _worst(run.doubt for run in runs if run.doubt)

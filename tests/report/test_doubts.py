@@ -55,6 +55,12 @@ def test_three_tuned_seeds_of_all_that_a_reader_expects_are_sure(results):
     assert "tuned by 20 trials each" in found.basis[0]
 
 
+def test_a_target_before_the_first_evaluation_is_not_sure(results):
+    for method, seconds in (("ddp", 9.0), ("local_sgd", 12.0)):
+        write_run(results, header(method), [ramp(seconds)[0], ramp(seconds)[-1]])
+    assert "reached before the first evaluation" in answered(results).doubts
+
+
 def test_measured_seconds_of_a_shared_machine_are_not_sure(results):
     methods = ("ist", "local_sgd", "diloco", "ddp")
     write(results, methods, seeds=3, trials=20, trace=crowded_trace())
