@@ -17,7 +17,7 @@ from istbench.methods.optimizer import OptimizerOptions, set_rate
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
 
-OwnObject = Literal["kept", "moved", "copied", "rebuilt"]
+OwnObject = Literal["kept", "moved", "copied", "rebuilt", "gathered"]
 Unequal = Literal["", "gradients", "models", "units"]
 
 
@@ -78,7 +78,8 @@ class Method(ABC):
 
     own_object: ClassVar[OwnObject] = "kept"
     """What it does with a model object of the user: keeps it as it is; moves its tensors to other memory; also
-    evaluates copies of it; or builds it again from its named values. istbench proves all but the first."""
+    evaluates copies of it; builds it again from its named values; or does so and gathers copies of these for each
+    step. istbench proves all but the first."""
 
     all_gradients: ClassVar[bool] = False
     """Whether every minibatch must give every parameter a gradient."""

@@ -56,7 +56,7 @@ class FullySharded(Method):
     """Data parallel with an n-th of the parameters, gradients and optimizer state on each node."""
 
     name = "fsdp"
-    own_object = "rebuilt"
+    own_object = "gathered"
     all_gradients = True  # torch's reduce-scatter sends the gradients that there are
     own_updates = "cuts parameters by rows, and updates the rows of each node"
     unequal = "gradients"

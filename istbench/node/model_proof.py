@@ -19,6 +19,7 @@ from istbench.methods.base import Method, filled
 from istbench.methods.flat import floating_tensors
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.workloads.base import Batch
+from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.task import Task
 
 _CPU = torch.device("cpu")
@@ -31,7 +32,9 @@ _DONE = {
     "moved": "moves its tensors",
     "copied": "moves its tensors and evaluates copies of it",
     "rebuilt": "builds it again from its named values",
+    "gathered": "builds it again from its named values, and gathers copies of them for each step",
 }
+_CHANGE, _MEMORY = "change in forward of ", "memory of "
 
 Result = tuple[str, Tensor | None]
 """The name of a loss or gradient, and its value."""
@@ -70,17 +73,34 @@ def _problem(task: Task, own_object: str) -> str:
     # Finding a batch may run the model, which changes its statistics.
     batches = [task.example_batch(task.own_model(0), number) for number in range(2)]
     expected = dict(_course(task, task.own_model(0), batches))
+    if lost := _lost(expected, own_object):
+        return lost
+    rebuilt = own_object in ("rebuilt", "gathered")
     try:
-        other = _rebuilt(task) if own_object == "rebuilt" else _moved(task.own_model(0))
+        other = _rebuilt(task) if rebuilt else _moved(task.own_model(0))
         difference = _difference(expected, _course(task, other, batches))
         if not difference and own_object == "copied":
             difference = _copied_otherwise(task, other, batches[0])
+        if not difference and rebuilt:
+            return _named_otherwise(task, other, batches[0])
     except Exception as error:
         return reason_of(error)
     if difference and _difference(expected, _course(task, task.own_model(0), batches)):
         return "its loss differs between two calls on the same weights and batch, so nothing is proved"
     name = difference.partition("gradient of ")[2]
     return f"{difference}{_cause(task.own_model(0), name)}" if difference else ""
+
+
+def _lost(course: Mapping[str, Tensor | None], own_object: str) -> str:
+    """The first change of a parameter in a forward pass that a method would lose, in words; empty without one."""
+    for name, value in course.items():
+        own = name.partition(_MEMORY)[2]
+        if own and value:
+            return f"forward gives {own} other memory; change its values in place, by copy_ or mul_"
+        own = name.partition(_CHANGE)[2]
+        if own and value and own_object == "gathered":
+            return f"forward changes the values of {own}"
+    return ""
 
 
 def _moved(model: nn.Module) -> nn.Module:
@@ -101,6 +121,7 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Resu
     with task.state_kept():  # a counter begins alike for every model
         model.train()
         for number, batch in enumerate(batches, start=1):
+            before = _parameters(model)
             try:
                 loss = _backward(task, model, number, batch)
             except Exception:  # the step may lead where the user's code refuses to compute
@@ -108,6 +129,10 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Resu
                     raise
                 return
             yield f"loss {number}", loss
+            for name, (own, memory, total) in _parameters(model).items():
+                yield f"{number}: {_CHANGE}{name}", total - before[name][2]
+                moved = own.requires_grad and memory != before[name][1]
+                yield f"{number}: {_MEMORY}{name}", torch.tensor(float(moved))
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 gradient = parameter.grad
                 yield f"{number}: gradient of {name}", None if gradient is None else gradient.detach().to_dense()
@@ -116,6 +141,13 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Resu
         with torch.no_grad():
             evaluated = _evaluated(task, model, batches[0])
         yield "loss in evaluation", evaluated
+
+
+def _parameters(model: nn.Module) -> dict[str, tuple[Tensor, int, Tensor]]:
+    """The parameters of `model`, the place of their memory, and the sum of their values."""
+    return {
+        name: (own, own.data_ptr(), own.detach().sum(dtype=torch.float64)) for name, own in model.named_parameters()
+    }
 
 
 def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor:
@@ -164,9 +196,43 @@ def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
         return "" if _agree(before, loss(copied), 0.0) else "a copy of it reads tensors of the original"
 
 
+@torch.no_grad()
+def _named_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
+    """The way in which the named values of the trained `model` are not the model, in words; empty if they are."""
+    again, own = _rebuilt(task), named_tensors(model)
+    for name, tensor in named_tensors(again).items():
+        if name not in own or own[name].shape != tensor.shape:
+            return f"forward changes the shape of buffer {name}"
+        tensor.copy_(own.pop(name))
+    if own:
+        return f"forward makes buffer {next(iter(own))}"
+    losses = []
+    for one in (model, again):
+        with task.state_kept():
+            seed_random_state(0)
+            losses.append(_evaluated(task, one, batch))
+    if _agree(*losses, 0.0):
+        return ""
+    return f"its named values have another loss after training{_changed_attribute(model, again)}; use a buffer"
+
+
+def _changed_attribute(model: nn.Module, again: nn.Module) -> str:
+    """The first attribute that differs between both, in words after a comma."""
+    for (name, one), other in zip(model.named_modules(), again.modules(), strict=True):
+        for attribute, value in vars(one).items():
+            known = isinstance(value, bool | int | float | str | list | Tensor) and attribute != "training"
+            if known and repr(value) != repr(vars(other).get(attribute)):
+                return f", because of the attribute {f'{name}.' if name else ''}{attribute}"
+    return ", because forward keeps something that is no parameter and no buffer"
+
+
 def _difference(expected: Mapping[str, Tensor | None], found: Iterable[Result]) -> str:
     """The first of the `expected` results that is not among those `found`, in words; empty if they agree."""
-    sizes = [float(value.abs().max()) for value in expected.values() if value is not None and value.numel()]
+    sizes = [
+        float(value.abs().max())
+        for name, value in expected.items()
+        if _CHANGE not in name and value is not None and value.numel()
+    ]
     largest = max((size for size in sizes if size < float("inf")), default=0.0)
     missing = dict(expected)
     for name, other in found:

@@ -10,6 +10,7 @@ from istbench.base.errors import UserError
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.flat import BufferPlaces
+from istbench.methods.fsdp import FullySharded
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.local_sgd import LocalSGD
 from istbench.methods.noloco import NoLoCo
@@ -90,6 +91,49 @@ NAMED = {
 NUMBERS = itertools.count()
 
 
+# What forward leaves in the module, and the methods that would lose it.
+REBUILT = (IndependentSubnetTraining, FullySharded)
+LEFT = {
+    "attribute": (
+        {"made": "self.k = 1.0", "added": " * (self.training and setattr(self, 'k', 1.1 * self.k), self.k)[1]"},
+        REBUILT,
+        "another loss after training, because of the attribute k; use a buffer",
+    ),
+    "new buffer": (
+        {"made": "self.register_buffer('m', None)", "added": " + (setattr(self, 'm', x.mean(0)), self.m)[1]"},
+        REBUILT,
+        "forward makes buffer m",
+    ),
+    "larger buffer": (
+        {
+            "made": "self.register_buffer('m', torch.ones(1))",
+            "added": " * (setattr(self, 'm', torch.cat([self.m, self.m])), self.m.mean())[1]",
+        },
+        REBUILT,
+        "forward changes the shape of buffer m",
+    ),
+    "bound": (
+        {"added": " + 0 * self.first.weight.data.clamp_(-0.2, 0.2).sum()"},
+        (FullySharded,),
+        "forward changes the values of first.weight",
+    ),
+    "frozen": (MOVING, (FullySharded,), "forward changes the values of slow.weight"),
+    "other memory": (
+        {"added": " + (setattr(self.first.weight, 'data', 0.9 * self.first.weight.data), 0)[1]"},
+        (*REBUILT, LocalSGD, NoLoCo),
+        "first.weight",
+    ),
+    "counter": (
+        {
+            "made": "self.register_buffer('n', torch.zeros(()))",
+            "added": " * (self.n.add_(float(self.training)), self.n)[1]",
+        },
+        (),
+        "",
+    ),
+}
+
+
 @pytest.fixture
 def task(tmp_path):
     def make(parts):
@@ -120,6 +164,18 @@ def test_a_method_that_would_lose_what_belongs_to_the_model_is_refused(task, kin
         prove_model(workload, method)
     assert NAMED.get(kind, "") in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", LEFT)
+@pytest.mark.parametrize("method", [DataParallel, LocalSGD, NoLoCo, IndependentSubnetTraining, FullySharded])
+def test_a_method_that_would_lose_what_forward_leaves_is_refused(task, kind, method):
+    parts, losing, named = LEFT[kind]
+    workload = task(parts)
+    if method not in losing:
+        prove_model(workload, method)
+        return
+    with pytest.raises(UserError, match=f"{method.name} would train another model than model.*{named}"):
+        prove_model(workload, method)
 
 
 def test_a_loss_that_counts_its_calls_is_proved(task):
