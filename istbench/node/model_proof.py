@@ -206,12 +206,13 @@ def _named_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
         tensor.copy_(own.pop(name))
     if own:
         return f"forward makes buffer {next(iter(own))}"
-    losses = []
-    for one in (model, again):
+
+    def loss(one: nn.Module) -> Tensor:
         with task.state_kept():
             seed_random_state(0)
-            losses.append(_evaluated(task, one, batch))
-    if _agree(*losses, 0.0):
+            return _evaluated(task, one, batch)
+
+    if _agree(loss(model), loss(again), 0.0):
         return ""
     return f"its named values have another loss after training{_changed_attribute(model, again)}; use a buffer"
 
