@@ -99,7 +99,8 @@ class _Saved:
 
             def undo() -> None:
                 for key in value.keys() - before.keys():
-                    del value[key]
+                    if not str(key).startswith("__"):  # torch.compile keeps its functions in the globals
+                        del value[key]
                 for key, inner in before.items():
                     if key not in value or value[key] is not inner:
                         value[key] = inner

@@ -122,3 +122,25 @@ def test_a_rehearsal_draws_no_random_number_of_training(task):
     torch.manual_seed(1)
     rehearse(task, LocalSGD)
     assert (random.random(), np.random.rand(), float(torch.rand(()))) == expected
+
+
+PLAIN = """
+class Plain(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+def model():
+    return torch.compile(Plain(3, 2), backend="eager")
+"""
+
+
+def test_a_compiled_model_finds_the_functions_that_torch_put_into_the_globals(tmp_path):
+    (tmp_path / "counted_beside.py").write_text("STEPS = 0\n")
+    path = tmp_path / "compiled.py"
+    path.write_text(FILE + PLAIN)
+    workload = build_workload(str(path), {})
+    workload.open(workload.prepare(None, tmp_path, lambda *_: None))
+    model = workload.own_model(0)
+    with workload.state_kept():
+        once = model(torch.ones(1, 3))
+    assert torch.equal(model(torch.ones(1, 3)), once)
