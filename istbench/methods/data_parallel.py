@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, all_gradients, counted, is_parameter, materialise
 from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compression_buffers, planned_averages
@@ -109,6 +110,12 @@ class DataParallel(Method):
                 own.grad = None  # a plain loop leaves them as they are
 
     def _reach(self, parameter: Tensor) -> None:
+        if parameter in self._reached and self._fabric.world_size > 1:
+            name = next(name for name, own in self._model.named_parameters() if own is parameter)
+            raise UserError(
+                f"{name} gets its gradient in two parts, and nodes average only the first; with "
+                "torch.utils.checkpoint, write use_reentrant=False, or use local_sgd"
+            )
         # A function of the user may return no gradient for it.
         self._reached[parameter] = parameter.grad is not None
 

@@ -359,9 +359,10 @@ class FullySharded(Method):
         if options.shard == 1 and world_size > 1:
             raise UserError("shard=1 keeps the whole model on every node; use ddp, or a larger shard")
         for name, parameter in model.named_parameters():
-            if not parameter.dim():
+            if not parameter.numel() or not parameter.dim():
+                what = "a single number" if parameter.numel() else "a parameter without values"
                 raise UserError(
-                    f"fsdp cuts parameters by rows; workload {workload.name!r} has a single number, {name}"
+                    f"fsdp cuts parameters by rows; workload {workload.name!r} has {what}, {name}; use ddp"
                 )
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

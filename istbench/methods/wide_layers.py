@@ -48,7 +48,7 @@ class WideLayers(TorchFunctionMode):
         self._groups: dict[int, dict[str, Any]] = {}  # by the id of a weight
         self._uses = Counter[int]()
         self._updating = False
-        if plain and not any(map(_is_compiled, model.modules())):
+        if plain and not any(map(is_compiled, model.modules())):
             self._groups = {
                 id(weight): group
                 for group in optimizer.param_groups
@@ -137,5 +137,6 @@ def _saves_by_hooks() -> bool:
         return True
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile made `module`, or compiled its calls."""
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None

@@ -17,6 +17,7 @@ from istbench.base.error_lines import reason_of
 from istbench.base.errors import UserError
 from istbench.methods.base import Method, filled
 from istbench.methods.flat import floating_tensors
+from istbench.methods.wide_layers import is_compiled
 from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
 from istbench.workloads.base import Batch
 from istbench.workloads.neuron_groups.groups import named_tensors
@@ -45,12 +46,17 @@ def prove_model(task: Task, method: type[Method]) -> None:
 
     Raises:
         UserError: they differ; the message names the first difference and what caused it. Or some minibatch gives a
-            parameter no gradient, and `method` needs all.
+            parameter no gradient, and `method` needs all. Or torch compiled a part of a model that it interrupts.
     """
     if method.all_gradients and (idle := task.idle_parameters()):
         raise UserError(
             f"{task.in_errors}: {method.name} needs a gradient for every parameter, but a minibatch gave none to "
             f"{idle[0]}; use ddp"
+        )
+    if method.interrupts and any(map(is_compiled, task.own_model(0).modules())):
+        raise UserError(
+            f"{task.in_errors}: {method.name} {method.interrupts}, so torch cannot compile it; return the model "
+            "before torch.compile, or use ddp"
         )
     if method.own_object == "kept":
         return

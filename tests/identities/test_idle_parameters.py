@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from istbench.base.errors import UserError
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.studies.conformance.training import assembled, largest_difference, plain_training, set_up, train
@@ -132,3 +134,39 @@ def node_undefining(fabric, method):
 @pytest.mark.parametrize("method", ["ddp", "zero"])
 def test_one_node_leaves_parameters_alone_whose_gradient_is_undefined(method):
     assert on_nodes(node_undefining, 1, method, timeout_s=30) == [0.0]
+
+
+class Reentrant(nn.Module):
+    """A nested backward pass gives its first layer the other part of a gradient."""
+
+    def __init__(self, features, hidden, classes):
+        super().__init__()
+        self.first, self.output = nn.Linear(features, hidden), nn.Linear(hidden, classes)
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        h = h + checkpoint(lambda x: self.first(x).relu(), x.clone().requires_grad_(), use_reentrant=True)
+        return self.output(h)
+
+
+class ReentrantToy(ExpertsToy):
+    name = "reentrant"
+
+    def build_model(self):
+        return Reentrant(self.options.features, self.options.hidden, self.options.classes)
+
+
+def node_reentrant(fabric):
+    workload = ReentrantToy(ToyOptions(hidden=9))
+    workload.open(workload.prepare(None, None, None))
+    try:
+        train(fabric, workload, set_up(fabric, workload, "ddp", {"lr": 0.1}), 0, 2)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_a_gradient_in_two_parts_is_refused_where_nodes_would_average_the_first_alone():
+    assert on_nodes(node_reentrant, 1, timeout_s=30) == [""]
+    for line in on_nodes(node_reentrant, 2, timeout_s=30):
+        assert "gets its gradient in two parts" in line

@@ -74,5 +74,7 @@ def test_what_torch_cannot_shard_is_refused_in_one_line():
     mixed.other = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     with pytest.raises(UserError, match="'toy' has a single number, scale"):
         FullySharded.check(FullySharded.Options(), scalar, Toy(), 2)
+    with pytest.raises(UserError, match="'toy' has a parameter without values, weight; use ddp"):
+        FullySharded.check(FullySharded.Options(), nn.Linear(0, 2), Toy(), 2)
     with pytest.raises(UserError, match=r"'toy' has torch.float32, torch.float64"):
         ZeroRedundancy.check(ZeroRedundancy.Options(), mixed, Toy(), 2)

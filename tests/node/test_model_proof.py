@@ -14,6 +14,7 @@ from istbench.methods.fsdp import FullySharded
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.local_sgd import LocalSGD
 from istbench.methods.noloco import NoLoCo
+from istbench.methods.p3 import P3
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_workload
 from istbench.studies.conformance.training import assembled, set_up, train
@@ -176,6 +177,12 @@ def test_a_method_that_would_lose_what_forward_leaves_is_refused(task, kind, met
         return
     with pytest.raises(UserError, match=f"{method.name} would train another model than model.*{named}"):
         prove_model(workload, method)
+
+
+@pytest.mark.parametrize("way", ["net.first = torch.compile(net.first, ", "net.compile("])
+def test_a_compiled_model_is_refused_by_a_method_that_waits_inside_a_forward_pass(task, way):
+    with pytest.raises(UserError, match="p3 waits .* so torch cannot compile it; return the model before"):
+        prove_model(task({"changed": f"{way}backend='eager')"}), P3)
 
 
 def test_a_loss_that_counts_its_calls_is_proved(task):
