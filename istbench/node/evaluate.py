@@ -31,8 +31,10 @@ _LEAST_BATCH = 512  # smaller matrix products are slower
 def evaluate(
     model: nn.Module, workload: Workload, device: torch.device, batches: Iterator[Batch] | None = None
 ) -> dict[str, float]:
-    """Metrics of `model` over `batches`, by default the test split; keeps the mode of the model."""
-    with _modes_kept(model), torch.no_grad():
+    """Metrics of `model` over `batches`, by default the test split; the model is afterwards as before."""
+    # Only a user's own object can change while it evaluates: a copy of the values of others would be for nothing.
+    kept = modules_kept(model) if workload.start_sums() else _modes_kept(model)
+    with kept, torch.no_grad():
         model.eval()
         found = workload.evaluate(model, _on(device, batches or some_test_batches(workload)))
         return checked_metrics(workload, found)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from istbench.base.activity import current
 from istbench.base.error_lines import during
+from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
@@ -163,6 +164,7 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
     tensors: dict[str, Tensor] = model.state_dict()
 
     def metrics() -> dict[str, float]:
+        _check_frozen(model, workload)
         shared = sharing.chosen()
         with sharing.timed(shared):
             if not shared:
@@ -171,6 +173,24 @@ def _assembled(model: nn.Module, workload: Workload, fabric: Fabric, seconds: fl
             return shared_metrics(model, workload, fabric)
 
     return FullModel(tensors=tensors, block=blocks_of(tensors), metrics=metrics, assembled_s=seconds)
+
+
+def _check_frozen(model: nn.Module, workload: Workload) -> None:
+    """Refuse a user's model whose code unfroze a parameter: methods chose before which ones to train and to send.
+
+    Raises:
+        UserError: naming the parameter.
+    """
+    if not workload.start_sums():
+        return
+    with torch.device("meta"):
+        frozen = {name for name, own in workload.build_model().named_parameters() if not own.requires_grad}
+    for name, own in model.named_parameters():
+        if own.requires_grad and name in frozen:
+            raise UserError(
+                f"{workload.in_errors}: {name} has requires_grad=False in model() and no longer, so nodes do not "
+                "train it together; let model() return it unfrozen, and detach its output until it should train"
+            )
 
 
 def _in_blocks(

@@ -1,6 +1,8 @@
 """The user's own model object trains, or the method is refused by the name of the loss."""
 
 import itertools
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.local_sgd import LocalSGD
 from istbench.methods.noloco import NoLoCo
 from istbench.methods.p3 import P3
+from istbench.node.evaluate import evaluate
+from istbench.node.full_model import full_model
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_workload
 from istbench.studies.conformance.training import assembled, set_up, train
@@ -307,3 +311,41 @@ def test_a_buffer_that_changes_its_shape_is_refused():
     module.m = torch.ones(3)
     with pytest.raises(UserError, match="buffer m of Module gets another shape or type"):
         places.refill()
+
+
+def test_a_parameter_that_thaws_is_refused_at_the_next_evaluation(task):
+    workload = task({"changed": "net.first.bias.requires_grad_(False)"})
+    model = workload.own_model(0)
+    with full_model(Whole(model), workload, Alone(), 0) as whole:
+        assert "loss" in whole.metrics()
+        model.first.bias.requires_grad_(True)
+        with pytest.raises(
+            UserError, match="first.bias has requires_grad=False in model.. and no longer"
+        ):
+            whole.metrics()
+
+
+def test_an_evaluation_leaves_the_model_of_the_user_as_it_is(task):
+    changes = " * (setattr(self, 'k', 2.0), self.first.bias.data.add_(1))[1].sum()"
+    workload = task({"made": "self.k = 1.0", "added": changes})
+    own = workload.own_model(0)
+    before = own.first.bias.tolist()
+    evaluate(own, workload, torch.device("cpu"))
+    assert (own.k, own.first.bias.tolist()) == (1.0, before)
+
+
+class Whole:
+    """Stands for a method: its full model is `model`."""
+
+    def __init__(self, model):
+        self.assemble = lambda: model
+
+
+class Alone:
+    """Stands for the fabric of a single node."""
+
+    rank, world_size, device = 0, 1, torch.device("cpu")
+    texts = SimpleNamespace(broadcast=lambda: None)
+
+    def accounting(self, purpose):
+        return nullcontext()
