@@ -15,6 +15,7 @@ from istbench.base.error_lines import TASK_FILE, error_line
 from istbench.base.errors import UserError, shown
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, CountOrNone, Epochs, Levels
+from istbench.base.options.texts import LONGEST_TEXT
 from istbench.results.header import Unit
 from istbench.results.metrics import Metric, check_share, falls_by_name
 from istbench.workloads.base import Batch, Workload
@@ -138,8 +139,13 @@ def checked_metrics(workload: Workload, found: Any) -> dict[str, float]:
         raise UserError(f"{workload.in_errors}: evaluate must return a dictionary of metrics, not {shown(found)}")
     metrics = {}
     for name, value in found.items():
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_TEXT or not name.isprintable():
+            raise UserError(
+                f"{workload.in_errors}: evaluate returns a metric under {shown(name)}; name it in one line of "
+                f"at most {LONGEST_TEXT:,} letters"
+            )
         number = plain_number(value)
-        if number is None or not isinstance(name, str):
+        if number is None:
             raise UserError(
                 f"{workload.in_errors}: evaluate returns metric {name!r} as {_kind(value)}; return a number"
             )
@@ -171,7 +177,10 @@ def plain_number(value: Any) -> float | None:
         return float(value) if value.numel() == 1 and not value.is_complex() else None
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def _declares(workload: Workload, attribute: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.base.errors import UserError
+from istbench.base.errors import UserError, shown
 from istbench.workloads.contract import (
     blank_model,
     check_attributes,
@@ -24,6 +24,9 @@ from istbench.workloads.toy import Toy
 
 def toy(**attributes):
     return type("Own", (Toy,), {"name": "own", **attributes})()
+
+
+NAMED = "name it in one line of at most 4,096 letters"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,11 @@ def test_a_metric_that_is_not_a_number_stays_so():
             {"accuracy": torch.ones(3)},
             "evaluate returns metric 'accuracy' as a Tensor of shape (3,); return a number",
         ),
-        ({"accuracy": 1.0, 7: 1.0}, "evaluate returns metric 7 as 1.0; return a number"),
+        ({"accuracy": 10**400}, f"evaluate returns metric 'accuracy' as {shown(10**400)}; return a number"),
+        *(
+            ({"accuracy": 1.0, name: 1.0}, f"evaluate returns a metric under {shown(name)}; {NAMED}")
+            for name in (7, "", "x" * 4097, "\u202etop", "a\nb", "\ud800")
+        ),
     ],
 )
 def test_other_metrics_are_refused_by_workload_and_metric(found, said):

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-LONGEST_MESSAGE = 20_000
+LONGEST_MESSAGE, LONGEST_TEXT = 20_000, 4096
 
 Short = Annotated[str, Meta(max_length=200)]
 """For example a version, a time or a digest."""
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 Message = Annotated[str, Meta(max_length=LONGEST_MESSAGE)]
 """Lines for a reader, such as the error of a run. `message_of` cuts them."""
