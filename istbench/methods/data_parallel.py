@@ -55,7 +55,7 @@ class DataParallel(Method):
         for parameter in trained(self._model):
             parameter.register_post_accumulate_grad_hook(self._reach)
         # Every node makes the same initial weights from the seed, so there is nothing to synchronise.
-        self._replica = DistributedDataParallel(
+        self._replica = Replica(
             self._model,
             # torch makes its first bucket small only without a given size.
             bucket_cap_mb=None if self.options.bucket_mb == DEFAULT_MB else self.options.bucket_mb,
@@ -255,3 +255,19 @@ class DataParallel(Method):
             unlike_steps=self.options.start_compress,
             notes=tuple(notes),
         )
+
+
+class Replica(DistributedDataParallel):
+    """torch's replica, with the way out for code that reads a part of the model inside it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            inside = self._modules.get("module")
+            if inside is None or not hasattr(inside, name):
+                raise
+            raise AttributeError(
+                f"no {name} in DistributedDataParallel, in which ddp and zero pass the model; call model(...) "
+                f"alone, or read model.module.{name}"
+            ) from None

@@ -26,6 +26,7 @@ BatchNorm: as in `ddp`.
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor
 
+from istbench.base.error_lines import reason_of
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, CountOrNone
 from istbench.base.options.options import option
@@ -50,6 +52,9 @@ from istbench.methods.resharding import mean_tensors
 from istbench.methods.sharded_groups import Gradients, PlannedGroups, gathered_modules, shard_rows
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.initialise import with_storage
+
+_CUT = re.compile("mixed torch.Tensor and DTensor|storage of size 0")
+"""In torch's errors of code that reads a parameter that is cut, or is gathered no longer."""
 
 
 class FullySharded(Method):
@@ -152,8 +157,16 @@ class FullySharded(Method):
         ends = self._minibatches == self.round_steps
         self._root.set_requires_gradient_sync(ends)
         self._root.set_reshard_after_backward(ends)
-        loss = self._workload.loss(self._model, batch)
-        (loss if self.round_steps == 1 else loss / self.round_steps).backward()
+        try:
+            loss = self._workload.loss(self._model, batch)
+            (loss if self.round_steps == 1 else loss / self.round_steps).backward()
+        except RuntimeError as error:
+            if not _CUT.search(str(error)):
+                raise
+            raise UserError(
+                f"{reason_of(error)}; fsdp has whole parameters only inside model(...) and one backward pass: "
+                "use ddp for a loss that reads them elsewhere, or has a gradient of a gradient"
+            ) from error
         if ends:
             self._gradients.finish()
             self._update()

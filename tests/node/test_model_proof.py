@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from istbench.base.errors import UserError
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.data_parallel import DataParallel
+from istbench.methods.data_parallel import DataParallel, Replica
 from istbench.methods.flat import BufferPlaces
 from istbench.methods.fsdp import FullySharded
 from istbench.methods.ist import IndependentSubnetTraining
@@ -319,9 +319,7 @@ def test_a_parameter_that_thaws_is_refused_at_the_next_evaluation(task):
     with full_model(Whole(model), workload, Alone(), 0) as whole:
         assert "loss" in whole.metrics()
         model.first.bias.requires_grad_(True)
-        with pytest.raises(
-            UserError, match="first.bias has requires_grad=False in model.. and no longer"
-        ):
+        with pytest.raises(UserError, match="first.bias has requires_grad=False in model.. and no longer"):
             whole.metrics()
 
 
@@ -332,6 +330,49 @@ def test_an_evaluation_leaves_the_model_of_the_user_as_it_is(task):
     before = own.first.bias.tolist()
     evaluate(own, workload, torch.device("cpu"))
     assert (own.k, own.first.bias.tolist()) == (1.0, before)
+
+
+def test_a_replica_names_the_way_to_a_part_of_its_model():
+    replica = Replica.__new__(Replica)
+    torch.nn.Module.__init__(replica)
+    replica.module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.raises(
+        AttributeError, match=r"ddp and zero pass .* call model\(...\) alone, or read model.module.append"
+    ):
+        replica.append(torch.nn.ReLU())
+    assert not hasattr(replica, "nothing")
+
+
+OUTSIDE = {
+    "penalty": "    x, y = batch[0].clone().requires_grad_(), batch[1]\n    out = model(x)\n"
+    "    return out.sum() + torch.autograd.grad(out.sum(), x, create_graph=True)[0].square().sum()",
+    "before": "    penalty = sum(own.square().sum() for own in model.parameters())\n"
+    "    return penalty + F.mse_loss(model(batch[0]), batch[1])",
+}
+
+
+@pytest.mark.processes
+def test_a_loss_that_reads_cut_parameters_names_the_way_out(tmp_path):
+    paths = []
+    for kind, loss in OUTSIDE.items():
+        text = FILE.format(made="pass", added="", changed="pass")
+        (tmp_path / f"{kind}.py").write_text(text[: text.index("    return F.mse_loss")] + loss)
+        paths.append(str(tmp_path / f"{kind}.py"))
+    (lines,) = on_nodes(node_refused, 1, paths)
+    assert len(lines) == len(OUTSIDE)
+    assert all("use ddp for a loss that reads them elsewhere" in line for line in lines)
+
+
+def node_refused(fabric, paths):
+    lines = []
+    for path in paths:
+        workload = build_workload(path, {})
+        workload.open(workload.prepare(None, None, lambda *_: None))
+        try:
+            train(fabric, workload, set_up(fabric, workload, "fsdp", {}), 0, 1)
+        except UserError as error:
+            lines.append(str(error))
+    return lines
 
 
 class Whole:
