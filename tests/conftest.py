@@ -53,6 +53,7 @@ STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.sys
 """Events of Python that start a process."""
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait for one another keep no core busy
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")  # else it starts ten Pythons to try what the processor can
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads of tests side by side would wait for one another's cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
