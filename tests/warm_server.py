@@ -23,15 +23,20 @@ import types
 from itertools import pairwise
 from pathlib import Path
 
+import matplotlib.backends.backend_agg  # of commands that draw
+import matplotlib.figure  # noqa: F401
 import quick_measurements  # noqa: F401  (of ranks, and of workers that they start)
 import torch._dynamo
 import torch.distributed.launcher.api
 import torch.nn.parallel  # noqa: F401
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-import istbench.launch.cells.resolve  # noqa: F401  (as in every rank)
+import istbench.launch.cells.resolve  # as in every rank
+import istbench.node.worker  # noqa: F401  (as in every fork server)
+from istbench.base.jit import load_compiled
 from istbench.launch.processes.launcher import ENDING
 from istbench.launch.processes.orphans import adopt_orphans, die_with_parent, kill_descendants
+from istbench.node.registry import load_method, load_workload, registered
 
 DEFAULTS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
@@ -199,6 +204,10 @@ if __name__ == "__main__":
     die_with_parent()
     subprocess_handler.SubprocessHandler._popen = start_rank
     listening = socket.socket(fileno=0)
+    for method in registered("methods"):
+        load_method(method.name)
+    load_workload("toy")
+    load_compiled()
     gc.collect()
     gc.freeze()  # collections of programs leave the modules alone
     while True:
