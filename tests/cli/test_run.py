@@ -20,6 +20,7 @@ pytestmark = pytest.mark.processes
 TOY = ["run", "--workload", "toy", "--nodes", 2]
 
 
+@pytest.mark.usefixtures("warm_commands")
 def test_json_is_one_object_with_what_was_run_and_what_came_of_it(tmp_path, istbench):
     run = [*TOY, "--method", "ist", "--json", "--steps", 40, "--out"]
     command = [sys.executable, "-m", "istbench", *map(str, run), str(tmp_path)]
