@@ -101,7 +101,7 @@ def test_a_probe_trains_at_a_constant_rate_as_a_longer_run_begins():
 
 
 def test_the_schedule_of_a_workload_is_a_candidate_of_the_methods_that_most_try():
-    text = RunRequest(workload="text", method="ddp", nodes=2)
+    text = RunRequest(workload="text", workload_options={"layers": 1}, method="ddp", nodes=2)
     assert Variant(method="ddp").own_schedule(text) == {"schedule": "cosine", "warmup": 0.05, "cosine_end": 0.1}
     methods = ["ddp", "local_sgd", "diloco", "ist", "zero"]
     found = by_label(estimates_at(1e8, base=text).all_variants(methods))
