@@ -23,6 +23,9 @@ import types
 from itertools import pairwise
 from pathlib import Path
 
+gc.disable()  # until a program begins: a fifth of the imports would be a search for garbage
+# ruff: noqa: E402
+
 import matplotlib.backends.backend_agg  # of commands that draw
 import matplotlib.figure  # noqa: F401
 import quick_measurements  # noqa: F401  (of ranks, and of workers that they start)
