@@ -21,8 +21,13 @@ pytestmark = pytest.mark.processes
 _BASE = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return installing.build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture
-def bare(tmp_path, monkeypatch):
+def bare(tmp_path, monkeypatch, wheel):
     """A Python of the hosts without istbench, whose pip installs no requirements: those have 3 GB."""
 
     def made(**more):
@@ -34,6 +39,7 @@ def bare(tmp_path, monkeypatch):
         return str(python)
 
     monkeypatch.setattr(installing, "own_versions", lambda: {"torch": "none"})
+    monkeypatch.setattr(installing, "build_wheel", lambda scratch: wheel)
     yield made
     # Other tests must not find it: it has no requirements.
     shutil.rmtree(cache_directory() / "installed", ignore_errors=True)
