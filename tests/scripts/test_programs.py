@@ -30,7 +30,8 @@ from istbench.workloads.neuron_groups.layout import layout_of
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scripts").rglob("*.py"))
 TRIED = re.compile(r"^ *python (.+?) +# to try it(?:, (as root|on a GPU))?$", re.MULTILINE)
-PROGRAMS = [path for path in FILES if '\nif __name__ == "__main__":' in path.read_text()]
+TEXTS = {path: path.read_text() for path in [*FILES, *ROOT.glob("configs/**/*.toml")]}
+PROGRAMS = [path for path in FILES if '\nif __name__ == "__main__":' in TEXTS[path]]
 QUOTES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),
@@ -55,7 +56,7 @@ FROM_THE_START = {"early_interrupt", "startup", "stopped_processes"}
 
 def tried(path):
     """The tiny commands in the docstring of a file: their words, and who can run them."""
-    found = TRIED.findall(ast.get_docstring(ast.parse(path.read_text())) or "")
+    found = TRIED.findall(ast.get_docstring(ast.parse(TEXTS[path])) or "")
     return [(shlex.split(words), who) for words, who in found]
 
 
@@ -196,14 +197,14 @@ def test_every_file_is_a_program_to_try_or_a_part_of_one(path):
         assert len(commands) == 1, "one line of the docstring must end in `# to try it`"
         assert commands[0][0][0] == str(path.relative_to(ROOT))
     else:
-        others = [other.read_text() for other in [*FILES, *ROOT.glob("configs/**/*.toml")] if other != path]
+        others = [text for other, text in TEXTS.items() if other != path and path.stem in text]
         assert any(re.search(rf"\b{path.stem}\b", other) for other in others), "nothing uses this file"
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_makes_something_that_is_quoted(path):
     assert any(path.name in quote.read_text() for quote in QUOTES) or any(
-        path.name in other.read_text() for other in FILES if other != path
+        path.name in TEXTS[other] for other in FILES if other != path
     )
 
 
