@@ -5,83 +5,47 @@ from typing import Any
 
 import msgspec
 
-from istbench.base.decode import convert, parse_toml, read_text, toml_lines
+from istbench.base.decode import parse_toml, read_text
 from istbench.base.options.suite import Suite
 from istbench.studies.reproduce.curves import Curves, Finals, SpeedUps
 from istbench.studies.reproduce.gains import MeasuredGains, ReplayedGains
 from istbench.studies.reproduce.memory import PlannedMemory
-from istbench.studies.reproduce.paper import PUBLISHED, Cells, Difference, Experiment, Extent, Paper, Scale
+from istbench.studies.reproduce.paper import PUBLISHED, Cells, Difference, Experiment, Extent, Paper
 
-
-class _CellsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cells. methods: a name in the file's `[methods]`. The others: as in `Suite` and `Cells`."""
-
-    workload: str
-    methods: str
-    nodes: int
-    seeds: int = 1
-    workload_options: dict[str, Any] = {}
-    run: dict[str, Any]
-    hours: float | None = None
-    hours_with_data: float | None = None
-    weights: dict[str, float] = {}
-
-
-class _ExtentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An `Extent`. cells, differs: names in the file's tables of these."""
-
-    measure: Curves | Finals | MeasuredGains | PlannedMemory | ReplayedGains | SpeedUps
-    cells: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()
-    needs_data: bool = False
-
-
-class _ExperimentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An `Experiment`. laptop: None for one that no laptop can hold. paper: as at laptop scale by default."""
-
-    name: str
-    title: str
-    laptop: _ExtentTable | None = None
-    paper: _ExtentTable | None = None
-
-
-class _PaperTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    title: str
-    methods: dict[str, tuple[tuple[str, dict[str, Any]], ...]]
-    cells: dict[str, _CellsTable]
-    differences: dict[str, Difference]
-    experiments: tuple[_ExperimentTable, ...]
-
-    def experiment(self, table: _ExperimentTable) -> Experiment:
-        tables: dict[Scale, _ExtentTable | None] = {"laptop": table.laptop, "paper": table.paper or table.laptop}
-        at = {scale: self._extent(extent) for scale, extent in tables.items() if extent is not None}
-        return Experiment(name=table.name, title=table.title, at=at)
-
-    def _extent(self, table: _ExtentTable) -> Extent:
-        return Extent(
-            cells=tuple(self._cells(self.cells[name]) for name in table.cells),
-            measure=table.measure,
-            differs=tuple(self.differences[name] for name in table.differs),
-            needs_data=table.needs_data,
-        )
-
-    def _cells(self, table: _CellsTable) -> Cells:
-        suite = Suite(
-            workload=table.workload,
-            methods=self.methods[table.methods],
-            nodes=(table.nodes,),
-            seeds=tuple(range(table.seeds)),
-            workload_options=table.workload_options,
-            run=table.run,
-        )
-        return Cells(suite=suite, hours=table.hours, hours_with_data=table.hours_with_data, weights=table.weights)
+_MEASURES: Any = Curves | Finals | MeasuredGains | PlannedMemory | ReplayedGains | SpeedUps
 
 
 def _load(name: str) -> Paper:
+    """The paper of a file, where cells name their methods, and extents their cells and differences.
+
+    An experiment without a `laptop` is too large for one; without `paper`, it is the same at that scale.
+    """
     path = PUBLISHED / f"{name}.toml"
-    text = read_text(path, "a paper")
-    table = convert(parse_toml(text, path.name), _PaperTable, toml_lines(text, path.name))
-    return Paper(name=name, title=table.title, experiments=tuple(map(table.experiment, table.experiments)))
+    table = parse_toml(read_text(path, "a paper"), path.name)
+    cells = {key: _cells(own, table["methods"]) for key, own in table["cells"].items()}
+    differences = {key: Difference(**own) for key, own in table["differences"].items()}
+    experiments = []
+    for own in table["experiments"]:
+        extents = {"laptop": own.pop("laptop", None), "paper": own.pop("paper", None)}
+        extents["paper"] = extents["paper"] or extents["laptop"]
+        at: Any = {scale: _extent(extent, cells, differences) for scale, extent in extents.items() if extent}
+        experiments.append(Experiment(at=at, **own))
+    return Paper(name=name, title=table["title"], experiments=tuple(experiments))
+
+
+def _cells(own: Mapping[str, Any], methods: Mapping[str, Any]) -> Cells:
+    estimates = {key: own[key] for key in ("hours", "hours_with_data", "weights") if key in own}
+    suite = {key: value for key, value in own.items() if key not in estimates}
+    suite["methods"] = tuple(map(tuple, methods[own["methods"]]))
+    suite |= {"nodes": (own["nodes"],), "seeds": tuple(range(own.get("seeds", 1)))}
+    return Cells(suite=Suite(**suite), **estimates)
+
+
+def _extent(own: Mapping[str, Any], cells: Mapping[str, Cells], differences: Mapping[str, Difference]) -> Extent:
+    parts: dict[str, Any] = {"measure": msgspec.convert(own["measure"], _MEASURES)}
+    parts["cells"] = tuple(cells[name] for name in own.get("cells", ()))
+    parts["differs"] = tuple(differences[name] for name in own.get("differs", ()))
+    return Extent(**{**own, **parts})
 
 
 PAPERS: Mapping[str, Paper] = {name: _load(name) for name in ("ist", "p3", "dslide")}
