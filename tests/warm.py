@@ -15,7 +15,7 @@ from istbench.launch.processes.orphans import adopt_orphans
 
 _cold, _cold_helper = subprocess.Popen._execute_child, multiprocessing.util.spawnv_passfds
 _ADOPTS = 37  # PR_GET_CHILD_SUBREAPER
-_WARM = ("istbench", "quick_recorded_script")
+_WARM = ("istbench", "quick_recorded_script", "torch.distributed.run")
 ADDRESS, PYTHON = "ISTBENCH_TESTS_WARM", "ISTBENCH_TESTS_PYTHON"
 """Variables of hosts: the address of the server, and the Python whose programs begin warm, or "any"."""
 

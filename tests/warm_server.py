@@ -94,7 +94,9 @@ def run_module(words, environment, rank=False):
 
 def start_rank(_, words, environment):
     """In place of `SubprocessHandler._popen`: the process that it starts, which `preexec_fn` never leaves."""
-    own = list(words[words.index("-m") + 1 :])
+    own = [word for word in words[1:3] if word not in ("-u", "-m")] + list(words[3:])
+    if own[0].endswith(".py"):
+        sys.path.insert(0, str(Path(own[0]).resolve().parent))
     return subprocess.Popen(words, start_new_session=True, preexec_fn=lambda: run_module(own, environment, True))
 
 
