@@ -141,7 +141,8 @@ def _expected(advice: Advice) -> Iterable[str]:
     if best.seconds is None:
         yield f"{best.label} reaches {_target(advice)} in less than half of the draws, so it has no expected time."
         return
-    who = "One machine is enough: one node" if best.label == ONE_NODE else best.label
+    enough = "is" if advice.verdict == "clear" else "may be"
+    who = f"One machine {enough} enough: one node" if best.label == ONE_NODE else best.label
     where = f"{count_nodes(best.nodes)} of {advice.cluster}"
     yield f"{who} takes {_time(best)} to {_named_target(advice)} on {where}. {_RANGE}"
     if advice.early:

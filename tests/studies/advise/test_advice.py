@@ -130,6 +130,8 @@ def test_one_node_is_a_row_and_if_it_is_first_the_answer_is_one_machine():
     found = advice(candidate("ddp", steps=(100,), size=10_000_000, baseline=True), alone)
     assert (found.best.label, found.best.nodes, found.others[0].nodes) == (ONE_NODE, 1, 2)
     assert advice_text(found).startswith("One machine is enough: one node takes ")
+    unsure = msgspec.structs.replace(found, verdict="close", odds=0.41)
+    assert advice_text(unsure).startswith("One machine may be enough: one node takes ")
     assert "on 1 node of m5.2xlarge" in advice_text(found)
     assert found.best.dollars == pytest.approx(found.best.seconds * 3.6 / 3600)
     later = advice(candidate("ddp", steps=(20,), size=1, baseline=True), alone)
