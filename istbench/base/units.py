@@ -73,9 +73,10 @@ def parse_time(text: str, where: str = "") -> float:
         bare = _BARE.fullmatch(stripped)
         seconds = float(bare[1]) if bare is not None and float(bare[1]) < _MOST_BARE_S else math.inf
     if seconds > LONGEST_S:
+        wrong = "has no unit" if _BARE.fullmatch(stripped) else "is not a time of at most an hour"
         raise UserError(
-            f"{where}{': ' if where else ''}{shown(text)} is not a time of at most an hour; write a number with "
-            "its unit, as in 60us, 20ms, 0.5s, or 0.02 for seconds"
+            f"{where}{': ' if where else ''}{shown(text)} {wrong}; write a number with its unit, as in 60us, 20ms, "
+            "0.5s, or 0.02 for seconds"
         )
     return seconds
 

@@ -50,7 +50,12 @@ def test_times(text, seconds):
     assert parse_time(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "20", "ms", "-1ms", "2h", "3601s", "nan", "1e9ms", "1s 2", "20mſ", "٢٠ms"])
+def test_a_time_without_its_unit_is_told_so():
+    with pytest.raises(UserError, match="^--latency: '20' has no unit; .* 60us, 20ms, 0.5s, or 0.02"):
+        parse_time("20", "--latency")
+
+
+@pytest.mark.parametrize("text", ["", "ms", "-1ms", "2h", "3601s", "nan", "1e9ms", "1s 2", "20mſ", "٢٠ms"])
 def test_what_is_no_time_is_told_with_examples(text):
     with pytest.raises(UserError, match="^--latency: .* is not a time .* 60us, 20ms, 0.5s, or 0.02"):
         parse_time(text, "--latency")
