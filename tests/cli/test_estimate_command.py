@@ -61,7 +61,7 @@ def test_plan_and_map_take_the_record(capsys, tmp_path):
         (("--parameters", "٣M"), "--parameters '٣M' is not a number such as 125M"),
         (("--parameters", "12X"), "--parameters '12X' is not a number"),
         (("--step", "0ms"), "a step takes more than 0 seconds"),
-        (("--step", "220"), "is not a time"),
+        (("--step", "220"), "has no unit"),
         (("--step", "1us", "--samples", "1000"), "shorter than its arithmetic"),
         (("--nodes", "0"), "--nodes"),
         (("--gpus-per-host", "100"), "no host has more than 72 GPUs"),

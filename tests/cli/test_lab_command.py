@@ -136,7 +136,7 @@ def test_racks_and_hosts_are_no_part_of_scaling(istbench, network):
     ("arguments", "message"),
     [
         (["--bandwidth", "1gbyte", "--", "run"], "'1gbyte' is not a bandwidth"),
-        (["--latency", "5", "--", "run"], "'5' is not a time"),
+        (["--latency", "5", "--", "run"], "'5' has no unit"),
         (["--nodes", "1", "--", "run"], "1 is not in the range 2<=x<=250"),
         (["--nodes", "3", "--", "run", "--method", "ist", "--workload", "toy", "--nodes", "2"], "lab has 3 nodes"),
         (["validate", "--bandwidth", "fast"], "'fast' is not a bandwidth"),

@@ -82,7 +82,7 @@ def test_replay_reads_one_run_and_a_profile_of_ones_own(results, tmp_path, istbe
         (["--bandwidth", "100mbit,0gbit"], "'0gbit' is not a bandwidth"),
         (["--bandwidth", ""], "--bandwidth is empty"),
         (["--latency", ","], "--latency is empty; 1ms,30ms are two"),
-        (["--latency", "1ms,30"], "--latency: '30' is not a time"),
+        (["--latency", "1ms,30"], "--latency: '30' has no unit"),
         (["--workload", "speach"], "did you mean 'speech'"),
         (["--metric", "loss"], "unknown metric "),
         (["--levels", ","], "--levels is empty; 0.7,0.75 are two"),

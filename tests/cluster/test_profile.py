@@ -196,7 +196,7 @@ def test_a_file_names_its_times_and_links_as_people_type_them():
     assert "mine.toml, line 1: bandwidth must be bits/s above 0: '1GB/s' is not a bandwidth in bits/s" in complaint(
         "bandwidth = '1GB/s'"
     )
-    assert "line 2: latency must be seconds of at least 0: '20' is not a time" in complaint(
+    assert "line 2: latency must be seconds of at least 0: '20' has no unit" in complaint(
         'gflops = 1\nlatency = "20"'
     )
 
