@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TORCH = ("torch", "torchvision", "torchaudio")
 """Each version of the others is built for one of torch, so they change together."""
-_LAST_TORCHAUDIO = 11  # torchaudio 2.11 serves later versions of torch too
+_LAST_TORCHAUDIO = 11  # torchaudio 2.11.0 serves torch 2.12 too; 2.11.1 does not load beside it
 
 
 def torch_clash(needed: Mapping[str, "Requirement"]) -> str:
@@ -73,7 +73,7 @@ def _built_for(name: str, found: Mapping[str, str]) -> Iterator[str]:
 def _torchaudio_for(torch: str) -> str:
     """The torchaudio for a version of torch: of the same minor version, up to the last."""
     major, minor = torch.split(".")[:2]
-    return f"torchaudio=={major}.{min(int(minor), _LAST_TORCHAUDIO)}.*"
+    return f"torchaudio=={major}.{min(int(minor), _LAST_TORCHAUDIO)}.{'*' if int(minor) < _LAST_TORCHAUDIO else 0}"
 
 
 def _loads(name: str) -> str:

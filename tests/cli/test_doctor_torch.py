@@ -13,7 +13,7 @@ NEEDED = {
     for name, text in {
         "torch": "torch>=2.9,<2.13",
         "torchvision": "torchvision>=0.24,<0.28",
-        "torchaudio": "torchaudio>=2.9,<2.12",
+        "torchaudio": "torchaudio>=2.9,<2.11.1",
     }.items()
 }
 
@@ -57,7 +57,7 @@ def test_a_torchvision_for_another_torch_gives_way_and_torch_stays(installed):
     line = torch_clash(NEEDED)
     assert line == (
         "torchvision 0.27.1 is for torch==2.12.1, and torch 2.11.0 is installed: pip install 'torch==2.11.0' "
-        "'torchvision<0.28,>=0.24' 'torchaudio==2.11.*', which keeps torch"
+        "'torchvision<0.28,>=0.24' 'torchaudio==2.11.0', which keeps torch"
     )
 
 
