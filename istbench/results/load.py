@@ -9,6 +9,7 @@ import msgspec
 
 from istbench.base.decode import missing_file
 from istbench.base.errors import UserError, is_divergence, printable
+from istbench.base.files import is_file
 from istbench.base.options.data_source import DataSource
 from istbench.cluster.clock import ClusterTime
 from istbench.results.curves import Curve, Reached
@@ -184,9 +185,9 @@ def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[li
         near = _results_near(results)
         way_out = f"{', '.join(near)} {'has' if len(near) == 1 else 'have'} some" if near else way_out
         raise UserError(f"no runs in {results}: {parent} does not exist; {way_out}") from None
-    except NotADirectoryError:
-        raise UserError(f"{results} is a file; {_instead_of_file(results)}") from None
     except OSError as error:
+        if is_file(results):
+            raise UserError(f"{results} is a file; {_instead_of_file(results)}") from None
         raise UserError(f"cannot read {parent}: {error.strerror}; {way_out}") from None
     if not directories:
         raise UserError(f"no runs in {results}: {parent} is empty; {way_out}")
