@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 import types
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 gc.disable()  # until a program begins: a fifth of the imports would be a search for garbage
@@ -94,7 +94,7 @@ def run_module(words, environment, rank=False):
 
 def start_rank(_, words, environment):
     """In place of `SubprocessHandler._popen`: the process that it starts, which `preexec_fn` never leaves."""
-    own = [word for word in words[1:3] if word not in ("-u", "-m")] + list(words[3:])
+    own = list(dropwhile(lambda word: word.startswith("-"), words[1:]))
     if own[0].endswith(".py"):
         sys.path.insert(0, str(Path(own[0]).resolve().parent))
     return subprocess.Popen(words, start_new_session=True, preexec_fn=lambda: run_module(own, environment, True))

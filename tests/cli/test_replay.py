@@ -99,7 +99,7 @@ def test_replay_refuses_bad_input_in_one_line(results, istbench, arguments, mess
 
 def test_replay_says_what_is_missing(results, tmp_path, istbench):
     status, _, said = istbench("replay", tmp_path / "nowhere")
-    assert (status, "istbench run" in said) == (2, True)
+    assert (status, f"nowhere/runs does not exist; {results} has some" in said) == (2, True)
     trace = results / "runs" / "speech-ddp-n2-s0" / "trace.npz"
     trace.write_bytes(trace.read_bytes()[:300])
     status, _, said = istbench("replay", trace.parent)

@@ -134,7 +134,7 @@ def test_after_ctrl_c_the_ended_cells_have_their_table_and_the_same_command_goes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "pionts"], "unknown table of ist 'pionts'; did you mean 'points'"),
+        (["--only", "pionts"], "unknown table 'pionts' of ist; did you mean 'points'"),
         (["--nodes", "2,4"], "--nodes 2,4: a reproduction has one number of nodes; name one"),
         (["--data", "speech=x"], "--data 'speech=x': name its workload, one of toy: --data toy=DIR"),
         (["--data", "toy=a", "--data", "toy=b"], "--data names toy twice; leave one out"),

@@ -56,9 +56,9 @@ def test_the_seed_and_the_share_define_the_parts_and_the_cell(tmp_path):
         prepare_cell(RunRequest(workload="toy", method="ddp", held_out=share, seed=seed), lambda *_: None)
         for share, seed in ((None, 0), (0.1, 0), (0.2, 0), (0.1, 1))
     ]
-    assert len({cell.name for cell in cells}) == 4
-    assert len({cell.header.data_source.fingerprint for cell in cells}) == 4
-    source = cells[1].header.data_source
+    assert len({cell.cell for cell in cells}) == 4
+    assert len({cell.data_source.fingerprint for cell in cells}) == 4
+    source = cells[1].data_source
     assert (source.train, source.test) == (461, 51)
     assert "validated on 51 others of the training split, the test split unused" in source.seen
 

@@ -57,7 +57,7 @@ def test_hosts_with_different_numbers_of_nodes(place):
         ("fsdp", {"accumulate": 0}, "option accumulate must be a whole number of at least 1, not 0$"),
         ("diloco", {"group": "host"}, "^group=host: this run does not know"),
         ("local_sgd", {"group": 3}, "^group=3 does not divide 4 nodes"),
-        ("noloco", {"group": 2}, "option of method 'noloco'"),
+        ("noloco", {"group": 2}, "option 'group' of method 'noloco'"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused_in_a_line(method, options, says):

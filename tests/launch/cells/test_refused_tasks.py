@@ -81,7 +81,7 @@ def test_groups_with_fewer_units_than_nodes_are_named_before_a_run_and_in_a_plan
     line = "neuron groups with fewer units than the 3 nodes stay whole: 2 (2)"
     source = prepared(tmp_path, code, method="ist", nodes=3).data_source
     assert source.note.endswith(f"4 samples in a minibatch of a node, 12 in a step of 3 nodes; {line}")
-    alone = prepared(tmp_path, code, method="ddp", nodes=1).header.data_source
+    alone = prepared(tmp_path, code, method="ddp", nodes=1).data_source
     assert alone.note.endswith("4 samples in a minibatch of a node, 4 in a step of 1 node")
     path, cluster = str(tmp_path / "mine.py"), load_profile("m5.2xlarge")
     planned = make_plan(
