@@ -17,6 +17,7 @@ from istbench.cli.options import (
     METHODS,
     PAGE,
     TIME,
+    json_option,
     kind_of,
     option,
     out_option,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     name="measures",
 )
 @option("--html", "Also write the page of `istbench report`.", PAGE, name="page", metavar="FILE")
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(minutes: float, out: Path, measures: bool, page: Path | None, as_json: bool, **given: Any) -> int:
     """Recommend a method for WORKLOAD on some nodes, with the odds that it is the first to the target.
 

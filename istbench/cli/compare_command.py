@@ -21,6 +21,7 @@ from istbench.cli.options import (
     RESULTS,
     SectionedCommand,
     Typed,
+    again_option,
     all_option,
     baseline_option,
     cell_options,
@@ -64,7 +65,7 @@ from istbench.report.groups import Group
     "method, by accumulation.",
     bool,
 )
-@option("--again", "Delete the results of the cells and run them again.", bool)
+@again_option
 @option(
     "--fail-if",
     "Exit 4 if a row has it, such as 'time_to(0.77) > 1.2 * baseline' or 'final < 0.7'. May be repeated.",

@@ -11,7 +11,7 @@ import click
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count, Nodes, Part
 from istbench.base.units import parse_parameters, parse_step
-from istbench.cli.options import BANDWIDTH, PAGE, PATH, TIME, Typed, explain_option, kind_of, option
+from istbench.cli.options import BANDWIDTH, PAGE, PATH, TIME, Typed, explain_option, json_option, kind_of, option
 
 _DTYPES = ("fp32", "float32", "bf16", "bfloat16", "fp16", "float16")
 
@@ -45,7 +45,7 @@ _DTYPES = ("fp32", "float32", "bf16", "bfloat16", "fp16", "float16")
 @option("--save", "Write a record for plan, map and replay.", PATH, metavar="FILE")
 @option("--html", "Write the seconds against bandwidth as one page.", PAGE, metavar="FILE")
 @explain_option
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(
     methods: tuple[str, ...],
     save: Path | None,

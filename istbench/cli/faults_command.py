@@ -16,7 +16,9 @@ from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PATH,
     SectionedCommand,
+    again_option,
     explain_option,
+    json_option,
     option,
     plugin_option,
     results_option,
@@ -53,8 +55,8 @@ _TYPES = "kill,kill,host,damage,full,stop,down,slow"
 @results_option("results/faults")
 @plugin_option
 @explain_option
-@option("--again", "Delete the results of the cells and run them again.", bool)
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@again_option
+@json_option
 def command(
     suite: Path,
     schedule: str,

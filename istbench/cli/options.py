@@ -96,6 +96,8 @@ def list_as(kind: Any, way_out: str) -> Typed:
 
 METHODS = list_of(lambda name, _: name, "see `istbench list methods`")
 """Names between commas."""
+json_option = option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+again_option = option("--again", "Delete the results of the cells and run them again.", bool)
 methods_option = option("--methods", "Methods, separated by commas.", METHODS, default="ist,local_sgd,ddp")
 
 

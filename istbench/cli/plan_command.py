@@ -17,6 +17,7 @@ from istbench.cli.options import (
     PATH,
     TIME,
     cluster_or_this_option,
+    json_option,
     option,
     plugin_option,
     refuse_typed,
@@ -52,7 +53,7 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "shares", "data",
 @cluster_or_this_option
 @option("--bandwidth", "Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.", BANDWIDTH)
 @option("--latency", "Latency from one host to another, one way, such as 5ms. Default: the cluster's.", TIME)
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 @click.pass_context
 def command(
     context: click.Context,

@@ -9,7 +9,7 @@ import click
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Seconds, Threads
-from istbench.cli.options import PATH, kind_of, option
+from istbench.cli.options import PATH, json_option, kind_of, option
 from istbench.cluster.script_record import LEAST_STEPS, ScriptRecord, save_script
 from istbench.launch.processes.recorded_script import record_apart
 from istbench.report.phrases import Caution, count_threads
@@ -37,7 +37,7 @@ _MEGA = 1e6
 )
 @option("--threads", "Threads of torch, as a node of a lab has. Default: the script's own.", kind_of(Threads))
 @option("--out", "The record. Default: TRAIN.record.json here.", PATH, metavar="FILE")
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(
     script: Path,
     arguments: tuple[str, ...],

@@ -15,7 +15,9 @@ from istbench.base.options.suite import MOST_CELLS
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
     PATH,
+    again_option,
     explain_option,
+    json_option,
     node_counts,
     option,
     place_options,
@@ -63,8 +65,8 @@ _OUTSIDE = "outside"
 @option("--out", "Results directory. Default: results/reproduce-PAPER-SCALE.", PATH, metavar="DIR")
 @place_options
 @explain_option
-@option("--again", "Delete the results of the cells and run them again.", bool)
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@again_option
+@json_option
 def command(
     paper: str,
     scale: "Scale",

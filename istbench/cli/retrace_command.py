@@ -12,7 +12,7 @@ from istbench.api.replaying import named_code
 from istbench.base.errors import RunFailed, UserError, printable, shown
 from istbench.base.files import write_errors
 from istbench.cli import EXIT_FAILED
-from istbench.cli.options import RESULTS, option, plugin_option, run_options
+from istbench.cli.options import RESULTS, json_option, option, plugin_option, run_options
 
 if TYPE_CHECKING:
     from istbench.cluster.trace import Trace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @option("--workload", "Only this workload, or that of a task file.", metavar="NAME|FILE.py")
 @run_options("data")
 @plugin_option
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(
     results: Path, every: bool, workload: str | None, data: Path | None, plugins: tuple[str, ...], as_json: bool
 ) -> int:

@@ -18,6 +18,7 @@ from istbench.cli.options import (
     cell_options,
     cluster_option,
     explain_option,
+    json_option,
     option,
     out_option,
     place_options,
@@ -47,7 +48,7 @@ from istbench.results.store import RunDirectory
 @explain_option
 @place_options
 @option("--again", "Delete the results of the cell and run it again.", bool)
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(out: Path, cluster: ClusterProfile, explain: bool, again: bool, as_json: bool, **given: Any) -> int:
     """Train one cell: a workload, a method and a number of nodes.
 

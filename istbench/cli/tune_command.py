@@ -21,6 +21,7 @@ from istbench.cli.options import (
     SectionedCommand,
     cell_options,
     explain_option,
+    json_option,
     kind_of,
     methods_option,
     node_counts,
@@ -80,7 +81,7 @@ _HELD_OUT = 0.1
 @explain_option
 @place_options
 @option("--again", "Delete the trials and run them again.", bool)
-@option("--json", "Print one JSON object and nothing else on stdout.", bool, name="as_json")
+@json_option
 def command(
     methods: list[str],
     trials: int,
