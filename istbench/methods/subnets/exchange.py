@@ -22,9 +22,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -176,6 +176,7 @@ class Repartition:
     def __init__(self, layout: Layout, old: Partition, new: Partition, home: Partition) -> None:
         self._layout = layout
         self._old, self._new, self._home = old, new, home
+        self._moving: dict[str, _MovingUnits] = {}
 
     def outgoing(self, node: int, peer: int) -> list[Block]:
         """The blocks that `node` sends to `peer`, as places on `node` before; in the order of `incoming`."""
@@ -194,44 +195,104 @@ class Repartition:
     def _moves(self, source: int, target: int) -> Iterator[Move]:
         """The moves from `source` to `target`, in a fixed order."""
         for tensor in self._layout.cut:
-            for before, after, masks, planes in self._masks(tensor, source, target):
-                units = tuple(mask.nonzero().reshape(-1) for mask in masks)
-                if all(len(mine) for mine in units):
+            for before, after, units, planes in self._pieces(tensor, source, target):
+                if all(mine.numel() for mine in units):
                     yield Move(tensor, before, after, units, planes)
 
-    def _masks(
+    def _pieces(
         self, tensor: CutTensor, source: int, target: int
-    ) -> Iterator[tuple[Holder, Holder, list[Tensor], Span]]:
-        """(holder at source, holder at target, whether a unit moves by axis, planes) of every block."""
-        old, new = ([partition[axis.group] for axis in tensor.axes] for partition in (self._old, self._new))
-        arriving = [parts.holds(target) for parts in new]
+    ) -> Iterator[tuple[Holder, Holder, tuple[Tensor, ...], Span]]:
+        """(holder at source, holder at target, units by axis, planes) of every block; some have no units."""
+        units = [self._units(axis.group) for axis in tensor.axes]
+        parts = self._old[tensor.axes[0].group]
+        nodes = range(len(parts.units))
         # With 2 p > n, any two units have a common owner: no entry waits at home.
-        homed = tensor.needs_home and 2 * old[0].coverage <= len(old[0].units)
+        homed = tensor.needs_home and 2 * parts.coverage <= len(nodes)
         for each in _classes(source, tensor, self._old):
-            units = each.units(tensor, self._old)
-            direct = [out & into for out, into in zip(units, arriving, strict=True)]
+            direct = tuple(group.moving(first, target) for group, first in zip(units, each.firsts, strict=True))
             if each.lead != source:
                 if source == target:  # its own state goes to the new place; the value comes from the lead
                     yield "subnet", "subnet", direct, _STATE
                 continue
             yield "subnet", "subnet", direct, _VALUES if target in each.owners and target != source else _ALL
-            if homed:
+            for after in nodes if homed else ():
                 # Its owners trained it, but no node trains it next: its row and its column get different nodes.
-                kept = self._home[tensor.axes[0].group].owner == target
-                for first in range(len(new[0].units)):
-                    rows = units[0] & kept & (new[0].owner == first)
-                    yield "subnet", "home", [rows, units[1] & _apart(first, new[1])], _ALL
-        if homed:
+                if (rows := units[0].at_home(each.firsts[0], after, target)).numel():
+                    yield "subnet", "home", (rows, units[1].apart_after(each.firsts[1], after)), _ALL
+        for before in nodes if homed else ():
             # The mirror image: no node trained it, `target` does next.
-            kept = self._home[tensor.axes[0].group].owner == source
-            for first in range(len(old[0].units)):
-                rows = kept & arriving[0] & (old[0].owner == first)
-                yield "home", "subnet", [rows, arriving[1] & _apart(first, old[1])], _ALL
+            if (rows := units[0].leaving_home(before, target, source)).numel():
+                yield "home", "subnet", (rows, units[1].apart_before(before, target)), _ALL
+
+    def _units(self, group: str) -> "_MovingUnits":
+        if group not in self._moving:
+            self._moving[group] = _MovingUnits(self._old[group], self._new[group], self._home.get(group))
+        return self._moving[group]
 
 
-def _apart(first: int, parts: GroupPartition) -> Tensor:
-    """[size], whether a unit has no owner in common with units whose first owner is `first`."""
-    distance = (parts.owner - first) % len(parts.units)
+class _MovingUnits:
+    """The units of one group by their first owners before a move and after it, and by their home.
+
+    Sorting finds the units of all pairs of nodes at once. A mask of all units for each pair takes far longer.
+    """
+
+    def __init__(self, old: GroupPartition, new: GroupPartition, home: GroupPartition | None) -> None:
+        self._old, self._new, self._nodes = old, new, len(old.units)
+        self._before = _by_owners(self._nodes, old.owner)
+        self._moving = _by_owners(self._nodes, old.owner, new.owner)
+        self._at_home = _by_owners(self._nodes, old.owner, new.owner, home.owner) if home else {}
+        self._apart: dict[tuple[int, int, bool], Tensor] = {}
+
+    def moving(self, before: int, target: int) -> Tensor:
+        """Units with the first owner `before` before that `target` owns after."""
+        return self._all(self._moving, [(before, after) for after in self._firsts(target)])
+
+    def at_home(self, before: int, after: int, home: int) -> Tensor:
+        """Units of `home` with these first owners."""
+        return self._all(self._at_home, [(before, after, home)])
+
+    def leaving_home(self, before: int, target: int, home: int) -> Tensor:
+        """Units of `home` with the first owner `before` before that `target` owns after."""
+        return self._all(self._at_home, [(before, after, home) for after in self._firsts(target)])
+
+    def apart_after(self, before: int, first: int) -> Tensor:
+        """Units with the first owner `before` before that share no owner after with units of `first`."""
+        if (found := self._apart.get((before, first, True))) is None:
+            units = self._all(self._before, [(before,)])
+            found = self._apart[before, first, True] = units[_are_apart(first, self._new, units)]
+        return found
+
+    def apart_before(self, first: int, target: int) -> Tensor:
+        """Units of `target` after that shared no owner before with units of `first`."""
+        if (found := self._apart.get((target, first, False))) is None:
+            units = self._new.units[target]
+            found = self._apart[target, first, False] = units[_are_apart(first, self._old, units)]
+        return found
+
+    def _firsts(self, node: int) -> list[int]:
+        """The first owners of what `node` owns after."""
+        return [(node - place) % self._nodes for place in range(self._new.coverage)]
+
+    def _all(self, units: Mapping[int, Tensor], owners: Sequence[tuple[int, ...]]) -> Tensor:
+        found = [units[code] for each in owners if (code := _code(self._nodes, *each)) in units]
+        return found[0] if len(found) == 1 else torch.cat([self._old.owner[:0], *found])
+
+
+def _by_owners(nodes: int, *owners: Tensor) -> dict[int, Tensor]:
+    """Units by the `_code` of their `owners`, each [size]. The units of an entry increase."""
+    code = _code(nodes, *owners)
+    order = code.argsort(stable=True)
+    codes, counts = code[order].unique_consecutive(return_counts=True)
+    return dict(zip(codes.tolist(), order.split(counts.tolist()), strict=True))
+
+
+def _code(nodes: int, *owners: Any) -> Any:
+    return reduce(lambda code, owner: code * nodes + owner, owners)
+
+
+def _are_apart(first: int, parts: GroupPartition, units: Tensor) -> Tensor:
+    """Whether each of `units` has no owner in common with units whose first owner is `first`."""
+    distance = (parts.owner[units] - first) % len(parts.units)
     return (distance >= parts.coverage) & (distance <= len(parts.units) - parts.coverage)
 
 
@@ -248,14 +309,14 @@ def held_block(
     if holder == "subnet":
         parts = [partition[axis.group] for axis in tensor.axes]
         index = [
-            axis.index(part.places(node, mine), len(part.units[node]))
+            axis.index(part.places(node, mine), part.units[node].numel())
             for axis, part, mine in zip(tensor.axes, parts, units, strict=True)
         ]
     else:  # a home shard is whole along the second axis
         first, second = tensor.axes
         shard = home[first.group]
         index = [
-            first.index(shard.places(node, units[0]), len(shard.units[node])),
+            first.index(shard.places(node, units[0]), shard.units[node].numel()),
             second.index(units[1], tensor.axis_units[1]),
         ]
     return Block(tensor, holder, tuple(index), planes)

@@ -240,7 +240,7 @@ def part_of_subnet(
 
 def product_shape(shape: torch.Size, axes: Sequence[Axis], index: Sequence[Tensor]) -> torch.Size:
     """Shape of the entries of a tensor of `shape` at the product of `index` (one index per axis)."""
-    lengths = {axis.dim: len(wanted) for axis, wanted in zip(axes, index, strict=True)}
+    lengths = {axis.dim: wanted.numel() for axis, wanted in zip(axes, index, strict=True)}
     return torch.Size(lengths.get(dim, length) for dim, length in enumerate(shape))
 
 

@@ -36,7 +36,7 @@ class GroupPartition:
     @property
     def coverage(self) -> int:
         """The number of owners of a unit."""
-        return len(self.position)
+        return self.position.shape[0]
 
     def holds(self, node: int) -> Tensor:
         """[size], whether `node` owns each unit."""
