@@ -41,7 +41,8 @@ class MemoryArrays:
     def stream_gb_per_s(self) -> float:
         """GB/s of adding two arrays into a third, read and written in order."""
         one, other, total = self._all
-        return _rate(lambda: torch.add(one, other, out=total), 1e-9 * 4 * 3 * _ARRAY, self._device)
+        size = 1e-9 * 4 * 3 * _ARRAY
+        return _rate(lambda: torch.add(one, other, out=total), size, self._device, first=self._device.type == "cpu")
 
     def gather_gb_per_s(self) -> float:
         """GB/s of copying rows of 512 bytes in random order, read and written."""
@@ -114,14 +115,17 @@ def _of_one_core(arrays: MemoryArrays, stream: float) -> float:
         torch.set_num_threads(threads)
 
 
-def _rate(kernel: Callable[[], object], amount: float, device: torch.device) -> float:
+def _rate(kernel: Callable[[], object], amount: float, device: torch.device, *, first: bool = False) -> float:
     """`amount` over the seconds of a `kernel`, the median of 3 to 20 calls.
+
+    first: whether the first call counts, since no cache and no library makes it slower than the next ones.
 
     They are timed by this thread's CPU time, as compute in traces is; on a GPU, by the wall clock around a
     synchronised queue of calls.
     """
     clock, calls = (time.perf_counter, _QUEUED) if device.type == "cuda" else (time.thread_time, 1)
-    kernel()
+    if not first:
+        kernel()
     seconds: list[float] = []
     while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < _CALIBRATION_S):
         finish_kernels(device)

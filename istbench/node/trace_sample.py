@@ -25,8 +25,10 @@ _SHAPES = 2  # smaller products of a step hardly count
 _MOST_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
 _MOST_PRODUCTS = {"cpu": 1 << 28, "cuda": 1 << 33}  # in one matrix product: some milliseconds
 _LEAST_ROWS = 64
-_MEASUREMENTS = 3  # in turn, before and after training
+_MEASUREMENTS = 3  # in turn, before and after training: where a trace has the means of few ranks
+_OF_ALL_RANKS = 6  # so many ranks or more are as precise together with one each
 _MOST_MOMENTS = 16
+_APART_S = 1.0  # between measurements while the sample grows
 _UNEQUAL = 1.25  # measurements of equal machines differ by less
 
 
@@ -45,8 +47,10 @@ class TraceSample:
         self._path, self._fabric, self._batch_size = path, fabric, batch_size
         self._work, self._shapes = step.work, step.shapes
         self._in_lab = in_lab
+        self._times = min(_MEASUREMENTS, -(-_OF_ALL_RANKS // fabric.world_size))
         self._saved = self._was_running = False
         self._arrays: MemoryArrays | None = None
+        self._measured_at = -math.inf
         self._moments: list[list[float]] = []  # speeds of this rank: by shape, of memory, of gathering
 
     def start(self) -> None:
@@ -54,7 +58,7 @@ class TraceSample:
         mine = [size for shape in calibrated_shapes(self._shapes, self._fabric.device.type) for size in shape]
         sizes = [int(self._fabric.numbers(size)[0]) for size in mine]
         self._shapes = tuple(zip(sizes[::3], sizes[1::3], sizes[2::3], strict=True))
-        self._calibrate(_MEASUREMENTS)
+        self._calibrate(self._times)
         self._busy_at_start, self._cpu_at_start, self._started = _used()
 
     @property
@@ -72,14 +76,16 @@ class TraceSample:
         if device.type == "cpu":  # filling them again takes longer than all measurements
             self._arrays = arrays
         self._moments.append(measured(self._shapes, device, arrays, gathering=gathering))
+        self._measured_at = time.perf_counter()
 
     def save(self, *, whole: bool, stalled_s: float = 0.0) -> str | None:
         """Write the trace, once. With `whole`, only a complete sample; otherwise the events so far.
 
         A sample of more than `MOST_EVENTS` keeps its first rounds.
 
-        An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, each
-        call measures the machine's speed again. Returns the reason on rank 0 if the run cannot have a trace.
+        An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, calls
+        measure the machine's speed again, a second or more after the last time. Returns the reason on rank 0 if
+        the run cannot have a trace.
 
         stalled_s: seconds of stalls in the sample, on rank 0.
         """
@@ -87,7 +93,8 @@ class TraceSample:
         if self._saved:
             return None
         if whole and not recorder.finished:
-            if len(self._moments) < _MOST_MOMENTS:
+            since_s = self._fabric.numbers(time.perf_counter() - self._measured_at)[0]
+            if since_s > _APART_S and len(self._moments) < _MOST_MOMENTS:
                 self._calibrate(1)
             return None
         events, rounds = recorder.events(), recorder.whole_rounds
@@ -102,7 +109,7 @@ class TraceSample:
             events = recorder.events(rounds)
         sizes = [int(size) for size in self._fabric.numbers(events.nbytes)]
         others = self._others_cores()
-        self._calibrate(_MEASUREMENTS)
+        self._calibrate(self._times)
         self._arrays = None
         speeds: dict[str, Any] = self._speeds_of_all()
         if self._fabric.several_hosts and not self._in_lab:

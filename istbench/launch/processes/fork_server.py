@@ -19,7 +19,8 @@ gc.disable()  # until a worker begins: a fifth of the imports would be a search 
 
 import os  # noqa: E402
 
-import numpy.ma  # noqa: E402, F401  (`numpy.unique` imports it)
+import numpy.ma  # noqa: E402  (`numpy.unique` imports it)
+import numpy.random  # noqa: E402, F401  (numpy imports it late)
 import safetensors.torch  # noqa: E402, F401
 import torch.nn.parallel  # noqa: E402, F401
 
