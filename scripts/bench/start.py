@@ -87,7 +87,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", default="", help="commands with this in their names")
     arguments = parser.parse_args()
-    wanted = [one for one in commands(arguments.nodes, arguments.cells) if arguments.only in one[0]]
+    all_of_them = list(commands(arguments.nodes, arguments.cells))
+    wanted = [one for one in all_of_them if arguments.only in one[0]]
+    if not wanted:
+        parser.error(f"--only {arguments.only!r} is in no name: {', '.join(name for name, _ in all_of_them)}")
     with tempfile.TemporaryDirectory() as scratch:
         print("| command | checkout | seconds, median [min-max] | CPU seconds |\n| --- | --- | ---: | ---: |")
         folders = {checkout: Path(scratch, str(number)) for number, checkout in enumerate(arguments.checkouts)}
