@@ -20,6 +20,7 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
     # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics. A
@@ -29,12 +30,14 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
         matplotlib.rcParams.update(
             {"svg.hashsalt": "istbench", "svg.fonttype": "none", "text.parse_math": False, "font.size": 11}
         )
-        figure = Figure(layout="constrained")
+        layout = ConstrainedLayoutEngine()
+        figure = Figure(layout=layout, dpi=160)
         FigureCanvasAgg(figure)
         fill(figure)
+        layout.execute(figure)
+        figure.set_layout_engine("none")  # else each file would have it made again, and the PNG be drawn twice
         with writing_whole(paths[0]) as file:
-            figure.savefig(file, format="png", dpi=160)
-        figure.set_layout_engine(None)  # the SVG has the layout of the PNG; another takes a third of the time
+            figure.savefig(file, format="png")
         with writing_whole(paths[1]) as file:
             figure.savefig(file, format="svg", metadata={"Date": None})
     return paths
