@@ -73,11 +73,11 @@ def parse_time(text: str, where: str = "") -> float:
         bare = _BARE.fullmatch(stripped)
         seconds = float(bare[1]) if bare is not None and float(bare[1]) < _MOST_BARE_S else math.inf
     if seconds > LONGEST_S:
-        wrong = "has no unit" if _BARE.fullmatch(stripped) else "is not a time of at most an hour"
-        raise UserError(
-            f"{where}{': ' if where else ''}{shown(text)} {wrong}; write a number with its unit, as in 60us, 20ms, "
-            "0.5s, or 0.02 for seconds"
-        )
+        named = f"{where}{': ' if where else ''}{shown(text)}"
+        if found is None and (bare := _BARE.fullmatch(stripped)):
+            number = f"{float(bare[1]):g}"
+            raise UserError(f"{named} has no unit; write {number}ms or {number}s")
+        raise UserError(f"{named} is not a time of at most an hour; write a number with its unit, as in 20ms or 0.5s")
     return seconds
 
 
