@@ -245,23 +245,26 @@ _LEVELS = (
 
 
 def estimate_sentence(found: Estimate) -> str:
-    """The answer: `ddp` over one node and one host, what holds it back, what helps most, and the fastest row."""
+    """The answer: `ddp` over one node and one host, what holds it back, and what helps, with the fastest row."""
     numbers = found.numbers
     alone = numbers.step_s
     over = numbers.nodes * alone / found.ddp_s
-    one = "one GPU" if numbers.gpus_per_host > 1 else "one node"
     beside = ""
     if found.host_samples is not None and numbers.hosts > 1:
         beside = f" and {number(over / found.host_samples)} times one host"
     slower = f"{numbers.placed} are slower than one. " if over < 1 else ""
     text = (
         f"{slower}On {numbers.placed} with {found.cluster.name}, ddp takes {number(found.ddp_s)} s a step: "
-        f"{number(over)} times the samples of {one}{beside}."
+        f"{number(over)} times the samples of one {_node(numbers)}{beside}."
     )
     cause, cost = max(found.held_by.items(), key=lambda pair: pair[1], default=("", 0.0))
     if cost > 0.01 * found.ddp_s:
-        text += f" {cause[:1].upper()}{cause[1:]} hold it back, by {number(cost)} s."
+        holds = "hold" if cause.startswith(("bytes", "links")) else "holds"
+        text += f" {cause[:1].upper()}{cause[1:]} {holds} it back, by {number(cost)} s."
     helps = [pair for pair in found.helps if pair[1] < found.ddp_s]
+    fastest = min(found.rows, key=lambda row: row.step_s, default=None)
+    if fastest is not None and fastest.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
+        helps.insert(0, (f"{fastest.label} every {fastest.local_steps} steps", fastest.step_s))
     if helps and cost > 0.01 * found.ddp_s:
         text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
     return text
@@ -277,7 +280,7 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
         column("local_steps", "local steps", lambda row: plain(row.local_steps)),
         column("step_s", "s per step", lambda row: rounded(row.step_s)),
         column("range_s", "range", _range),
-        column("over_gpu", "over one GPU", lambda row: rounded(row.over_gpu)),
+        column("over_gpu", f"over one {_node(numbers)}", lambda row: rounded(row.over_gpu)),
         column(
             "over_host",
             "over one host",
@@ -324,6 +327,10 @@ def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
 
     title = f"G for {level:.0%}" if first else f"{level:.0%}"
     return column(f"gbit_for_{level:g}", title, entry)
+
+
+def _node(numbers: Numbers) -> str:
+    return "GPU" if numbers.gpus_per_host > 1 else "node"
 
 
 def _steps(row: EstimateRow) -> Entry:

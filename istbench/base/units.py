@@ -77,7 +77,9 @@ def parse_time(text: str, where: str = "") -> float:
         if found is None and (bare := _BARE.fullmatch(stripped)):
             number = f"{float(bare[1]):g}"
             raise UserError(f"{named} has no unit; write {number}ms or {number}s")
-        raise UserError(f"{named} is not a time of at most an hour; write a number with its unit, as in 20ms or 0.5s")
+        raise UserError(
+            f"{named} is not a time of at most an hour; write a number with its unit, as in 20ms or 0.5s"
+        )
     return seconds
 
 
