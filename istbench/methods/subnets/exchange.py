@@ -242,6 +242,7 @@ class _MovingUnits:
         self._moving = _by_owners(self._nodes, old.owner, new.owner)
         self._at_home = _by_owners(self._nodes, old.owner, new.owner, home.owner) if home else {}
         self._apart: dict[tuple[int, int, bool], Tensor] = {}
+        self._none = old.owner[:0]
 
     def moving(self, before: int, target: int) -> Tensor:
         """Units with the first owner `before` before that `target` owns after."""
@@ -258,7 +259,7 @@ class _MovingUnits:
     def apart_after(self, before: int, first: int) -> Tensor:
         """Units with the first owner `before` before that share no owner after with units of `first`."""
         if (found := self._apart.get((before, first, True))) is None:
-            units = self._all(self._before, [(before,)])
+            units = self._before.get(before, self._none)
             found = self._apart[before, first, True] = units[_are_apart(first, self._new, units)]
         return found
 
@@ -275,7 +276,7 @@ class _MovingUnits:
 
     def _all(self, units: Mapping[int, Tensor], owners: Sequence[tuple[int, ...]]) -> Tensor:
         found = [units[code] for each in owners if (code := _code(self._nodes, *each)) in units]
-        return found[0] if len(found) == 1 else torch.cat([self._old.owner[:0], *found])
+        return torch.cat(found) if len(found) > 1 else found[0] if found else self._none
 
 
 def _by_owners(nodes: int, *owners: Tensor) -> dict[int, Tensor]:
