@@ -88,7 +88,10 @@ class Method(ABC):
     """The action of the method inside a forward pass, for the refusal of `--compile`; empty for none."""
 
     usual_place: ClassVar[int] = 9
-    """Its place in the order in which people try methods, from 0; the same for all that few people try first."""
+    """Its place in the order in which people try methods, from 0; the same for all that few people try first.
+
+    A method that extends another one does not take its place.
+    """
 
     control_nodes: ClassVar[int | None] = None
     """Number of nodes whose row belongs beside every other row of the method in a table; None for none.

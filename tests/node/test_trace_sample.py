@@ -34,6 +34,25 @@ def test_a_part_of_a_trace_does_not_take_the_place_of_an_earlier_one(tmp_path):
     assert on_nodes(node_saves_what_there_is, 1, tmp_path)[0] == [[None, "PK\x03\x04"], [None, "an e"]]
 
 
+def node_measures(fabric, path, apart_s):
+    """A run of two segments without a round, and then one with rounds."""
+    trace_sample._APART_S = apart_s
+    sample = TraceSample(path, STEP, fabric, 4)
+    sample.start()
+    for _ in range(2):
+        sample.save(whole=True)
+    for _ in range(3):
+        fabric.recorder.mark("round")
+        fabric.recorder.mark("step")
+    sample.save(whole=False)
+
+
+@pytest.mark.parametrize(("apart_s", "moments"), [(60.0, 2), (0.0, 4)])
+def test_short_segments_do_not_measure_the_machine_each(tmp_path, apart_s, moments):
+    on_nodes(node_measures, 1, tmp_path / "trace.npz", apart_s)
+    assert len(load_trace(tmp_path / "trace.npz").meta.moments) == moments
+
+
 def node_does_not_do_alike(fabric, path):
     """Receives that are posted for messages of another size than is sent."""
     sample = TraceSample(path, STEP, fabric, 4)

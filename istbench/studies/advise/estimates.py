@@ -18,6 +18,7 @@ from istbench.base.options.run import RunRequest
 from istbench.cluster.estimate import fits
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.trace import Trace
+from istbench.methods.base import Method
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.planned_cell import CannotPlan, PlannedCell
 from istbench.plan.planner import PlanRequest, planned_memory
@@ -33,6 +34,11 @@ _FACTORS = (1, 4, 16)  # of the default local steps of a round
 _ACCUMULATED = (2, 4, 8, 16, 32)
 # A round is long enough for the network if its nodes compute this share of the time; longer ones learn less.
 _COMPUTING, _ACCUMULATING = 0.9, 0.5
+
+
+def _usual_place(kind: type[Method]) -> int:
+    """The `usual_place` that `kind` names itself: few people try `sparseloco` first, though it extends `diloco`."""
+    return int(vars(kind).get("usual_place", Method.usual_place))
 
 
 class StepEstimates:
@@ -58,7 +64,7 @@ class StepEstimates:
     def all_variants(self, methods: Iterable[str]) -> list[EstimatedVariant]:
         """Every variant of `methods`, with a reason for each that cannot be first by its memory or speed."""
         found = [
-            dataclasses.replace(one, usual_place=load_method(method, self._base.plugins).usual_place)
+            dataclasses.replace(one, usual_place=_usual_place(load_method(method, self._base.plugins)))
             for method in methods
             for one in self._of_method(method)
         ]
@@ -76,7 +82,7 @@ class StepEstimates:
         if plain.why_not:
             return
         schedule = plain.variant.own_schedule(self._base).get("schedule")
-        if schedule and "usual_place" in vars(kind):  # a method that most people try
+        if schedule and _usual_place(kind) < Method.usual_place:  # a method that most people try
             yield self.estimated(self._variant(method, {**given, "schedule": schedule}))
         if plainest and "accumulate" not in given:
             yield self._first_computing(

@@ -114,6 +114,15 @@ def test_the_schedule_of_a_workload_is_a_candidate_of_the_methods_that_most_try(
     assert "ddp lr=0.1 schedule=cosine" in chosen
 
 
+def test_methods_that_extend_one_that_most_try_wait_until_all_of_those_are_tried():
+    """A short time for probes ended with kinds of `diloco`, before `ist`."""
+    methods = ["noloco", "sparseloco", "streaming_ist", "ist", "diloco", "local_sgd", "ddp"]
+    tried = [one.variant.method for one in shortlist(estimates_at(1e8).all_variants(methods))]
+    first = list(dict.fromkeys(tried))
+    assert first[:4] == ["ddp", "local_sgd", "diloco", "ist"]
+    assert {*first[4:]} == {"noloco", "sparseloco", "streaming_ist"}
+
+
 def test_rounds_grow_until_nodes_compute_most_of_the_time():
     found = by_label(estimates_at(1e8).all_variants(["ddp", "local_sgd"]))
     assert "local_sgd local_steps=16" in found or "local_sgd local_steps=64" in found
