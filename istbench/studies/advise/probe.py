@@ -37,7 +37,14 @@ from istbench.studies.advise.seconds import at_mean_pace
 from istbench.studies.advise.signed_curve import continued, ends_of
 from istbench.studies.advise.this_machine import RecordedStep
 from istbench.studies.advise.time_limit import TimeUp, at_most
-from istbench.studies.advise.variant import EstimatedVariant, Variant, had_constant_rate, longest_alike, shortlist
+from istbench.studies.advise.variant import (
+    EstimatedVariant,
+    Variant,
+    had_constant_rate,
+    longest_alike,
+    shortlist,
+    tell_seconds_of,
+)
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
 _EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
@@ -447,16 +454,16 @@ class _Probing:
     def _planned(self, one: EstimatedVariant) -> "Redealt | None":
         """Gives the trace of `one` from sizes. None if its rounds do not follow from them.
 
-        Its steps take the seconds that probes recorded of a variant that computes as it does. The operations alone
-        leave out what does not shrink with the layers, such as the making of a minibatch.
+        Its steps take the seconds that probes recorded of a variant that computes as it does, else in proportion to
+        those of `ddp`. The operations alone leave out what does not shrink with the layers, such as the making of a
+        minibatch; and a step of one process, recorded alone, is shorter than those of all nodes at once.
         """
         if one.trace is None:
             return None
-        planned = [other for other in self._by_label.values() if other.cell is not None]
         recorded = (
             RecordedStep.of(traced[1], other.cell)
-            for other in planned
-            if other.variant.computes_as(one.variant) and (traced := self._traced(other.variant.label)) is not None
+            for other in tell_seconds_of(one.variant, self._by_label.values(), self._recorded_variant())
+            if other.cell is not None and (traced := self._traced(other.variant.label)) is not None
         )
         return partial(self._estimates.planned, one.variant, recorded=next(recorded, None))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,6 +166,18 @@ def longest_alike(variant: Variant, trained: Sequence[tuple[Variant, int]]) -> s
         if alike and variant.joint_steps and steps > own:
             return other.label
     return variant.label
+
+
+def tell_seconds_of(
+    variant: Variant, found: Iterable[EstimatedVariant], plain: Variant
+) -> Iterator[EstimatedVariant]:
+    """Those of `found` whose recorded steps tell the seconds of `variant`, the best first; `plain` is the last.
+
+    All nodes at once recorded them. So a variant without a probe competes with the others on equal terms.
+    """
+    known = list(found)
+    yield from (one for one in known if one.variant.computes_as(variant))
+    yield from (one for one in known if one.variant.label == plain.label)
 
 
 def shortlist(found: Iterable[EstimatedVariant]) -> list[EstimatedVariant]:

@@ -15,7 +15,14 @@ from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.estimates import StepEstimates
 from istbench.studies.advise.seconds import mean_step_s
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
-from istbench.studies.advise.variant import EstimatedVariant, Variant, longest_alike, mark_slow, shortlist
+from istbench.studies.advise.variant import (
+    EstimatedVariant,
+    Variant,
+    longest_alike,
+    mark_slow,
+    shortlist,
+    tell_seconds_of,
+)
 
 META = TraceMeta(
     nodes=1,
@@ -249,3 +256,22 @@ def test_on_machines_like_this_one_recorded_seconds_stay():
 def test_a_bandwidth_that_the_page_names_leaves_out_headers_too():
     slow, fast = (nodes_like_here(META, bandwidth=bits, latency_s=0.0) for bits in (1e8, 1e9))
     assert slow.with_bandwidth(1e9).bandwidth_out == fast.bandwidth_out
+
+
+def test_a_variant_without_a_probe_takes_its_seconds_from_its_kind_and_then_from_ddp():
+    plain = Variant(method="ddp")
+    found = [
+        EstimatedVariant(variant=variant)
+        for variant in (
+            plain,
+            Variant(method="ddp", options={"compress": "fp16"}),
+            Variant(method="ist"),
+            Variant(method="ist", options={"local_steps": 80}),
+        )
+    ]
+
+    def told(method):
+        return [one.variant.label for one in tell_seconds_of(Variant(method=method), found, plain)]
+
+    assert told("ist") == ["ist", "ist local_steps=80", "ddp"]
+    assert told("parameter_server") == ["ddp"]
