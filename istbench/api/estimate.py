@@ -255,16 +255,17 @@ def estimate_sentence(found: Estimate) -> str:
     slower = f"{numbers.placed} are slower than one. " if over < 1 else ""
     text = (
         f"{slower}On {numbers.placed} with {found.cluster.name}, ddp takes {number(found.ddp_s)} s a step: "
-        f"{number(over)} times the samples of one {_node(numbers)}{beside}."
+        f"{number(over)} times the samples of one {numbers.node_name}{beside}."
     )
     cause, cost = max(found.held_by.items(), key=lambda pair: pair[1], default=("", 0.0))
     if cost > 0.01 * found.ddp_s:
         holds = "hold" if cause.startswith(("bytes", "links")) else "holds"
         text += f" {cause[:1].upper()}{cause[1:]} {holds} it back, by {number(cost)} s."
     helps = [pair for pair in found.helps if pair[1] < found.ddp_s]
-    fastest = min(found.rows, key=lambda row: row.step_s, default=None)
-    if fastest is not None and fastest.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
-        helps.insert(0, (f"{fastest.label} every {fastest.local_steps} steps", fastest.step_s))
+    for row in found.rows[:1]:  # the fastest
+        if row.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
+            every = f" every {row.local_steps} steps" if row.local_steps > 1 else ""
+            helps.insert(0, (f"{row.label}{every}", row.step_s))
     if helps and cost > 0.01 * found.ddp_s:
         text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
     return text
@@ -280,7 +281,7 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
         column("local_steps", "local steps", lambda row: plain(row.local_steps)),
         column("step_s", "s per step", lambda row: rounded(row.step_s)),
         column("range_s", "range", _range),
-        column("over_gpu", f"over one {_node(numbers)}", lambda row: rounded(row.over_gpu)),
+        column("over_gpu", f"over one {numbers.node_name}", lambda row: rounded(row.over_gpu)),
         column(
             "over_host",
             "over one host",
@@ -327,10 +328,6 @@ def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
 
     title = f"G for {level:.0%}" if first else f"{level:.0%}"
     return column(f"gbit_for_{level:g}", title, entry)
-
-
-def _node(numbers: Numbers) -> str:
-    return "GPU" if numbers.gpus_per_host > 1 else "node"
 
 
 def _steps(row: EstimateRow) -> Entry:

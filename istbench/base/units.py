@@ -66,15 +66,14 @@ def parse_time(text: str, where: str = "") -> float:
         UserError: if it does not parse, or is over an hour; for a number of 1 or more without a unit.
     """
     stripped = text.strip()
-    found = _TIME.fullmatch(stripped)
+    found, bare = _TIME.fullmatch(stripped), _BARE.fullmatch(stripped)
     if found is not None:
         seconds = float(found[1]) * _TIMES[found[2].lower()]
     else:
-        bare = _BARE.fullmatch(stripped)
         seconds = float(bare[1]) if bare is not None and float(bare[1]) < _MOST_BARE_S else math.inf
     if seconds > LONGEST_S:
         named = f"{where}{': ' if where else ''}{shown(text)}"
-        if found is None and (bare := _BARE.fullmatch(stripped)):
+        if bare is not None and math.isfinite(float(bare[1])):
             number = f"{float(bare[1]):g}"
             raise UserError(f"{named} has no unit; write {number}ms or {number}s")
         raise UserError(

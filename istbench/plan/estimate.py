@@ -303,8 +303,7 @@ def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     found = [(text, cluster.replays(chosen(text)).step_s) for text in texts]
     if numbers.hosts > 1 and numbers.nodes <= 16:
         ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()
-        of_them = "GPUs" if numbers.gpus_per_host > 1 else "nodes"
-        found.append((f"ddp with all {numbers.nodes} {of_them} in one host", ddp.step_s))
+        found.append((f"ddp with all {numbers.nodes} {numbers.node_name}s in one host", ddp.step_s))
     return tuple(sorted(found, key=lambda pair: _rounded(pair[1])))
 
 

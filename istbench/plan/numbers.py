@@ -106,6 +106,11 @@ class Numbers:
         return f"{hosts} of {self.gpus_per_host} GPUs ({self.nodes} nodes)"
 
     @property
+    def node_name(self) -> str:
+        """`GPU` where a host has several nodes, else `node`."""
+        return "node" if self.gpus_per_host == 1 else "GPU"
+
+    @property
     def nominal(self) -> bool:
         """Whether the bandwidth is a name that links rarely carry, without a measured profile."""
         return self.cluster is None and self.bandwidth is not None and self.bandwidth > NOMINAL

@@ -101,10 +101,15 @@ class _Class:
         return [partition[axis.group].owner == first for axis, first in zip(tensor.axes, self.firsts, strict=True)]
 
 
+def _firsts(node: int, nodes: int, coverage: int) -> list[int]:
+    """The first owners of the units that `node` owns."""
+    return [(node - place) % nodes for place in range(coverage)]
+
+
 @cache
 def _owned_by(node: int, nodes: int, coverage: int, axes: int) -> tuple[_Class, ...]:
     """The classes of entries that `node` owns, in tensors with that many axes."""
-    firsts = [(node - place) % nodes for place in range(coverage)]
+    firsts = _firsts(node, nodes, coverage)
     owners = {first: {(first + place) % nodes for place in range(coverage)} for first in firsts}
     return tuple(
         _Class(starts, tuple(sorted(set.intersection(*(owners[first] for first in starts)))))
@@ -271,8 +276,7 @@ class _MovingUnits:
         return found
 
     def _firsts(self, node: int) -> list[int]:
-        """The first owners of what `node` owns after."""
-        return [(node - place) % self._nodes for place in range(self._new.coverage)]
+        return _firsts(node, self._nodes, self._new.coverage)
 
     def _all(self, units: Mapping[int, Tensor], owners: Sequence[tuple[int, ...]]) -> Tensor:
         found = [units[code] for each in owners if (code := _code(self._nodes, *each)) in units]

@@ -38,12 +38,6 @@ class GroupPartition:
         """The number of owners of a unit."""
         return self.position.shape[0]
 
-    def holds(self, node: int) -> Tensor:
-        """[size], whether `node` owns each unit."""
-        if self.coverage == 1:
-            return self.owner == node
-        return (node - self.owner) % len(self.units) < self.coverage
-
     def places(self, node: int, units: Tensor) -> Tensor:
         """The index of each of `units`, all of which `node` owns, within its part."""
         if self.coverage == 1:
