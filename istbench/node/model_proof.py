@@ -41,13 +41,19 @@ Result = tuple[str, Tensor | None]
 """The name of a loss or gradient, and its value."""
 
 
-def prove_model(task: Task, method: type[Method]) -> None:
-    """Compare the model that `method` trains with the user's own object; nothing for a method that keeps it.
+def prove_model(task: Task, method: type[Method], nodes: int = 1) -> None:
+    """Compare the model that `method` trains on `nodes` with the user's own object, unless it keeps that object.
 
     Raises:
         UserError: they differ; the message names the first difference and what caused it. Or some minibatch gives a
             parameter no gradient, and `method` needs all. Or torch compiled a part of a model that it interrupts.
+            Or nodes that average gradients alone would change their weights apart, by `max_norm`.
     """
+    if nodes > 1 and method.unequal == "gradients" and (rows := _renormed(task.own_model(0))):
+        raise UserError(
+            f"{task.in_errors}: {rows} has max_norm, so forward changes the rows that its minibatch names, and "
+            f"nodes of {method.name} would train different models; leave max_norm out, or use local_sgd"
+        )
     if method.all_gradients and (idle := task.idle_parameters()):
         raise UserError(
             f"{task.in_errors}: {method.name} needs a gradient for every parameter, but a minibatch gave none to "
@@ -70,6 +76,14 @@ def prove_model(task: Task, method: type[Method]) -> None:
             f"{task.in_errors}: {method.name} would train another model than model() returns: {problem}. "
             f"{method.name} {_DONE[method.own_object]}; {_KEPT}"
         )
+
+
+def _renormed(model: nn.Module) -> str:
+    """The name of the first embedding of `model` with a largest norm; empty if there is none."""
+    embeddings = (nn.Embedding, nn.EmbeddingBag)
+    named = model.named_modules()
+    found = (name for name, own in named if isinstance(own, embeddings) and own.max_norm is not None)
+    return next(found, "")
 
 
 @functools.cache  # `istbench check` proves method after method

@@ -25,10 +25,11 @@ _SAMPLES = 8
 _NEAR = 1e-4
 
 
-def rehearse(workload: Workload, method: type[Method]) -> None:
-    """Compute one loss of `workload`, whose data is open. For a method that cuts units, try other orders of them.
+def rehearse(workload: Workload, method: type[Method], nodes: int = 1) -> None:
+    """Compute one loss of `workload`, whose data is open, for `method` on `nodes`.
 
-    A task file is tried by its own `try_out`. The launcher proves its groups; `prove_model` proves its model.
+    For a method that cuts units, try other orders of them. A task file is tried by its own `try_out`. The launcher
+    proves its groups; `prove_model` proves its model.
 
     The units of a neuron group are interchangeable: their order must not change the function of the model. Models
     of more than 4 million parameters are not tried. Training reports other errors of the plug-in's code, with their
@@ -38,15 +39,15 @@ def rehearse(workload: Workload, method: type[Method]) -> None:
         UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
     with no_messages_of(f"the code of {workload.in_errors}"):
-        _rehearse(workload, method)
+        _rehearse(workload, method, nodes)
 
 
-def _rehearse(workload: Workload, method: type[Method]) -> None:
+def _rehearse(workload: Workload, method: type[Method], nodes: int) -> None:
     with RandomNumbers(0).drawn():
         workload.try_out()
     task = whole(workload)
     if isinstance(task, Task):
-        prove_model(task, method)
+        prove_model(task, method, nodes)
         return
     try:
         with RandomNumbers(0).drawn():

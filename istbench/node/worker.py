@@ -120,7 +120,7 @@ def train_rank(
     with workload.state_kept():
         if fabric.rank == 0 and config.code:
             current.begin("computing a first loss", timed=True)
-            rehearse(workload, load_method(config.method, config.plugins))
+            rehearse(workload, load_method(config.method, config.plugins), fabric.world_size)
         counted = warm_up(config, workload, fabric)
         config = with_measured_shares(run, config, workload, fabric, destinations)
     memory = PeakMemory(fabric.device)

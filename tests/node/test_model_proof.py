@@ -189,6 +189,17 @@ def test_a_compiled_model_is_refused_by_a_method_that_waits_inside_a_forward_pas
         prove_model(task({"changed": f"{way}backend='eager')"}), P3)
 
 
+@pytest.mark.parametrize("method", [DataParallel, LocalSGD, FullySharded, P3])
+def test_nodes_that_average_gradients_alone_have_no_embedding_with_a_largest_norm(task, method):
+    workload = task({"made": "self.rows = nn.Embedding(9, 6, max_norm=0.5)", "added": " + self.rows.weight.sum()"})
+    if method is LocalSGD:
+        prove_model(workload, method, nodes=2)
+        return
+    with pytest.raises(UserError, match=f"rows has max_norm, .*and nodes of {method.name} would train different"):
+        prove_model(workload, method, nodes=2)
+    prove_model(workload, method, nodes=1)
+
+
 def test_a_loss_that_counts_its_calls_is_proved(task):
     prove_model(task({"added": " + (CALLS.append(1) or len(CALLS))"}), LocalSGD)
 

@@ -116,7 +116,7 @@ def by_methods(
         )
         try:
             prepare_cell(request, lambda *_: None)
-            prove_model(task, load_method(name, plugins))
+            prove_model(task, load_method(name, plugins), _NODES[-1])
         except Exception as error:  # a library may raise anything on the user's model
             refused[name] = reason_of(error)
     able = [name for name in methods if name not in refused]
