@@ -259,7 +259,7 @@ def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, 
     found = pair(group, baseline, first.contender, [target])
     if close or found is None:
         return
-    on = f"{found.against.name} on as many nodes"
+    on = f"{found.against.in_words} on as many nodes"
     if found.found.ratio is not None:
         ratio = found.found.ratio
         yield f"Paired by seed, it is {number(ratio.median)} times{interval(ratio, number)} as fast as {on}."

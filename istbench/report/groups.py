@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,7 +46,8 @@ class Contender:
 
     runs: the finished runs, one for each seed, by seed. settings: values of the options of method and computing.
     diverged: the runs of other seeds that diverged: each misses every target, and ends at the worst value.
-    name: the label without the options that all rows of the group share.
+    name: the label without the options that all rows of the group share. in_words: its name in a sentence, which
+    is the method alone where no other row of the group has other options of that method.
     narrowed: options of the workload in a row at the width of a subnet of another row, beside those of the group.
     """
 
@@ -57,12 +58,13 @@ class Contender:
     diverged: tuple[Run, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    in_words: str = ""
     narrowed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def placed(self) -> str:
         """`ist on 4 nodes`."""
-        return f"{self.name} on {count_nodes(self.nodes)}"
+        return f"{self.in_words} on {count_nodes(self.nodes)}"
 
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed; a miss is infinity."""
@@ -255,7 +257,7 @@ class Group:
         rows = self.competing
         if len(rows) < 2:
             return ""
-        names = list(dict.fromkeys(row.name for row in rows))
+        names = list(dict.fromkeys(row.in_words for row in rows))
         if len(names) > _NAMED or sum(map(len, names)) > _NAMES_WIDTH:
             return f" of {len(rows)} rows"
         nodes = sorted({row.nodes for row in rows})
@@ -263,8 +265,18 @@ class Group:
 
     @property
     def unequal_trials(self) -> str:
-        """`differing_trials` of the `competing` rows."""
-        return differing_trials(self.competing)
+        """Trials of `istbench tune` of the `competing` rows: `none for ddp on 2 nodes; 20 for ist on 2 nodes`.
+
+        More than two rows with the most trials are `every other row`. Empty if all have equally many.
+        """
+        by_trials = defaultdict[int, list[str]](list)
+        for row in self.competing:
+            by_trials[row.trials or 0].append(row.placed)
+        if len(by_trials) < 2:
+            return ""
+        *fewer, (most, names) = sorted(by_trials.items())
+        last = "every other row" if len(names) > 2 else joined(names)
+        return "; ".join([*(f"{count or 'none'} for {joined(own)}" for count, own in fewer), f"{most} for {last}"])
 
     @property
     def tuning(self) -> str:
@@ -371,21 +383,6 @@ def _replayed_seconds(time: ClusterTime) -> tuple[NodeSeconds, ...]:
         NodeSeconds(rank=rank, host="", computing_s=share * end, waiting_s=max(0.0, 1 - share) * end)
         for rank, share in enumerate(time.computing)
     )
-
-
-def differing_trials(rows: Iterable[Contender]) -> str:
-    """Trials of `istbench tune` of `rows`: `none for ddp on 2 nodes; 20 for ist on 2 nodes`.
-
-    More than two rows with the most trials are `every other row`. Empty if all have equally many.
-    """
-    by_trials = defaultdict[int, list[str]](list)
-    for row in rows:
-        by_trials[row.trials or 0].append(row.placed)
-    if len(by_trials) < 2:
-        return ""
-    *fewer, (most, names) = sorted(by_trials.items())
-    last = "every other row" if len(names) > 2 else joined(names)
-    return "; ".join([*(f"{count or 'none'} for {joined(own)}" for count, own in fewer), f"{most} for {last}"])
 
 
 def by_study(groups: Iterable[Group]) -> list[list[Group]]:
@@ -518,6 +515,10 @@ def _group(
         ]
     shared = _shared_options(contenders)
     contenders = [dataclasses.replace(c, name=_name(c, shared)) for c in contenders]
+    variants = Counter(method for method, _ in {(c.method, c.name) for c in contenders})
+    contenders = [
+        dataclasses.replace(c, in_words=c.name if variants[c.method] > 1 else c.method) for c in contenders
+    ]
     runs = [*runs, *(run for run, _ in narrow)]
     method, _ = split_label(baseline)
     metrics = [run.curve.metric for run in runs]

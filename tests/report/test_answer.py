@@ -44,6 +44,15 @@ def test_unequal_trials_are_said_beside_the_answer(results):
     assert said in answered(group_of(results))[0].basis
 
 
+def test_an_answer_leaves_options_to_the_table_where_the_method_names_the_row(results):
+    write_run(results, header("ist", options="lr=0.1 local_steps=20"), ramp(9.0))
+    for rate, seconds in (("0.2", 27.0), ("0.3", 40.0)):
+        write_run(results, header("ddp", options=f"lr={rate}"), ramp(seconds))
+    lead = answered(group_of(results))[0].verdict[0]
+    assert lead.startswith("ist on 2 nodes is the first of ddp lr=0.2, ddp lr=0.3 and ist to reach accuracy 0.8")
+    assert "Next, ddp lr=0.2 on 2 nodes takes" in lead
+
+
 def test_overlapping_ranges_are_too_close_to_call(results):
     for seed in range(2):
         write_run(results, header("ist", seed=seed), ramp(9.0 + 2 * seed))

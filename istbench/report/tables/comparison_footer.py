@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.report.baseline import baseline_rows, pair, typed_differences
-from istbench.report.groups import Contender, Group, differing_trials, split_label
+from istbench.report.groups import Contender, Group, split_label
 from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
@@ -128,14 +128,13 @@ def node_line(profile: ClusterProfile) -> str:
 
 def _tuning_line(group: Group, baseline: str) -> str:
     """The trials by which `istbench tune` chose the options of the rows, if it chose any."""
-    counts = [row.trials for row in group.contenders]
+    counts = [row.trials for row in group.competing]  # a control has the options of its row
     if not any(counts):
         return f"Tuning: none; {_DEFAULTS}"
-    differing = differing_trials(group.contenders)
-    if not differing:
+    if not group.unequal_trials:
         return Lead(f"Tuned: {counts[0]} trials each, {_HELD_OUT}.")
-    said = f"Tuned unequally, {_HELD_OUT}. Trials: {differing}."
-    pairs = [(row, pair(group, baseline, row)) for row in group.contenders]
+    said = f"Tuned unequally, {_HELD_OUT}. Trials: {group.unequal_trials}."
+    pairs = [(row, pair(group, baseline, row)) for row in group.competing]
     unequal = [row for row, found in pairs if found is not None and found.against.trials != row.trials]
     if not unequal:
         return Caution(f"{said} Each speed-up is over a row of as many trials.")

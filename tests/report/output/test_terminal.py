@@ -111,7 +111,7 @@ def test_the_answer_comes_first_then_one_table_the_fastest_row_first(printed_rep
     lines = printed_report(columns)
     assert max(map(len, lines)) <= min(columns, 100)
     text = " ".join(" ".join(lines).split())
-    assert text.startswith("local_sgd local_steps=3 on 2 nodes is the first of ")
+    assert text.startswith("local_sgd on 2 nodes is the first of ")
     assert "measured on laptop; 2 of 2 seeds reached it." in text
     assert ", replayed on m5.2xlarge." in text
     start = next(place for place, line in enumerate(lines) if line.startswith("──")) + 1

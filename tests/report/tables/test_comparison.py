@@ -327,6 +327,13 @@ def test_tuned_and_untuned_rows_are_paired_among_themselves(results):
     assert "Each speed-up is over a row of as many trials." in footer(table)
 
 
+def test_a_control_has_the_options_of_a_tuned_row(results):
+    tuned_run(results, "ddp", 20)
+    tuned_run(results, "diloco", 20, control_nodes=1)
+    tuned_run(results, "diloco", None, nodes=1, control_nodes=1)
+    assert "Tuned: 20 trials each" in footer(table_of(results))
+
+
 def test_a_row_is_as_tuned_as_its_least_tuned_seed(results):
     tuned_run(results, "ddp", 20)
     tuned_run(results, "ddp", 10, seed=1)
