@@ -1,9 +1,9 @@
 """Pictures of the page of a results directory in headless Chromium: wide and narrow, light and dark.
 
     python scripts/page_pictures.py RESULTS TARGET --only narrow --height 400     # to try it
-    python scripts/page_pictures.py RESULTS docs --only light --height 1400 --view 'clock=2&target=0.75'
+    python scripts/page_pictures.py RESULTS docs --only light --height 1400 --view 'clock=2&target=0.77'
 
-The second command makes docs/page.png from a comparison on speech, such as the runs of `scripts/maps.py speech`.
+The second command makes docs/page.png from the comparison that docs/page.md names.
 
 Writes the page by `istbench report --html`, then TARGET/page.png, page-dark.png, page-narrow.png and
 page-narrow-dark.png. Without --height, a picture has the whole page. Without a browser, it draws nothing.
