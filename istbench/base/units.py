@@ -28,6 +28,11 @@ _LEAST_BARE, _MOST_BARE_S = 1e5, 1.0
 """Beyond these, a number without a unit is more likely one of another unit."""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things in words: `1 node`, `2 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def parse_bandwidth(text: str, where: str = "") -> float:
     """Bits/s of a bandwidth such as `100mbit`, `1Gbps`, `2.5 Gbit/s` or `1e9`. where: names its place in errors.
 

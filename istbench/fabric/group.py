@@ -12,6 +12,7 @@ from torch import Tensor
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
+from istbench.base.units import counted
 from istbench.fabric.all_reduce import Waiting, add_up, finish, mean_in_turns
 from istbench.fabric.exchanges import Turn
 from istbench.fabric.pending import Pending
@@ -141,8 +142,8 @@ def check_group(option: str, nodes: GroupNodes, world_size: int) -> None:
         )
     if world_size % nodes:
         fitting = ", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0)
-        what = "1 node" if world_size == 1 else f"{world_size} nodes"
-        raise UserError(f"{option}={nodes} does not divide {what} into equal groups; use one of {fitting}")
+        all_nodes = counted(world_size, "node")
+        raise UserError(f"{option}={nodes} does not divide {all_nodes} into equal groups; use one of {fitting}")
 
 
 def groups_of(node: ExchangingNode, nodes: GroupNodes) -> Groups | None:

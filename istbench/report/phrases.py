@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.data_source import DataSource
+from istbench.base.units import counted
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.cluster.replay_checks import Check, packaged_checks
@@ -37,12 +38,12 @@ ROUGH_LINE = Caution(
 
 def count_nodes(count: int) -> str:
     """`1 node`, `2 nodes`."""
-    return "1 node" if count == 1 else f"{count} nodes"
+    return counted(count, "node")
 
 
 def count_threads(count: int) -> str:
     """`1 thread`, `2 threads`."""
-    return "1 thread" if count == 1 else f"{count} threads"
+    return counted(count, "thread")
 
 
 def data_line(source: DataSource) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from istbench.base.decode import Written
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
+from istbench.base.units import counted
 
 _MEASURED = "speed"
 _LARGEST = 1e6
@@ -46,8 +47,7 @@ class Shares(Written):
             UserError: if there is not a speed for each of `nodes` nodes.
         """
         if self.speeds and len(self.speeds) != nodes:
-            numbers = "1 number" if len(self.speeds) == 1 else f"{len(self.speeds)} numbers"
-            many = "1 node" if nodes == 1 else f"{nodes} nodes"
+            numbers, many = counted(len(self.speeds), "number"), counted(nodes, "node")
             raise UserError(f"{where} has {numbers} for {many}; give one for each node, or speed to measure them")
 
     def encode_plain(self) -> str:

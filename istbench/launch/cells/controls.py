@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
+from istbench.base.units import counted
 from istbench.node.registry import build_method, build_workload, load_method
 
 
@@ -127,4 +128,4 @@ def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[R
 
 
 def _on_nodes(request: RunRequest) -> str:
-    return f"{request.method} on {request.nodes} node{'s' * (request.nodes > 1)}"
+    return f"{request.method} on {counted(request.nodes, 'node')}"

@@ -18,6 +18,7 @@ from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, memory_bytes
 from istbench.base.options.run import Device, RunRequest
+from istbench.base.units import counted
 from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned, Reshards
 from istbench.methods.footprint import batch_tensors, tensor_bytes
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
@@ -145,8 +146,7 @@ def _elastic(unchecked: UncheckedCell) -> None:
             for check in (_by_method, _memory):
                 check(fewer)
         except UserError as error:
-            one = "1 node" if nodes == 1 else f"{nodes} nodes"
-            raise UserError(f"--elastic {elastic}, with {one}: {error}") from None
+            raise UserError(f"--elastic {elastic}, with {counted(nodes, 'node')}: {error}") from None
 
 
 def _save(unchecked: UncheckedCell) -> None:
@@ -232,7 +232,7 @@ def _memory(unchecked: UncheckedCell) -> None:
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
             needed = here * memory.total + data
     if needed > there:
-        on = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes == here else f"{here} of {nodes} nodes"
+        on = counted(nodes, "node") if nodes == here else f"{here} of {nodes} nodes"
         parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
         raise UserError(
             f"{workload.name} by {method.name} on {on} needs at least {needed / _GIB:,.1f} GiB, but this machine "

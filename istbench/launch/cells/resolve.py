@@ -15,6 +15,7 @@ from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import Device, RunConfig, RunRequest
+from istbench.base.units import counted
 from istbench.launch.cells.header import header_of
 from istbench.launch.cells.refusals import UncheckedCell, refuse
 from istbench.methods.base import Method, OwnKernels
@@ -192,8 +193,8 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
         together = unchecked.batch_size * method.minibatches(nodes)
         least, most = min(unchecked.samples), max(unchecked.samples)
         size = f"{most}" if least == most else f"{least} to {most}"
-        all_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
-        notes.append(f"{size} samples in a minibatch of a node, {together:,} in a step of {all_nodes}")
+        step = f"{together:,} in a step of {counted(nodes, 'node')}"
+        notes.append(f"{size} samples in a minibatch of a node, {step}")
     notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
 
@@ -214,7 +215,7 @@ def _budget(
         most = source.train // shards
         raise UserError(
             f"batch size {batch_size} is larger than a node's data: {source.train} training samples over "
-            f"{shards} node{'s' if shards > 1 else ''}; use "
+            f"{counted(shards, 'node')}; use "
             + (f"a batch size of at most {most}" if most else f"at most {source.train} nodes")
         )
     if request.steps is not None:

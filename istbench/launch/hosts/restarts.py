@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from istbench.base.units import counted
 from istbench.launch.cells.restarts import Restarts
 from istbench.launch.hosts.group import Say, Unfit, Unlinked
 from istbench.launch.hosts.names import Host
@@ -63,8 +64,7 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
 
 def nodes_of(hosts: Sequence[Host]) -> str:
     """The number of nodes on `hosts`, in words."""
-    nodes = sum(host.slots for host in hosts)
-    return "1 node" if nodes == 1 else f"{nodes} nodes"
+    return counted(sum(host.slots for host in hosts), "node")
 
 
 def with_spares(
