@@ -36,8 +36,8 @@ import numpy as np
 from cells import run_cell
 from killed_runs import METHODS, curve_of, undisturbed, words_of
 
+from istbench.base.processes import descendants
 from istbench.base.threads import thread_beside
-from istbench.launch.processes.orphans import descendants
 
 RESTARTS = 50
 _STOPPED_S = (1.0, 8.0)

@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Collection
-from pathlib import Path
+
+from istbench.base.processes import descendants
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
@@ -63,20 +64,3 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
             with contextlib.suppress(OSError):
                 os.waitpid(process, os.WNOHANG)
         time.sleep(_POLL_S)
-
-
-def descendants() -> list[int]:
-    """Ids of the living descendants of this process; none if the system has no /proc."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-            if words[0] != "Z":
-                children.setdefault(int(words[1]), []).append(int(folder.name))
-    found: list[int] = []
-    waiting = [os.getpid()]
-    while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
-    return found

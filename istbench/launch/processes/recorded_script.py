@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from istbench.base.errors import RunFailed, UserError, printable
+from istbench.base.processes import descendants
 from istbench.base.scratch import scratch_folder
 from istbench.cluster.script_record import ScriptRecord, load_script, save_script
 from istbench.launch.processes.launcher import Signals
-from istbench.launch.processes.orphans import adopt_orphans, descendants, die_with_parent, kill_descendants
+from istbench.launch.processes.orphans import adopt_orphans, die_with_parent, kill_descendants
 
 _RECORD, _FAILURE = "record.json", "failure"
 _GRACE_S = 10.0  # after its time, for a script to unwind and for the end of its record

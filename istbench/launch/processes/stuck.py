@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from istbench.base.activity import Unchanged, read_activity
+from istbench.base.processes import stat_of
 from istbench.launch.processes.failures import WorkerLost, activity_path
 
 # The fabric times out first: its message names the missing rank, and takes a few seconds to arrive.
@@ -67,19 +68,11 @@ def _all_doing(logs: Path, ranks: Iterable[int]) -> str:
 
 def state_of(process: int) -> str:
     """The state of `process`, for example T for stopped and Z for ended; empty if unknown (Linux only)."""
-    fields = _fields(process)
+    fields = stat_of(process)
     return fields[0] if fields else ""
 
 
 def exit_code_of(process: int) -> int | None:
     """The exit code of `process` if it has ended and its parent has not noticed; negative for a signal."""
-    fields = _fields(process)
+    fields = stat_of(process)
     return os.waitstatus_to_exitcode(int(fields[-1])) if fields and fields[0] == "Z" else None
-
-
-def _fields(process: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; see proc(5)."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

@@ -10,9 +10,8 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from istbench import __version__
 from istbench.base.errors import UserError
 from istbench.base.machine import busy_seconds, cores, cores_of_others
+from istbench.base.processes import descendants, stat_of
 from istbench.cluster.script_record import (
     FLOATS,
     ITEM_BYTES,
@@ -652,27 +652,5 @@ class _BackgroundLoad:
 def _own_seconds() -> float:
     """CPU seconds of this process and its children, such as those of a data loader."""
     ended = os.times()
-    ticks = sum(_ticks(child) for child in _children(os.getpid()))
+    ticks = sum(int(text) for child in descendants(ended=True) for text in stat_of(child)[11:13])  # user, system
     return time.process_time() + ended.children_user + ended.children_system + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _children(process: int) -> Iterator[int]:
-    """The living children of a process, and theirs."""
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in _words(path):
-            yield int(child)
-            yield from _children(int(child))
-
-
-def _ticks(process: int) -> int:
-    """Ticks of user and system time of a living process."""
-    after_name = _words(Path(f"/proc/{process}/stat"), after=") ")
-    return sum(map(int, after_name[11:13]))
-
-
-def _words(path: Path, after: str = "") -> list[str]:
-    try:
-        text = path.read_text()
-    except OSError:  # it has just ended
-        return []
-    return (text.rpartition(after)[2] if after else text).split()

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from istbench.base.errors import UserError
+from istbench.base.processes import descendants
 from istbench.launch.backends.backend import Screen
 from istbench.launch.lab.network import ShapedNetwork
-from istbench.launch.processes.orphans import descendants
 from istbench.node.destinations import read_step
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation
