@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch.distributed import HashStore
 
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
 
 
@@ -33,7 +34,7 @@ class Rank:
 
 def on_ranks(count, act):
     """`act(fabric)` on each of `count` ranks; what each returned, or the error that rank 0 raised."""
-    store, found = HashStore(), SimpleNamespace(values=[None] * count, error=None)
+    store, found = SignedStore(HashStore(), b"a key"), SimpleNamespace(values=[None] * count, error=None)
 
     def live(rank):
         try:

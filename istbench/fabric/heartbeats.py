@@ -27,14 +27,14 @@ def introduce(store: SignedStore, rank: int) -> None:
 def not_come(store: SignedStore, world_size: int) -> list[int]:
     """The ranks that have not introduced themselves; none if the store does not answer."""
     try:
-        return [rank for rank in range(world_size) if not store.check([f"host/{rank}"])]
+        return [rank for rank in range(world_size) if store.read(f"host/{rank}") is None]
     except RuntimeError:
         return []
 
 
 def hosts_by_rank(store: SignedStore, world_size: int) -> tuple[str, ...]:
     """The host of every rank. Call it after all ranks have introduced themselves."""
-    return tuple(bytes(store.get(f"host/{rank}")).decode() for rank in range(world_size))
+    return tuple(store.find(f"host/{rank}") or "" for rank in range(world_size))
 
 
 class Heartbeats:
@@ -71,8 +71,7 @@ class Heartbeats:
         Raises:
             RuntimeError: if the store is lost.
         """
-        key = f"alive/{rank}"
-        return bytes(self._store.get(key)).decode() if self._store.check([key]) else ""
+        return self._store.read(f"alive/{rank}") or ""
 
     def named(self, rank: int) -> str:
         """The text "rank R", with its host if there are several hosts."""

@@ -7,7 +7,6 @@ only the ranks of the run have. A value without a valid HMAC counts as absent.
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,10 +29,10 @@ class SignedStore:
         self._store.set(name, self._mac(name, value) + value)
 
     def find(self, name: str) -> str | None:
-        """The value at `name`; None if there is none.
+        """The signed value at `name`; None if there is no value.
 
         Raises:
-            NotSigned: if its signature is not valid.
+            NotSigned: if the signature of the value is not valid.
         """
         if not self._store.check([name]):
             return None
@@ -43,39 +42,31 @@ class SignedStore:
             raise NotSigned(f"{name} in the store is not signed with this run's key: another process wrote it")
         return value
 
-    def check(self, names: Sequence[str]) -> bool:
-        """Whether there is a signed value at each of `names`."""
+    def read(self, name: str) -> str | None:
+        """The signed value at `name`; None if there is none."""
         try:
-            return all(self.find(name) is not None for name in names)
+            return self.find(name)
         except NotSigned:
-            return False
+            return None
 
-    def get(self, name: str) -> bytes:
-        """The signed value at `name`, which must exist."""
-        value = self.find(name)
-        if value is None:
-            raise RuntimeError(f"{name} is not in the store")
-        return value.encode()
-
-    def wait(self, names: Sequence[str], timeout: timedelta) -> None:
-        """Wait until there is a signed value at each of `names`.
+    def wait(self, name: str, timeout: timedelta) -> str:
+        """Wait for a signed value at `name`, and return it.
 
         Raises:
-            NotSigned: after the time-out, if a value has no valid signature.
+            NotSigned: after the time-out, if the value has no valid signature.
             RuntimeError: after the time-out otherwise, or if the store is lost; as torch's own stores do.
         """
         until = time.monotonic() + timeout.total_seconds()
-        for name in names:
-            while True:
-                left = max(0.001, until - time.monotonic())
-                self._store.wait([name], timedelta(seconds=left))
-                try:
-                    if self.find(name) is not None:
-                        break
-                except NotSigned:
-                    if time.monotonic() >= until:
-                        raise
-                time.sleep(_POLL_S)
+        while True:
+            left = max(0.001, until - time.monotonic())
+            self._store.wait([name], timedelta(seconds=left))
+            try:
+                if (value := self.find(name)) is not None:
+                    return value
+            except NotSigned:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_POLL_S)
 
     def derived(self, purpose: str) -> bytes:
         """A key for `purpose`. It does not reveal the store's own key."""

@@ -70,9 +70,7 @@ class Texts:
 
     def posted(self, key: str) -> str | None:
         """The text posted under `key`, or None; does not wait. Any thread may call this."""
-        if not self._store.check([f"posted/{key}"]):
-            return None
-        return bytes(self._store.get(f"posted/{key}")).decode()
+        return self._store.read(f"posted/{key}")
 
     def wait_posted(self, key: str, rank: int) -> str:
         """Wait for the word that `rank` posts under `key`. Any thread may call this, but one at a time.
@@ -99,7 +97,7 @@ class Texts:
         if timed_out:
             self._give_up(operations)
         time.sleep(_GRACE_S)
-        absent = [rank for rank in others if not self._store.check([f"gave-up/{rank}"])]
+        absent = [rank for rank in others if self._store.read(f"gave-up/{rank}") is None]
         if not timed_out and len(absent) < len(others):  # the connection broke because others timed out
             timed_out = True
             self._give_up(operations)
@@ -144,7 +142,7 @@ class Texts:
     def _word(self, key: str, rank: int, answers: "_Answers") -> str:
         began = looked = time.monotonic()
         unchanged = Unchanged(2 * self.heartbeats.every_s)
-        while not self._store.check([key]):
+        while (word := self._store.read(key)) is None:
             now = answers.heard()
             if now - looked >= self.heartbeats.every_s:
                 looked, sign = now, self.heartbeats.sign_of(rank)
@@ -156,7 +154,7 @@ class Texts:
             # The store's own wait would block the heartbeats.
             time.sleep(min(_LONGEST_S, max(_SHORTEST_S, _LATE * (now - began))))
         answers.heard()
-        return bytes(self._store.get(key)).decode()
+        return word
 
 
 class _Answers:

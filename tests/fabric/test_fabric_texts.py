@@ -24,15 +24,11 @@ class Store(dict):
 
     def set(self, key, value):
         self._answer()
-        self[key] = value.encode()
+        self[key] = value
 
-    def get(self, key):
+    def read(self, key):
         self._answer()
-        return self[key]
-
-    def check(self, keys):
-        self._answer()
-        return all(key in self for key in keys)
+        return self.get(key)
 
 
 @pytest.fixture

@@ -232,8 +232,7 @@ def test_a_caller_without_the_key_is_turned_away():
     store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(2) as pool:
         listening = pool.submit(connect_peers, store, 0, 2, 60.0)
-        store.wait(["transport/0"], timedelta(seconds=60))
-        place = json.loads(store.get("transport/0"))
+        place = json.loads(store.wait("transport/0", timedelta(seconds=60)))
         with socket.create_connection((place["address"], place["port"])) as stranger:
             assert len(stranger.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)) == CHALLENGE_BYTES
             stranger.sendall(b"x" * 36)
@@ -250,8 +249,7 @@ def test_strangers_that_say_nothing_or_something_else_do_not_hold_up_a_peer_and_
     store = SignedStore(dist.HashStore(), b"a key of these ranks")
     with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
         listening = pool.submit(connect_peers, store, 0, 2, 60.0)
-        store.wait(["transport/0"], timedelta(seconds=60))
-        place = json.loads(store.get("transport/0"))
+        place = json.loads(store.wait("transport/0", timedelta(seconds=60)))
         address = (place["address"], place["port"])
         strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(MOST_CALLERS + 6)]
         for number, stranger in enumerate(strangers[-6:]):

@@ -12,6 +12,7 @@ from torch.distributed import HashStore
 
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
+from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
@@ -24,7 +25,7 @@ from istbench.studies.conformance.training import open_workload
 
 def steps_of(scratches, seed, round_steps, ask):
     """The step that each of some nodes stops at, which exchange at the ends of rounds, and are not equally fast."""
-    store, found = HashStore(), [None] * len(scratches)
+    store, found = SignedStore(HashStore(), b"a key"), [None] * len(scratches)
     exchange = threading.Barrier(len(scratches))
 
     def live(rank):

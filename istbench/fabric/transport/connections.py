@@ -45,8 +45,7 @@ def _key(store: SignedStore, listener: int) -> bytes:
 
 
 def _call(store: SignedStore, rank: int, peer: int, timeout_s: float) -> socket.socket:
-    store.wait([f"transport/{peer}"], timedelta(seconds=timeout_s))
-    place = json.loads(store.get(f"transport/{peer}"))
+    place = json.loads(store.wait(f"transport/{peer}", timedelta(seconds=timeout_s)))
     connection = socket.create_connection((place["address"], place["port"]), timeout=timeout_s)
     introduce(connection, _key(store, peer), rank)
     return connection

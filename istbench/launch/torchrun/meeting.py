@@ -78,12 +78,6 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0 starts the run; `nonces` are those of all cards, by rank."""
-
-    nonces: list[Nonce]
-
-
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
     """Rank 0 announces a cell to all ranks.
 
@@ -176,7 +170,7 @@ class _Messages:
         )
 
     def _is_there(self, key: str) -> bool:
-        return self._asked(lambda store: store.check([key]))
+        return self._asked(lambda store: store.read(key)) is not None
 
     def post_card(self, card: Card) -> None:
         """Post the card of this rank. Only its first card counts."""
@@ -291,17 +285,15 @@ class Meeting(_Messages):
         """Rank 0 starts the run of the ranks of all `cards`."""
         self.hosts = [card.host for card in cards]
         self._nonces = [card.nonce or "" for card in cards]
-        self._put("start", Start(nonces=self._nonces))
+        self._put("start", self._nonces)
         self._begin()
 
     def _find_start(self) -> bool:
         """Begin if the `start` of rank 0 answers the card of this rank. That of an earlier run does not."""
-        start = self._get("start", Start)
-        if start is None or len(start.nonces) != self.world.size:
+        nonces = self._get("start", list[Nonce])
+        if nonces is None or len(nonces) != self.world.size or nonces[self.world.rank] != self._nonce:
             return False
-        if start.nonces[self.world.rank] != self._nonce:
-            return False
-        self._nonces = start.nonces
+        self._nonces = nonces
         self._begin()
         return True
 
@@ -354,7 +346,7 @@ class Meeting(_Messages):
         self.end(status)
         others = [f"left/{rank}" for rank in range(1, self.world.size)]
         until = time.monotonic() + _LEAVE_S
-        while not self._asked(lambda store: store.check(others)) and time.monotonic() < until:
+        while not all(map(self._is_there, others)) and time.monotonic() < until:
             time.sleep(_POLL_S)
 
     def await_end(self) -> int:
