@@ -5,7 +5,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-HOST = "ISTBENCH_HOST"  # environment variable: this machine's name on the host that requested the run
+# Environment variables: this machine's name on the host that requested the run; the key of a job, in hexadecimal.
+HOST, RUN_KEY = "ISTBENCH_HOST", "ISTBENCH_RUN_KEY"
 _ROOT = Path("/")
 _LEAST_BUSY_S = 0.5  # the least time to measure how busy a machine is: its clock ticks a hundred times a second
 

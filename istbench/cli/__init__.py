@@ -182,8 +182,8 @@ def say(message: str) -> None:
 
 def _said_together(message: str, status: int) -> tuple[str, int]:
     """The message and the exit status of this process, together with the other processes of its torchrun."""
+    from istbench.launch.processes.world import this_world
     from istbench.launch.torchrun.meeting import leave
-    from istbench.launch.torchrun.world import this_world
 
     try:
         world = this_world()

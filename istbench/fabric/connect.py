@@ -8,13 +8,11 @@ import torch.distributed as dist
 
 from istbench.base.activity import current
 from istbench.base.errors import UserError
+from istbench.base.machine import RUN_KEY
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.fabric import Fabric
 from istbench.fabric.heartbeats import introduce, not_come
 from istbench.fabric.signed_store import SignedStore
-
-RUN_KEY = "ISTBENCH_RUN_KEY"
-"""The environment variable with the key of a job, in hexadecimal. The launcher makes a key for each job."""
 
 _CONNECTING = "connecting to the other ranks"
 
@@ -22,7 +20,7 @@ _CONNECTING = "connecting to the other ranks"
 def connect(*, device: str = "cpu", timeout_s: float = 300.0) -> Fabric:
     """Join the process group named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
 
-    The key in ISTBENCH_RUN_KEY signs the ranks' texts in the group's store.
+    The key in ISTBENCH_RUN_KEY signs the ranks' texts in the group's store. The launcher makes a key for each job.
 
     Uses nccl if every rank has a GPU of its own, else gloo. With gloo, ranks may share a GPU. `timeout_s` bounds
     every operation of the returned fabric, in seconds.

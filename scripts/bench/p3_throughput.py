@@ -28,9 +28,9 @@ import torch
 from spread import spread
 from torch import Tensor, nn
 
+from istbench.base.machine import RUN_KEY
 from istbench.base.units import parse_bandwidth
 from istbench.fabric import Fabric, connect
-from istbench.fabric.connect import RUN_KEY
 from istbench.studies.conformance.training import set_up
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.toy import Toy, ToyOptions

@@ -10,7 +10,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts import run_folder
-from istbench.launch.torchrun.world import World, this_world
+from istbench.launch.processes.world import World, this_world
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 

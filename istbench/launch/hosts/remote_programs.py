@@ -23,6 +23,7 @@ from istbench.base.options.numbers import Count, Natural, Seconds
 from istbench.base.options.texts import Message
 from istbench.cluster.collective import Backend
 from istbench.launch.hosts.action import Agent
+from istbench.launch.processes.world import World
 
 LIMIT_S = 120.0
 _SPEED_S = 240.0
@@ -84,21 +85,15 @@ def speed(agent: Agent, question: Mapping[str, Any]) -> Any:
 def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
     """The `BusBandwidth` that each of `slots` processes measures, whose ranks of `nodes` begin at `rank`."""
     address, port = question["endpoint"]
-    common = {
-        "WORLD_SIZE": str(question["nodes"]),
-        "LOCAL_WORLD_SIZE": str(question["slots"]),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # else rank 0 opens one, which listens on all interfaces
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "ISTBENCH_RUN_KEY": question["key"],  # `RUN_KEY`, without importing torch
-        "OMP_NUM_THREADS": str(max(1, cores() // question["slots"])),
-        HOST: question["name"],
-    }
-    slots = range(question["slots"])
-    places = [{**common, "RANK": str(question["rank"] + slot), "LOCAL_RANK": str(slot)} for slot in slots]
+    size, slots = question["nodes"], question["slots"]
+    common = {"TORCH_CPP_LOG_LEVEL": "ERROR", HOST: question["name"]}
+    environments = []
+    for slot in range(slots):
+        rank = question["rank"] + slot
+        world = World(rank=rank, size=size, local_rank=slot, local_size=slots, master=address, port=port)
+        environments.append({**common, **world.environment(max(1, cores() // slots), question["key"])})
     words = ["all_reduce", question["device"], str(question["seconds"])]
-    return answers_of(agent, _PROGRAM, words, places, LIMIT_S)
+    return answers_of(agent, _PROGRAM, words, environments, LIMIT_S)
 
 
 def answers_of(

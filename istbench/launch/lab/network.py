@@ -21,17 +21,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-
-import msgspec
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores, keep_to_share
 from istbench.base.options.run import Lab, LabHosts, Uplink
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.lab import control_groups, late_frames, namespaces
+from istbench.launch.processes.place import Place
 
 _HUB = f"{namespaces.PREFIX}hub"
 _SUBNET, _HUB_NUMBER = "10.77.0", 254
@@ -60,7 +59,7 @@ _SHORTEST_SLICE_NS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapedNetwork:
+class ShapedNetwork(Place):
     """A place for n nodes: a network namespace for each host, with shaped links between them.
 
     Attributes:
@@ -72,6 +71,8 @@ class ShapedNetwork:
         recorded_steps: local steps that traces have at least; 0 for a sample of them.
         speeds: computing speed of each node, over that of the others; by default they are equal. A slow node gets
             a share of its cores.
+        share: of a core, which limits each node as on slower machines; links keep their full speed, and no clock is
+            divided.
     """
 
     nodes: int
@@ -83,6 +84,8 @@ class ShapedNetwork:
     uplink: float | None = None
     recorded_steps: int = 0
     speeds: tuple[float, ...] = ()
+    share: float | None = None
+    address: str = field(default=f"{_SUBNET}.{_HUB_NUMBER}", init=False)  # of the hub, where the launcher listens
 
     def __post_init__(self) -> None:
         if not 2 <= self.nodes <= MOST_NODES:
@@ -106,6 +109,8 @@ class ShapedNetwork:
         if (self.racks - 1) * self._rack_hosts >= self.hosts:
             what = "nodes" if self.host_nodes == 1 else "hosts"
             raise UserError(f"{self.hosts} {what} leave one of {self.racks} racks empty; give fewer --racks")
+        if self.share is not None and self.nodes > cores():
+            raise UserError(f"slower nodes need a core each: use at most {cores()} nodes with --scaling")
 
     @property
     def hosts(self) -> int:
@@ -132,8 +137,9 @@ class ShapedNetwork:
             f", racks of {rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}" if self.uplink else ""
         )
         speeds = f", speeds {', '.join(f'{own:g}' for own in self.speeds)}" if self.speeds else ""
+        share = f", {self.share:g} of a core a node" if self.share is not None else ""
         return Lab(
-            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}{speeds}",
+            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}{speeds}{share}",
             bandwidth=self.bandwidth,
             burst_bytes=_burst_bytes(self.bandwidth / dilation),
             latency_s=self.latency_s,
@@ -165,11 +171,6 @@ class ShapedNetwork:
         """The device by which a host sends."""
         return late_frames.DEVICE if self._by_process else "eth0"
 
-    @property
-    def address(self) -> str:
-        """Address of the hub, where the launcher listens."""
-        return f"{_SUBNET}.{_HUB_NUMBER}"
-
     def listening(self) -> AbstractContextManager[None]:
         """Inside, the calling thread is in the hub's namespace."""
         return namespaces.inside(_HUB)
@@ -191,6 +192,8 @@ class ShapedNetwork:
 
         With `speeds` every node has one, because the kernel serves these groups before other processes.
         """
+        if self.share is not None:
+            return self.share
         if self.lab.dilation > 1:
             return (self.speeds[rank] if self.speeds else 1.0) / self.lab.dilation
         return self.speeds[rank] * (cores() // self.nodes) if self.speeds else None
@@ -327,33 +330,6 @@ class ShapedNetwork:
     def _bucket(self, bandwidth: float, burst_bytes: int = 0) -> list[str]:
         rate, burst = bandwidth / self.lab.dilation, burst_bytes or self.lab.burst_bytes
         return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitedCores(ShapedNetwork):
-    """A shaped network of slower machines: nodes get `share` of a core each, links their full speed.
-
-    Control groups limit the nodes. No clock is divided.
-
-    Raises:
-        UserError: for more nodes than cores.
-    """
-
-    share: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.nodes > cores():
-            raise UserError(f"slower nodes need a core each: use at most {cores()} nodes with --scaling")
-
-    @cached_property
-    def lab(self) -> Lab:
-        """The record for run headers."""
-        lab = super().lab
-        return msgspec.structs.replace(lab, summary=f"{lab.summary}, {self.share:g} of a core a node")
-
-    def _limited(self, rank: int) -> float:
-        return self.share
 
 
 def check() -> None:

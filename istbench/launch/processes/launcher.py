@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.processes.failures import WorkerLost
@@ -112,12 +112,6 @@ def _stopping(within_s: float | None) -> str:
     return f"stopping after the next steps with a checkpoint, {limit}; a second signal ends the run at once\n"
 
 
-def restore_handlers(before: Mapping[signal.Signals, Any]) -> None:
-    """Set the handlers that `signal.signal` returned; None is one of C code, and becomes the default."""
-    for number, handler in before.items():
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
 class Signals:
     """Handlers of the signals that end a job. While workers start or end, they delay a signal."""
 
@@ -139,7 +133,8 @@ class Signals:
         if self._late is not None:
             self._late.cancel()
             self._late.join()
-        restore_handlers(self._before)
+        for number, handler in self._before.items():  # None is one of C code
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if not isinstance(error, KeyboardInterrupt):
             self._raise(error if self._is_own(error) else None)
 

@@ -46,6 +46,7 @@ from istbench.launch.processes.helpers import (
 from istbench.launch.processes.launcher import ENDING, Job
 from istbench.launch.processes.place import Place, ThisMachine
 from istbench.launch.processes.stuck import Watch, exit_code_of
+from istbench.launch.processes.world import World
 from istbench.node.registry import own_modules
 from istbench.node.stopping import END
 
@@ -134,8 +135,12 @@ class LocalLauncher:
         with ExitStack() as undo:
             undo.enter_context(self.place.built())
             store = undo.enter_context(contextlib.nullcontext(serve_store(self.place)))  # keeps it alive
-            meeting = environment_at(store.host, store.port, secrets.token_hex(32))
-            environments = {rank: {**meeting, **_environment(job, rank)} for rank in range(job.nodes)}
+            key, size = secrets.token_hex(32), job.nodes
+            worlds = [
+                World(rank=rank, size=size, local_rank=rank, local_size=size, master=store.host, port=store.port)
+                for rank in range(size)
+            ]
+            environments = {world.rank: world.environment(job.threads, key) for world in worlds}
             workers = start_workers(job, self.place, environments)
             undo.callback(workers.end)
             return LocalWorkers(job, workers.processes, undo.pop_all())
@@ -250,31 +255,6 @@ class LocalWorkers:
         """Terminate the remaining workers; kill those that ignore it. See `Workers.end`."""
         self._undo.close()
         self._running.clear()
-
-
-def _environment(job: Job, rank: int) -> dict[str, str]:
-    """The environment variables of one worker: its rank and its libraries' threads."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(job.nodes),
-        "LOCAL_WORLD_SIZE": str(job.nodes),
-        "GROUP_RANK": "0",
-        "OMP_NUM_THREADS": str(job.threads),
-    }
-
-
-def environment_at(address: str, port: int, key: str) -> dict[str, str]:
-    """The environment variables of all workers of a job: the address of its store, and its `key`."""
-    from istbench.fabric.connect import RUN_KEY
-
-    return {
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        # The store exists: rank 0 must not open another at its address.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        RUN_KEY: key,
-    }
 
 
 def serve_store(place: Place, port: int = 0) -> "TCPStore":

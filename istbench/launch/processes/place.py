@@ -5,40 +5,35 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
-
-
-class Place(Protocol):
-    """A network that connects the workers of a run. Workers get a pickled copy."""
-
-    @property
-    def address(self) -> str:
-        """The launcher's address on this network."""
-
-    def built(self) -> AbstractContextManager[None]:
-        """Build the network; remove it on exit."""
-
-    def listening(self) -> AbstractContextManager[None]:
-        """Inside, new sockets of the launching thread are on this network, where workers can connect."""
-
-    def enter(self, rank: int) -> None:
-        """Move the calling process, which has one thread, to this network as node `rank`."""
-
-
-class ExistingNetwork:
-    """A network that nobody has to build, and on which the launching process is."""
-
-    def built(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def listening(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
-class ThisMachine(ExistingNetwork):
+class Place:
+    """A network that connects the workers of a run. Workers get a pickled copy.
+
+    By default nobody has to build it, and the launching process is on it.
+
+    Attributes:
+        address: the launcher's address on this network.
+    """
+
+    address: str
+
+    def built(self) -> AbstractContextManager[None]:
+        """Build the network; remove it on exit."""
+        return contextlib.nullcontext()
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Inside, new sockets of the launching thread are on this network, where workers can connect."""
+        return contextlib.nullcontext()
+
+    def enter(self, rank: int) -> None:
+        """Move the calling process, which has one thread, to this network as node `rank`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ThisMachine(Place):
     """All nodes use this machine's loopback interface. No socket listens on another interface."""
 
     address: str = "127.0.0.1"

@@ -31,8 +31,8 @@ from istbench.base.machine import host_name
 from istbench.base.options.numbers import Count, Natural
 from istbench.base.options.run import RunRequest
 from istbench.launch.processes.failures import PeersLost
+from istbench.launch.processes.world import World
 from istbench.launch.torchrun.secret import SECRET, run_secret, secret_file
-from istbench.launch.torchrun.world import World
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

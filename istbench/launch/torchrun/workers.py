@@ -4,6 +4,7 @@ A worker is a new process, which the process of torchrun only supervises. In one
 the process group of an earlier cell: threads, connections, a CUDA context, and the number of threads of libraries.
 """
 
+import dataclasses
 import os
 import signal
 import socket
@@ -21,14 +22,16 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import host_name
 from istbench.base.options.run import RunRequest
 from istbench.base.scratch import scratch_folder
+from istbench.base.units import counted
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.cells.execute import training_job
 from istbench.launch.cells.header import versions
 from istbench.launch.cells.resolve import prepare_cell, prepare_cells
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
-from istbench.launch.processes.local import LocalWorkers, environment_at, serve_store, start_workers
-from istbench.launch.processes.place import ExistingNetwork
+from istbench.launch.processes.local import LocalWorkers, serve_store, start_workers
+from istbench.launch.processes.place import Place
+from istbench.launch.processes.world import World
 from istbench.launch.torchrun.agreement import (
     agreed,
     as_text,
@@ -37,7 +40,6 @@ from istbench.launch.torchrun.agreement import (
     host_names,
 )
 from istbench.launch.torchrun.meeting import Announced, Card, CellMeeting, Ending, Meeting, meeting_of
-from istbench.launch.torchrun.world import World
 from istbench.node.stopping import StopRequest
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
@@ -53,10 +55,9 @@ _FAILURES = {"user": UserError, "run": RunFailed}
 
 
 @dataclass(frozen=True)
-class Route(ExistingNetwork):
+class Route(Place):
     """A place on this host that others reach by `interface`, which is empty if it is unknown."""
 
-    address: str
     interface: str
 
     def enter(self, rank: int) -> None:
@@ -122,15 +123,8 @@ class TorchrunLauncher:
         """Start the worker of this rank; see `Launcher.start`."""
         world, store = self.meeting.world, self.store
         address, port = store if isinstance(store, tuple) else (store.host, store.port)
-        environment = {
-            "RANK": str(world.rank),
-            "LOCAL_RANK": str(world.local_rank),
-            "WORLD_SIZE": str(world.size),
-            "LOCAL_WORLD_SIZE": str(world.local_size),
-            "GROUP_RANK": str(world.host_rank),
-            "OMP_NUM_THREADS": str(job.threads),
-            **environment_at(address, port, self.meeting.worker_key()),
-        }
+        worker = dataclasses.replace(world, master=address, port=port)
+        environment = worker.environment(job.threads, self.meeting.worker_key())
         own = start_workers(job, self.place, {world.rank: environment})
         if world.rank == 0:
             self.meeting.start(job.threads, address, port)
@@ -209,24 +203,21 @@ def cause_of(endings: dict[int, Ending], hosts: tuple[str, ...]) -> BaseExceptio
 
     A rank without an ending was lost. Ranks that only miss another rank name no cause.
     """
+    told = [(hosts[rank], ending) for rank, ending in sorted(endings.items())]
     for kind, failure in _FAILURES.items():
-        for rank, ending in sorted(endings.items()):
+        for host, ending in told:
             if ending.kind == kind:
-                return failure(f"{hosts[rank]}: {ending.message}")
-    told = {
-        kind: [
-            WorkerLost(f"{hosts[rank]}: {ending.message}", ending.lines)
-            for rank, ending in sorted(endings.items())
-            if ending.kind == kind
-        ]
+                return failure(f"{host}: {ending.message}")
+    gone, lost = (
+        [WorkerLost(f"{host}: {ending.message}", ending.lines) for host, ending in told if ending.kind == kind]
         for kind in ("gone", "lost")
-    }
+    )
     missing = [
         WorkerLost(f"{host}: worker {rank} is gone: its process was killed, or its host was lost")
         for rank, host in enumerate(hosts)
         if rank not in endings
     ]
-    for cause in [*told["gone"], *missing, *told["lost"]]:
+    for cause in [*gone, *missing, *lost]:
         return cause
     return None if all(ending.kind == "done" for ending in endings.values()) else KeyboardInterrupt()
 
@@ -260,18 +251,22 @@ def meet(world: World, own: Sequence[RunRequest]) -> Meeting:
         UserError, RunFailed: if a rank cannot train, or has another command; the message names its host.
         KeyboardInterrupt: after a signal at any rank.
     """
-    _end_by_interrupt()
-    meeting = meeting_of(world)
-    meeting.post_card(_card(world, route_to(world.master), command_as_text(own)))
+    meeting = _arrive(world, own)
     cards = meeting.cards()
     check_agreement(cards)
     meeting.start(cards)
     return meeting
 
 
-def _end_by_interrupt() -> None:
-    """Handle SIGTERM as Ctrl-C: torchrun sends it to all its processes, and they end together."""
+def _arrive(world: World, own: Sequence[RunRequest]) -> Meeting:
+    """Post the card of this rank, and handle SIGTERM as Ctrl-C from now on.
+
+    torchrun sends it to all its processes, and they end together.
+    """
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    meeting = meeting_of(world)
+    meeting.post_card(_card(world, route_to(world.master), command_as_text(own)))
+    return meeting
 
 
 def follow(world: World, own: Sequence[RunRequest], out: Path) -> None:
@@ -283,9 +278,7 @@ def follow(world: World, own: Sequence[RunRequest], out: Path) -> None:
         UserError, RunFailed: if this rank cannot train.
         KeyboardInterrupt: after a signal.
     """
-    _end_by_interrupt()
-    meeting = meeting_of(world)
-    meeting.post_card(_card(world, route_to(world.master), command_as_text(own)))
+    meeting = _arrive(world, own)
     try:
         started = meeting.await_start()
         if started:
@@ -352,9 +345,8 @@ def lead(meeting: CellMeeting, cell: Header) -> tuple[Header, TorchrunLauncher, 
     check_agreement(cards)
     cell = agreed(cell, cards)
     hosts = tuple(host_names(cards))
-    count = len(set(hosts))
     said = (
-        f"{world.size} node{'s' if world.size > 1 else ''} on {count} host{'s' if count > 1 else ''}, talking by "
+        f"{counted(world.size, 'node')} on {counted(len(set(hosts)), 'host')}, talking by "
         f"{'NCCL' if own.own_gpu else 'gloo'} over {place.interface or 'the interface'} ({place.address})"
     )
     store = serve_store(place)

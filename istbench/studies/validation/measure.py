@@ -27,7 +27,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import OncePerLine, Screen
 from istbench.launch.backends.here import Here
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.launch.lab.network import LimitedCores, ShapedNetwork
+from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.node.registry import build_method, plugin_names, registered
 from istbench.results.load import load_run
@@ -221,7 +221,7 @@ class Validation:
         The traces are from the loopback interface, with one thread. The scale of computing follows from the speeds
         that both runs measured, as in a user's replay.
         """
-        shared_cores = partial(LimitedCores, share=_SHARE)
+        shared_cores = partial(ShapedNetwork, share=_SHARE)
         points = self._points(shared_cores, environment=f"{_SHARE:g} of a core", share=_SHARE)
         if cores() > 1:
             alone = {request.method: msgspec.structs.replace(request, nodes=1) for request in self._requests}

@@ -9,7 +9,7 @@ from istbench.launch.backends.hosts import Hosts
 from istbench.launch.backends.torchrun import Torchrun
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts.names import Host
-from istbench.launch.torchrun.world import World
+from istbench.launch.processes.world import World
 
 WORLD = World(rank=0, size=4, local_rank=0, local_size=2, host_rank=0, master="here", port=1)
 PLACES = {

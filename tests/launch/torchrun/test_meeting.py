@@ -9,9 +9,9 @@ from torch.distributed import HashStore
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.processes.failures import WorkerLost
+from istbench.launch.processes.world import World
 from istbench.launch.torchrun import meeting as meeting_module
 from istbench.launch.torchrun.meeting import Announced, Card, Meeting
-from istbench.launch.torchrun.world import World
 
 
 @pytest.fixture

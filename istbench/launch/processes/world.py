@@ -1,4 +1,4 @@
-"""The environment variables that torchrun sets for each of its processes."""
+"""A process among those of a job, and the environment variables that tell it so, as torchrun sets them."""
 
 import dataclasses
 import os
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from istbench.base.errors import UserError, shown
+from istbench.base.machine import RUN_KEY
 from istbench.base.options.run import RunRequest
 
 _MARK = "TORCHELASTIC_RUN_ID"
@@ -15,11 +16,11 @@ _MARK = "TORCHELASTIC_RUN_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process among all processes of one torchrun, on one host or several.
+    """A process among all processes of one torchrun, or of another job, on one host or several.
 
     Attributes:
         rank: number of this process. size: number of processes. local_rank, local_size: the same on this host.
-        host_rank: number of this host. master, port: address of the store of torchrun.
+        host_rank: number of this host. master, port: address of the store of the processes.
         restart: number of restarts by torchrun.
     """
 
@@ -27,9 +28,9 @@ class World:
     size: int
     local_rank: int
     local_size: int
-    host_rank: int
     master: str
     port: int
+    host_rank: int = 0
     restart: int = 0
 
     @cached_property
@@ -50,6 +51,22 @@ class World:
             )
         before = self.rank - self.local_rank  # ranks of a host follow one another
         return dataclasses.replace(self, size=nodes, local_size=max(0, min(self.local_size, nodes - before)))
+
+    def environment(self, threads: int, key: str) -> dict[str, str]:
+        """The environment variables of this process of a job with `key`, whose libraries use so many threads."""
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local_rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+            "GROUP_RANK": str(self.host_rank),
+            "MASTER_ADDR": self.master,
+            "MASTER_PORT": str(self.port),
+            # The store exists: rank 0 must not open another at its address.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": str(threads),
+            RUN_KEY: key,
+        }
 
     def group_of(self, request: RunRequest) -> int:
         """The number of processes that train `request`. With `--elastic`, those that there are are enough."""
