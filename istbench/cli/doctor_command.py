@@ -18,7 +18,7 @@ from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
 from istbench.cli.doctor_torch import TORCH, torch_clash
 from istbench.cli.options import PATH, option, places
-from istbench.launch.backends import hosts
+from istbench.launch.backends.hosts import REACHING, Hosts
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +40,11 @@ class Finding:
 
 
 @click.command("doctor")
-@places(*hosts.REACHING)
+@places(*REACHING)
 @option("--profile", "Measure a cluster profile of --hosts.", PATH, metavar="FILE.toml")
 def command(profile: Path | None, **given: Any) -> int:
     """List what works on this machine, and how to repair the rest. Exits with 1 if something is broken."""
-    chosen = hosts.chosen(given)
+    chosen = Hosts.chosen(given)
     if chosen is not None:
         from istbench.cli.doctor_hosts import examine, say
 

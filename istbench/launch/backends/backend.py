@@ -1,7 +1,8 @@
 """The seam between commands and the places where cells run."""
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.run import RunRequest
+from istbench.base.units import counted
 from istbench.launch.processes.failures import may_go_on
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
@@ -69,8 +71,7 @@ class Outcome:
 
 def described(request: RunRequest) -> str:
     """A description of the cell of `request`, whose name is unknown."""
-    nodes = "1 node" if request.nodes == 1 else f"{request.nodes} nodes"
-    return f"{request.workload} {request.method} on {nodes}, seed {request.seed}"
+    return f"{request.workload} {request.method} on {counted(request.nodes, 'node')}, seed {request.seed}"
 
 
 def failure_lines(outcomes: Iterable[Outcome]) -> list[str]:
@@ -81,7 +82,7 @@ def failure_lines(outcomes: Iterable[Outcome]) -> list[str]:
             cells.setdefault(str(outcome.failure), []).append(outcome.cell)
     lines = []
     for reason, (first, *others) in cells.items():
-        more = f" and {len(others)} more cell{'s' if len(others) > 1 else ''}" if others else ""
+        more = f" and {counted(len(others), 'more cell')}" if others else ""
         lines.append(f"{first}{more}: {reason}")
     return lines
 
@@ -99,25 +100,32 @@ class Screen(Protocol):
         """Show the progress of `run` inside the block, which gets an empty scratch directory."""
 
 
-class OncePerLine(Screen):
+class OncePerLine:
     """A screen that leaves out notes that it has shown: every run would tell the same about its data."""
 
     def __init__(self, screen: Screen) -> None:
-        self._screen, self._told = screen, set[str]()
+        self.note = functools.cache(screen.note)
+        self.preparing, self.training = screen.preparing, screen.training
 
-    def note(self, text: str) -> None:
-        """Print one line, the first time."""
-        if text not in self._told:
-            self._told.add(text)
-            self._screen.note(text)
 
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how much of the data `what` is ready."""
-        self._screen.preparing(what, done, total)
+@dataclass(frozen=True, kw_only=True)
+class BackendOption:
+    """An option on the command line by which a user chooses or adjusts a backend.
 
-    def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
-        """Show the progress of `run` inside the block."""
-        return self._screen.training(header, run)
+    Attributes:
+        kind: how one value is read. multiple: whether it may be repeated; its value is then a tuple.
+    """
+
+    flag: str
+    help: str
+    metavar: str | None = None
+    kind: type[str] | type[Path] | type[bool] = str
+    multiple: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its key in the values that `Backend.chosen` gets."""
+        return self.flag.removeprefix("--").replace("-", "_")
 
 
 class Backend(ABC):
@@ -126,8 +134,20 @@ class Backend(ABC):
     chosen_by: ClassVar[str]
     """The option or command that chooses this backend, for messages."""
 
+    choices: ClassVar[tuple[BackendOption, ...]] = ()
+    """The options on the command line that choose and adjust it."""
+
     restarts: int = 0
     """How often a cell starts again from its last checkpoint after a loss (`launch.cells.restarts`)."""
+
+    @classmethod
+    def chosen(cls, given: Mapping[str, Any]) -> "Backend | None":
+        """The backend that the values of `choices` choose, by name; None if the user did not choose this one.
+
+        Raises:
+            UserError: if a value is wrong.
+        """
+        return None
 
     @property
     def nodes(self) -> int | None:
@@ -195,39 +215,6 @@ class Backend(ABC):
             UserError, RunFailed: if no cell can run, before the first outcome.
             KeyboardInterrupt: after a signal.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendOption:
-    """An option on the command line by which a user chooses or adjusts a backend.
-
-    Attributes:
-        kind: how one value is read. multiple: whether it may be repeated; its value is then a tuple.
-    """
-
-    flag: str
-    help: str
-    metavar: str | None = None
-    kind: type[str] | type[Path] | type[bool] = str
-    multiple: bool = False
-
-    @property
-    def name(self) -> str:
-        """Its key in the values that `Kind.make` gets."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of backend.
-
-    Attributes:
-        options: its options on the command line.
-        make: makes the backend of the options' values, by name; None if the user did not choose this kind.
-    """
-
-    options: tuple[BackendOption, ...] = ()
-    make: Callable[[Mapping[str, Any]], Backend | None]
 
 
 def on_hosts(request: RunRequest, nodes: Sequence[int]) -> RunRequest:

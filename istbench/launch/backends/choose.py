@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.errors import UserError
-from istbench.launch.backends import hosts, slurm, torchrun
-from istbench.launch.backends.backend import Backend, BackendOption, Kind
+from istbench.launch.backends.backend import Backend, BackendOption
 from istbench.launch.backends.here import Here
+from istbench.launch.backends.hosts import Hosts
+from istbench.launch.backends.slurm import Slurm
+from istbench.launch.backends.torchrun import Torchrun
 
-KINDS: list[Kind] = [torchrun.KIND, hosts.KIND, slurm.KIND]
+BACKENDS: list[type[Backend]] = [Torchrun, Hosts, Slurm]
 
 
 def backend_options() -> tuple[BackendOption, ...]:
     """The command-line options of all backends."""
-    return tuple(option for kind in KINDS for option in kind.options)
+    return tuple(option for kind in BACKENDS for option in kind.choices)
 
 
 def choose(given: Mapping[str, Any], enclosing: Backend | None = None) -> Backend:
@@ -25,7 +27,7 @@ def choose(given: Mapping[str, Any], enclosing: Backend | None = None) -> Backen
     Raises:
         UserError: if the user chose two, or a value is wrong.
     """
-    made = [kind.make(given) for kind in KINDS]
+    made = [kind.chosen(given) for kind in BACKENDS]
     chosen = [backend for backend in (enclosing, *made) if backend is not None]
     if len(chosen) > 1:
         first, second, *_ = chosen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from istbench.base.decode import read_bytes
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen, described, on_hosts
+from istbench.launch.backends.backend import Backend, BackendOption, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
 from istbench.results.store import RunDirectory
 
@@ -18,6 +18,31 @@ if TYPE_CHECKING:
     from istbench.launch.hosts.run import HostsRun
 
 Say = Callable[[str], None]
+
+REACHING = (
+    BackendOption(
+        flag="--hosts",
+        metavar="FILE|a,b,c",
+        help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
+    ),
+    BackendOption(
+        flag="--hosts-python",
+        metavar="PATH",
+        help="Python on the hosts. Default: the same path as here, else python3.",
+    ),
+    BackendOption(
+        flag="--ssh-config",
+        metavar="FILE",
+        kind=Path,
+        help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
+    ),
+    BackendOption(
+        flag="--install",
+        kind=bool,
+        help="Install this istbench on hosts without it, in its own environment under ~/.cache/istbench.",
+    ),
+)
+"""The options that name hosts and the way to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +58,24 @@ class Hosts(Backend):
     """
 
     chosen_by: ClassVar[str] = "--hosts"
+    choices: ClassVar[tuple[BackendOption, ...]] = (
+        *REACHING,
+        BackendOption(
+            flag="--spare",
+            metavar="FILE|d,e",
+            help="Hosts that take the place of those of --hosts that are gone.",
+        ),
+        BackendOption(
+            flag="--detach",
+            kind=bool,
+            help="Leave the cells to the first host and return; the same command without it follows them.",
+        ),
+        BackendOption(
+            flag="--stop",
+            kind=bool,
+            help="End the cells of --detach, and copy their checkpoint here.",
+        ),
+    )
     hosts: tuple[Host, ...]
     python: str | None = None
     ssh_config: Path | None = None
@@ -41,6 +84,38 @@ class Hosts(Backend):
     stop: bool = False
     restarts: int = 0
     spares: tuple[Host, ...] = ()
+
+    @classmethod
+    def chosen(cls, given: Mapping[str, Any]) -> "Hosts | None":
+        """The hosts that the values of the options name, None if they name none.
+
+        Raises:
+            UserError: if a value is wrong, or an option needs hosts that are not named.
+        """
+        text, python, config = given.get("hosts"), given.get("hosts_python"), given.get("ssh_config")
+        if text is None:
+            for option in cls.choices:
+                if given.get(option.name) not in (None, False):
+                    raise UserError(
+                        f"{option.flag} is for the hosts of --hosts; give --hosts as well, or leave "
+                        f"{option.flag} out"
+                    )
+            return None
+        hosts = parse_hosts(text)
+        if python is not None and (not python.strip() or python.startswith("-") or not python.isprintable()):
+            raise UserError("--hosts-python must be the path of a Python")
+        if config is not None:
+            read_bytes(config, "an ssh configuration file, such as ~/.ssh/config")
+        detach, stop = bool(given.get("detach")), bool(given.get("stop"))
+        if detach and stop:
+            raise UserError("--detach starts cells and --stop ends them; give one of the two")
+        install, spares = bool(given.get("install")), _spares(given.get("spare"), hosts)
+        if spares and (detach or stop):
+            other = "--detach" if detach else "--stop"
+            raise UserError(f"--spare is for cells that this machine watches; leave out --spare, or {other}")
+        return cls(
+            hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop, spares=spares
+        )
 
     def restarting(self, restarts: int, *, typed: bool) -> "Hosts":
         """These hosts with that many `restarts` of each cell."""
@@ -159,37 +234,6 @@ def _explaining(say: Say) -> Iterator[None]:
         raise UserError(last) from None
 
 
-def chosen(given: Mapping[str, Any]) -> Hosts | None:
-    """The hosts that the values of the options below name, None if they name none.
-
-    Raises:
-        UserError: if a value is wrong, or an option needs hosts that are not named.
-    """
-    text, python, config = given.get("hosts"), given.get("hosts_python"), given.get("ssh_config")
-    if text is None:
-        for option in KIND.options:
-            if given.get(option.name) not in (None, False):
-                raise UserError(
-                    f"{option.flag} is for the hosts of --hosts; give --hosts as well, or leave {option.flag} out"
-                )
-        return None
-    hosts = parse_hosts(text)
-    if python is not None and (not python.strip() or python.startswith("-") or not python.isprintable()):
-        raise UserError("--hosts-python must be the path of a Python")
-    if config is not None:
-        read_bytes(config, "an ssh configuration file, such as ~/.ssh/config")
-    detach, stop = bool(given.get("detach")), bool(given.get("stop"))
-    if detach and stop:
-        raise UserError("--detach starts cells and --stop ends them; give one of the two")
-    install, spares = bool(given.get("install")), _spares(given.get("spare"), hosts)
-    if spares and (detach or stop):
-        other = "--detach" if detach else "--stop"
-        raise UserError(f"--spare is for cells that this machine watches; leave out --spare, or {other}")
-    return Hosts(
-        hosts=hosts, python=python, ssh_config=config, install=install, detach=detach, stop=stop, spares=spares
-    )
-
-
 def _spares(text: str | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
     spares = () if text is None else parse_hosts(text, "--spare")
     known = {host.name for host in hosts}
@@ -197,51 +241,3 @@ def _spares(text: str | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
         if spare.name in known:
             raise UserError(f"--spare names {spare.name}, which is in --hosts; name another, or leave it out")
     return spares
-
-
-REACHING = (
-    BackendOption(
-        flag="--hosts",
-        metavar="FILE|a,b,c",
-        help="Use these hosts over ssh, one node each. FILE has one host a line, with slots=N for N nodes.",
-    ),
-    BackendOption(
-        flag="--hosts-python",
-        metavar="PATH",
-        help="Python on the hosts. Default: the same path as here, else python3.",
-    ),
-    BackendOption(
-        flag="--ssh-config",
-        metavar="FILE",
-        kind=Path,
-        help="File that ssh reads for --hosts instead of ~/.ssh/config: keys, known hosts, jump hosts.",
-    ),
-    BackendOption(
-        flag="--install",
-        kind=bool,
-        help="Install this istbench on hosts without it, in its own environment under ~/.cache/istbench.",
-    ),
-)
-"""The options that name hosts and the way to them."""
-
-KIND = Kind(
-    options=(
-        *REACHING,
-        BackendOption(
-            flag="--spare",
-            metavar="FILE|d,e",
-            help="Hosts that take the place of those of --hosts that are gone.",
-        ),
-        BackendOption(
-            flag="--detach",
-            kind=bool,
-            help="Leave the cells to the first host and return; the same command without it follows them.",
-        ),
-        BackendOption(
-            flag="--stop",
-            kind=bool,
-            help="End the cells of --detach, and copy their checkpoint here.",
-        ),
-    ),
-    make=chosen,
-)

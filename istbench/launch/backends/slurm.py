@@ -31,7 +31,8 @@ from istbench.base.options.options import parse_pairs
 from istbench.base.options.run import RunRequest
 from istbench.base.plugin_code import no_code_from_here
 from istbench.base.scratch import scratch_folder
-from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome, Screen
+from istbench.base.units import counted
+from istbench.launch.backends.backend import Backend, BackendOption, Outcome, Screen
 from istbench.launch.backends.here import Here
 from istbench.results.header import CellName, Header
 from istbench.results.store import RunDirectory
@@ -85,8 +86,22 @@ class Slurm(Backend):
     """A Slurm cluster that shares its file system with this machine. Each cell runs as a job with `options`."""
 
     chosen_by: ClassVar[str] = "--slurm"
+    choices: ClassVar[tuple[BackendOption, ...]] = (
+        BackendOption(
+            flag="--slurm",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Run each cell as a Slurm job: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
+        ),
+    )
     options: SlurmOptions
     restarts: int = 0
+
+    @classmethod
+    def chosen(cls, given: Mapping[str, Any]) -> "Slurm | None":
+        """The Slurm cluster of this machine, if the user named options of jobs."""
+        pairs = given.get("slurm")
+        return cls(options=SlurmOptions.parse(pairs)) if pairs else None
 
     def restarting(self, restarts: int, *, typed: bool) -> "Slurm":
         """The same, where each job starts the nodes of its cell again that often."""
@@ -385,7 +400,7 @@ class Submission:
     def _name_jobs(self) -> None:
         new = [str(job.job_id) for job in self.jobs.values()][self._named :]
         if new:
-            self._say(f"{len(new)} job{'s' * (len(new) > 1)}: {' '.join(new)}")
+            self._say(f"{counted(len(new), 'job')}: {' '.join(new)}")
         self._named = len(self.jobs)
 
     def _put_off(self, said: str, now: float) -> None:
@@ -505,21 +520,3 @@ class Queue:
             self._since.pop(identity, None)
             return False
         return now - self._since.setdefault(identity, now) >= _GONE_S
-
-
-def _make(given: Mapping[str, Any]) -> Slurm | None:
-    pairs = given.get("slurm")
-    return Slurm(options=SlurmOptions.parse(pairs)) if pairs else None
-
-
-KIND = Kind(
-    options=(
-        BackendOption(
-            flag="--slurm",
-            metavar="NAME=VALUE",
-            multiple=True,
-            help="Run each cell as a Slurm job: partition=gpu, minutes=60, ... May be repeated; see docs/slurm.md.",
-        ),
-    ),
-    make=_make,
-)

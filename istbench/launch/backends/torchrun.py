@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
-from istbench.launch.backends.backend import Backend, Kind, OncePerLine, Outcome, Screen, described, on_hosts
+from istbench.launch.backends.backend import Backend, OncePerLine, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts import run_folder
 from istbench.launch.processes.world import World, this_world
 from istbench.results.header import Header
@@ -26,6 +26,12 @@ class Torchrun(Backend):
 
     def __post_init__(self) -> None:
         self._lost = self.world.restart > 0
+
+    @classmethod
+    def chosen(cls, given: Mapping[str, Any]) -> "Torchrun | None":
+        """The processes of torchrun, if it started this one."""
+        world = this_world()
+        return None if world is None else cls(world=world)
 
     @property
     def nodes(self) -> int:
@@ -124,11 +130,3 @@ class Torchrun(Backend):
         except (UserError, RunFailed) as error:
             return Outcome(cell=cell.cell, run=run, failure=error, source=source)
         return Outcome(cell=cell.cell, run=run, fresh=fresh, source=source)
-
-
-def _make(_given: Mapping[str, Any]) -> Torchrun | None:
-    world = this_world()
-    return None if world is None else Torchrun(world=world)
-
-
-KIND = Kind(make=_make)

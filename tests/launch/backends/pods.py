@@ -6,7 +6,7 @@ Here a pod is a run on this machine.
 from dataclasses import dataclass
 from pathlib import Path
 
-from istbench.launch.backends.backend import Backend, BackendOption, Kind, Outcome
+from istbench.launch.backends.backend import Backend, BackendOption, Outcome
 from istbench.launch.backends.here import Here
 from istbench.results.store import RunDirectory
 
@@ -16,7 +16,13 @@ class Pods(Backend):
     """Pods that keep the results in `volume`."""
 
     chosen_by = "--pods"
+    choices = (BackendOption(flag="--pods", kind=Path, help="Run each cell as a pod."),)
     volume: Path
+
+    @classmethod
+    def chosen(cls, given):
+        """A volume of the user, if one is given."""
+        return cls(volume=given["pods"]) if given["pods"] else None
 
     def run(self, cells, out, again, screen):
         """Run one pod for each cell, and link the results to `out`."""
@@ -29,9 +35,3 @@ class Pods(Backend):
             run.path.symlink_to(self.volume / "runs" / name)
             screen.note(f"pod of {name} has ended")
             yield Outcome(cell=name, run=run, failure=pod.failure)
-
-
-KIND = Kind(
-    options=(BackendOption(flag="--pods", kind=Path, help="Run each cell as a pod."),),
-    make=lambda given: Pods(volume=given["pods"]) if given["pods"] else None,
-)

@@ -23,10 +23,10 @@ import pods
 @pytest.fixture
 def istbench(monkeypatch, capsys):
     """Runs `istbench ...` after the one line that a new backend adds to choose.py; returns stdout and stderr."""
-    monkeypatch.setattr(choose_module, "KINDS", [*choose_module.KINDS, pods.KIND])
     for command in ("run", "compare"):  # their options are those of all backends when they are imported
         module = importlib.import_module(f"istbench.cli.{command}_command")  # it comes back after the test
         monkeypatch.delitem(sys.modules, module.__name__)
+    monkeypatch.setattr(choose_module, "BACKENDS", [*choose_module.BACKENDS, pods.Pods])
 
     def run(*words):
         with pytest.raises(SystemExit) as ended:
