@@ -91,11 +91,6 @@ def test_a_file_that_is_none_is_named(written, name, kind):
     assert one_line(found).startswith(f"{written / name} is broken (")
 
 
-def _sealed(contents):
-    digest = hashlib.sha256(contents.encode()).hexdigest()
-    return f'{{"sha256":"{digest}","contents":{contents}}}'
-
-
 @quick(150)
 @given(damaged({**PLAIN, "computing_s": [1.0], "evaluations": 0, "evaluations_sha256": ""}))
 def test_totals_are_totals_or_refused(tmp_path_factory, content):

@@ -94,8 +94,8 @@ def ip(commands: list[str]) -> None:
         run(["ip", *command.split()])
 
 
-def run(command: list[str]) -> None:
-    """Run `command`, which builds a part of the lab.
+def run(command: list[str], what: str = "build a lab") -> None:
+    """Run `command`, a part of `what`.
 
     Raises:
         UserError: if it fails; with the first line of its error.
@@ -103,7 +103,7 @@ def run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise UserError(f"cannot build a lab on this machine: `{' '.join(command)}` failed: {said[0]}")
+        raise UserError(f"cannot {what} on this machine: `{' '.join(command)}` failed: {said[0]}")
 
 
 def _set(descriptor: int) -> None:

@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from istbench.base.errors import UserError
 from istbench.base.files import sync
+from istbench.launch.lab.namespaces import run
 
 _BYTES = 2**30  # a page takes memory only once it is written
 
@@ -54,7 +53,4 @@ class SmallDisk:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise UserError(f"cannot fill a disk on this machine: `{' '.join(command)}` failed: {said[0]}")
+    run(list(command), "fill a disk")
