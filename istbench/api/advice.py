@@ -21,7 +21,7 @@ from istbench.base.options.run import RunRequest
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import THIS, select_clusters
 from istbench.launch.backends.here import Here
-from istbench.node.registry import check_name, own_options, registered
+from istbench.node.registry import check_name, names_of, own_options
 from istbench.studies.advise.advice_text import advice_text
 from istbench.studies.advise.question import Question, check_given
 
@@ -139,7 +139,7 @@ def question_of(
     if cluster is not None:
         links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
         ((profile,),) = select_clusters([cluster], *links).values()
-    chosen = dict.fromkeys([BASELINE, *(methods or [entry.name for entry in registered("methods")])])
+    chosen = dict.fromkeys([BASELINE, *(methods or names_of("methods"))])
     base = RunRequest(method=BASELINE, **given)
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:

@@ -9,7 +9,7 @@ import click
 
 from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.cli.options import PATH, option
-from istbench.node.registry import load_sink, registered
+from istbench.node.registry import load_sink, names_of
 from istbench.node.sinks.base import default_place
 from istbench.results.frame import FORMATS
 
@@ -41,7 +41,7 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     RUN is the directory of a run, or a results directory for all finished runs in it. Format chakra leaves out runs
     without a trace.
     """
-    known = [entry.name for entry in registered("sinks")]
+    known = names_of("sinks")
     if name not in (*known, _CHAKRA, *FORMATS):
         raise unknown_name("format", name, {*known, _CHAKRA, *FORMATS})
     if name in FORMATS:

@@ -26,7 +26,7 @@ from istbench.cli.options import (
 )
 from istbench.launch.lab import network
 from istbench.launch.lab.network import MOST_NODES
-from istbench.node.registry import check_name, load_workload
+from istbench.node.registry import check_name, load_workload, names_of
 
 if TYPE_CHECKING:
     from istbench.studies.validation.table import ReplayError
@@ -140,11 +140,9 @@ def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:
     unknown = set(given_options) - {name for own in options.values() for name in own}
     if unknown:
         raise UserError(f"--workload-set {min(unknown)}: {' and '.join(workloads)} have no such option")
-    if not given["methods"]:
-        from istbench.studies.validation.measure import all_methods
     for count in nodes:
         for workload in workloads:
-            for method in given["methods"] or all_methods(plugins):
+            for method in given["methods"] or names_of("methods", plugins):
                 # One thread for each node: a node of the lab has one core for computing and sending.
                 yield RunRequest(
                     workload=workload,

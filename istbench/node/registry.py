@@ -56,6 +56,12 @@ def registered(kind: PluginKind) -> list[Registered]:
     ]
 
 
+def names_of(kind: PluginKind, plugins: Iterable[str] = ()) -> list[str]:
+    """The names of all installed methods, workloads or sinks, then those that the files `plugins` define."""
+    local = [name for path in plugins for name in plugin_names(Path(path), kind)]
+    return list(dict.fromkeys([*sorted(_installed(kind)), *local]))
+
+
 def load_method(name: str, plugins: Iterable[str] = ()) -> "type[Method]":
     """The method class called `name`.
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from istbench.launch.backends.here import Here
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.message_costs import measure_message_costs
-from istbench.node.registry import build_method, plugin_names, registered
+from istbench.node.registry import build_method
 from istbench.results.load import load_run
 from istbench.studies.validation.table import ReplayError
 from istbench.workloads.base import Progress
@@ -90,14 +89,6 @@ def round_steps_of(request: RunRequest, progress: Progress) -> int:
     config = prepare_cell(msgspec.structs.replace(request, steps=1), progress).config
     method = build_method(config.method, config.method_options, seed=config.seed, plugins=config.plugins)
     return method.round_steps
-
-
-def all_methods(plugins: Sequence[str]) -> list[str]:
-    """The names of all registered methods, and of those in the files `plugins`."""
-    names = [known.name for known in registered("methods")]
-    return list(
-        dict.fromkeys([*names, *(name for path in plugins for name in plugin_names(Path(path), "methods"))])
-    )
 
 
 def fitting(candidates: Sequence[RunRequest], progress: Progress, named: Collection[str] = ()) -> list[RunRequest]:

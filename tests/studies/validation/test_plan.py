@@ -4,7 +4,8 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
-from istbench.studies.validation.measure import all_methods, fitting, measured_rounds, rehearsed
+from istbench.node.registry import names_of
+from istbench.studies.validation.measure import fitting, measured_rounds, rehearsed
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def requests(*workloads, methods, nodes=(2,)):
 
 
 def test_each_method_trains_the_first_workload_that_it_fits():
-    everything = all_methods(())
+    everything = names_of("methods")
     found = fitting(requests("toy", "amazon670k", methods=everything, nodes=(2, 3)), lambda *_: None)
     assert [request.method for request in found if request.workload == "amazon670k" and request.nodes == 2] == [
         "dslide", "model_parallel", "sampled_softmax",
