@@ -25,7 +25,7 @@ from istbench.cluster.replay_checks import Checks, LatencyCheck, checks_of, meas
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
 from istbench.studies.validation.record import SCALED, ValidationFiles, read_errors
-from istbench.studies.validation.table import ReplayError, scaling_table, summary_of, summary_table
+from istbench.studies.validation.table import ReplayError, error_table, summary_of, summary_table
 
 ROOT = Path(__file__).parent.parent
 FROZEN = ROOT / "results" / "validation"
@@ -117,7 +117,11 @@ def page(folder: Path) -> str:
         table_markdown(summary_table(network, "Errors by method")),
         f"**Traces from elsewhere.** {elsewhere_words(network)}\n",
         f"**Other computing speeds.** {scaling_words(scaled)}\n",
-        *([table_markdown(scaling_table(scaled, "Errors of replays for other speeds"))] if scaled else []),
+        *(
+            [table_markdown(error_table(scaled, "Errors of replays for other speeds", scaling=True))]
+            if scaled
+            else []
+        ),
         f"**Late packets.** {latency_words(FROZEN / LATENCY)}\n",
         *(f"- [{path.stem}]({LATENCY}/{path.stem}.md)" for path in measurement_files(FROZEN / LATENCY)),
         "",

@@ -1,7 +1,7 @@
 """The files of a validation, for each workload and number of nodes and a summary, and the picture of the errors."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown
 from istbench.report.palette import method_styles
 from istbench.report.tables.table import Table
-from istbench.studies.validation.table import ReplayError, error_table, scaling_table, summary_table
+from istbench.studies.validation.table import ReplayError, error_table, summary_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,10 +120,9 @@ class ValidationFiles:
             nodes += f", latency of {self.latency_s * 1e3:g} ms"
         return f"{SCALED_TITLE if self.scaling else TITLE}: {workloads}, {nodes}"
 
-    @property
-    def table(self) -> Callable[[Sequence[ReplayError], str], Table]:
-        """Makes a table of errors with a title."""
-        return scaling_table if self.scaling else error_table
+    def table(self, errors: Sequence[ReplayError], title: str) -> Table:
+        """The table of `errors`."""
+        return error_table(errors, title, scaling=self.scaling)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -70,27 +70,22 @@ def summary_of(errors: Sequence[float]) -> str:
 Repeats = Sequence[ReplayError]
 
 
-def error_table(errors: Sequence[ReplayError], title: str) -> Table:
-    """A row for each workload, method, number of nodes and bandwidth: medians over the repeats."""
+def error_table(errors: Sequence[ReplayError], title: str, *, scaling: bool = False) -> Table:
+    """A row for each workload, method, number of nodes and bandwidth: medians over the repeats.
+
+    scaling: whether the replayed traces were recorded elsewhere; then a column has the environment.
+    """
+    elsewhere = summary_of([error.error_recorded_elsewhere for error in errors])
+    if scaling:
+        naming, columns, about = (*_NAMING, _ENVIRONMENT), _SCALED, (_SCALING, f"{_RIGHT}: {elsewhere}.")
+    else:
+        changes = "The speed of the machine changes between runs."
+        naming, columns, about = _NAMING, _ON_LOOPBACK, (SCOPE, f"{_BEFORE}: {elsewhere}. {changes}")
     return table_of(
-        (*_NAMING, *_SECONDS, *_ON_LOOPBACK),
+        (*naming, *_SECONDS, *columns),
         by_setting(errors),
         title=title,
-        footer=_footer(
-            errors, SCOPE, f"{_BEFORE}: {_elsewhere(errors)}. The speed of the machine changes between runs."
-        ),
-        keys=len(_NAMING),
-    )
-
-
-def scaling_table(errors: Sequence[ReplayError], title: str) -> Table:
-    """The same of traces that were recorded elsewhere, with a column of the environment."""
-    naming = (*_NAMING, ENVIRONMENT)
-    return table_of(
-        (*naming, *_SECONDS, *_SCALED),
-        by_setting(errors),
-        title=title,
-        footer=_footer(errors, _SCALING, f"{_RIGHT}: {_elsewhere(errors)}."),
+        footer=_footer(errors, *about),
         keys=len(naming),
     )
 
@@ -134,7 +129,7 @@ _NAMING: tuple[ColumnOf[Repeats], ...] = (
     column("nodes", "nodes", lambda repeats: repeats[0].nodes),
     column("bandwidth", "bandwidth", lambda repeats: repeats[0].bandwidth),
 )
-ENVIRONMENT: ColumnOf[Repeats] = column("environment", "a node has", lambda repeats: repeats[0].environment)
+_ENVIRONMENT: ColumnOf[Repeats] = column("environment", "a node has", lambda repeats: repeats[0].environment)
 _SECONDS: tuple[ColumnOf[Repeats], ...] = (
     column("measured_s", "measured s", _seconds(lambda error: error.measured_s)),
     column("replayed_s", "replayed s", _seconds(lambda error: error.replayed_s)),
@@ -167,10 +162,6 @@ _SUMMARY: tuple[ColumnOf[Check], ...] = (
         lambda check: Entry(text=f"{check.largest:+.1%} ({check.where})", value=check.largest),
     ),
 )
-
-
-def _elsewhere(errors: Sequence[ReplayError]) -> str:
-    return summary_of([error.error_recorded_elsewhere for error in errors])
 
 
 def _footer(errors: Sequence[ReplayError], *about: str) -> tuple[str, ...]:

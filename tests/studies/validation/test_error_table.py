@@ -11,7 +11,6 @@ from istbench.studies.validation.table import (
     ReplayError,
     by_setting,
     error_table,
-    scaling_table,
     summary_of,
     summary_table,
 )
@@ -70,7 +69,7 @@ def test_the_footer_has_the_errors_without_their_signs_and_how_slow_the_lab_ran(
 
 def test_a_table_of_scaling_has_the_environment_and_the_scale():
     errors = [error(replayed=1.1, elsewhere=1.02, environment="0.5 of a core", scale=2.04)]
-    table = scaling_table(errors, "a title")
+    table = error_table(errors, "a title", scaling=True)
     row = {column.key: entry.text for column, entry in zip(table.columns, table.rows[0], strict=True)}
     assert row["environment"] == "0.5 of a core"
     assert (row["error"], row["scale"], row["error_own_trace"]) == ("+10.0%", "2.04", "+2.0%")
