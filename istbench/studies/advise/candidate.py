@@ -6,12 +6,10 @@ keeps its meaning.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from istbench.cluster.trace import Trace
 from istbench.results.curves import Curve
-
-if TYPE_CHECKING:
-    from istbench.cluster.trace import Trace
 
 ONE_NODE = "one node"
 """The label of the candidate that trains on one node alone, as a plain loop does."""
@@ -34,7 +32,7 @@ def is_scheduled(options: Mapping[str, Any]) -> bool:
     return bool(options.get("schedule", "constant") != "constant")
 
 
-Redealt: TypeAlias = "Callable[[int], Trace]"
+Redealt: TypeAlias = Callable[[int], Trace]
 """The trace of a candidate on another number of nodes; raises UserError where its method cannot be dealt again."""
 
 
@@ -68,13 +66,13 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     curves: Mapping[int, Curve] = field(default_factory=dict)
-    trace: "Trace | None" = None
+    trace: Trace | None = None
     memory_bytes: int | None = None
     baseline: bool = False
     learns_as: str = ""
     stopped: str = ""
     failed: str = ""
-    redealt: "Redealt | None" = None
+    redealt: Redealt | None = None
     nodes: int | None = None
 
     @property

@@ -36,7 +36,7 @@ class Flip(msgspec.Struct, frozen=True, kw_only=True):
             whether the candidates fit.
     """
 
-    value: float | None
+    value: float | None = None
     side: Literal["below", "above", ""] = ""
     first: Text = ""
     reason: Message = ""
@@ -80,18 +80,13 @@ def find_flips(
     ]
     reason = _no_flip(ranked, rivals)
     if reason:
-        return Flips(bandwidth=none_since(reason), latency=none_since(reason), nodes=none_since(reason))
+        return Flips(bandwidth=Flip(reason=reason), latency=Flip(reason=reason), nodes=Flip(reason=reason))
     own = ranked[0].candidate.label
     return Flips(
         bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
         latency=_guarded(lambda: _latency(own, rivals, profile)),
         nodes=_guarded(lambda: _nodes(own, rivals, profile)),
     )
-
-
-def none_since(reason: str) -> Flip:
-    """No flip, for this reason."""
-    return Flip(value=None, reason=reason)
 
 
 def _no_flip(ranked: Sequence[CandidateOdds], rivals: Sequence[_Rival]) -> str:
@@ -104,7 +99,7 @@ def _guarded(search: Callable[[], Flip]) -> Flip:
     try:
         return search()
     except UserError as error:
-        return none_since(str(error))
+        return Flip(reason=str(error))
 
 
 @contextmanager
@@ -157,10 +152,10 @@ def _nodes(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
         except UserError as error:
             left_out.append((rival.label, str(error)))
     if any(label == own for label, _ in left_out):
-        return none_since(dict(left_out)[own])
+        return Flip(reason=dict(left_out)[own])
     apart = f"; without {', '.join(label for label, _ in left_out)}" if left_out else ""
     if len(dealt) < 2:
-        return none_since(f"no other candidate can be dealt to other nodes{apart}")
+        return Flip(reason=f"no other candidate can be dealt to other nodes{apart}")
     first = cache(lambda count: _first([_on(rival, int(count)) for rival in dealt], profile))
     above = [float(here * step) for step in (2, _NODES_FACTOR)]
     below = [float(count) for count in (here // 2, here // _NODES_FACTOR) if count >= 2]
@@ -194,8 +189,8 @@ def _on(rival: _Rival, nodes: int) -> _Rival:
 
 def _none(first_here: str, own: str, otherwise: str, *, extrapolated: bool = False) -> Flip:
     if first_here != own:
-        return none_since(f"too close: by expected seconds alone, {first_here} is first here already")
-    return Flip(value=None, reason=f"{own} is {otherwise}", extrapolated=extrapolated)
+        return Flip(reason=f"too close: by expected seconds alone, {first_here} is first here already")
+    return Flip(reason=f"{own} is {otherwise}", extrapolated=extrapolated)
 
 
 def _nearest(

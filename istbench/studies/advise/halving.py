@@ -56,13 +56,13 @@ class RungResult:
     """The result of a candidate in a rung.
 
     reached_s: seconds to the target on the cluster, infinite for a miss. value: of the metric at the seconds that
-    all candidates of the rung have, higher for a better one. reached_step: local step of the target, None for a
+    all candidates of the rung have, higher for a better one. reached_step: local step of the target, infinite for a
     miss.
     """
 
     reached_s: float
     value: float
-    reached_step: float | None = None
+    reached_step: float = math.inf
 
 
 def rungs_of(count: int) -> int:
@@ -114,9 +114,8 @@ def rung_seconds(left_s: float, count: int) -> float:
 
 def needed_steps(results: Sequence[RungResult]) -> int | None:
     """Local steps with which other seeds reach the target too, if all of `results` did; None if one missed."""
-    steps = [one.reached_step for one in results]
-    known = [step for step in steps if step is not None]
-    return math.ceil(_BEYOND * max(known)) if known and len(known) == len(steps) else None
+    most = max((one.reached_step for one in results), default=math.inf)
+    return None if math.isinf(most) else math.ceil(_BEYOND * most)
 
 
 def rung_results(curves: Mapping[str, Curve], target: float | None) -> dict[str, RungResult]:
@@ -132,7 +131,7 @@ def rung_results(curves: Mapping[str, Curve], target: float | None) -> dict[str,
         found[label] = RungResult(
             reached_s=math.inf if there is None else there.seconds,
             value=-math.inf if value is None else curve.metric.signed(value),
-            reached_step=None if there is None else there.step,
+            reached_step=math.inf if there is None else there.step,
         )
     return found
 
@@ -400,12 +399,10 @@ class Halving:
 
 def mean_result(found: Sequence[RungResult]) -> RungResult:
     """The mean of a candidate's results over seeds. One miss is a miss."""
-    steps = [one.reached_step for one in found]
-    known = [step for step in steps if step is not None]
     return RungResult(
         reached_s=fmean(one.reached_s for one in found),
         value=fmean(one.value for one in found),
-        reached_step=fmean(known) if len(known) == len(steps) else None,
+        reached_step=fmean(one.reached_step for one in found),
     )
 
 

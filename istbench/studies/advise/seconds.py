@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import scale
-from istbench.cluster.trace import COMPUTE, MARK, STEP, Floats, round_ends
+from istbench.cluster.trace import COMPUTE, MARK, STEP, Floats, Trace, round_ends
 from istbench.studies.advise.candidate import Candidate
 from istbench.studies.advise.steps_to_target import FURTHEST
-
-if TYPE_CHECKING:
-    from istbench.cluster.trace import Trace
 
 BANDWIDTHS = (0.8, 0.9, 1.0, 1.1, 1.2)
 """Factors of the bandwidth at which a candidate is replayed; others between them are interpolated."""
@@ -104,7 +101,7 @@ def with_bandwidth(profile: ClusterProfile, factor: float) -> ClusterProfile:
     )
 
 
-def seconds_to(trace: "Trace", profile: ClusterProfile, steps: float) -> float:
+def seconds_to(trace: Trace, profile: ClusterProfile, steps: float) -> float:
     """Seconds to a finite number of local `steps`, which may be a fraction, on `profile`."""
     rounds, rest = divmod(steps, trace.round_steps)
     start = int(rounds) * trace.round_steps
@@ -112,7 +109,7 @@ def seconds_to(trace: "Trace", profile: ClusterProfile, steps: float) -> float:
     return before + rest / trace.round_steps * (after - before)
 
 
-def mean_error(trace: "Trace") -> float:
+def mean_error(trace: Trace) -> float:
     """The standard error of the mean seconds that a recorded step computes, as a share of them.
 
     The spread is that of steps that end no round, since an exchange computes too; if there are none, of rounds.
@@ -129,7 +126,7 @@ def mean_error(trace: "Trace") -> float:
     return float(np.sqrt(squares) / means) if means > 0 else 0.0
 
 
-def mean_step_s(trace: "Trace") -> float:
+def mean_step_s(trace: Trace) -> float:
     """The mean seconds that a local step computes, over nodes: of steps that end no round, or of all if all do."""
     steps = [_computed(events)[0] for events in trace.nodes]
     if not all(map(len, steps)):
@@ -137,7 +134,7 @@ def mean_step_s(trace: "Trace") -> float:
     return float(np.mean([own.mean() for own in steps]))
 
 
-def at_mean_pace(traces: Sequence["Trace"], profile: ClusterProfile) -> "Trace":
+def at_mean_pace(traces: Sequence[Trace], profile: ClusterProfile) -> Trace:
     """The first of `traces`, which computes as fast on `profile` as their steps do on average.
 
     All are of one candidate, each recorded at another time: a machine is faster at some times than at others.
@@ -171,7 +168,7 @@ def _points(round_steps: int, probed: int) -> list[int]:
     return [0, *(np.unique(np.geomspace(1, rounds, _POINTS).astype(int)) * round_steps).tolist()]
 
 
-def _computing(trace: "Trace", profile: ClusterProfile) -> tuple[float, float, float]:
+def _computing(trace: Trace, profile: ClusterProfile) -> tuple[float, float, float]:
     """The range of the seconds of computing that candidates share, and the factor of this recording alone."""
     scaled, work = scale(trace, profile), trace.meta.work
     if scaled.low is None or scaled.high is None or work is None:

@@ -6,9 +6,9 @@ import pytest
 
 from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.flips import Flips, none_since
+from istbench.studies.advise.flips import Flip, Flips
 
-NONE = none_since("not searched")
+NONE = Flip(reason="not searched")
 
 
 def advice(odds, best="a"):
