@@ -251,7 +251,7 @@ def _show(
     from istbench.studies.reproduce.reproduction import reproduction, write_files
 
     with replaying():
-        found = reproduction(paper, experiments, scale, overrides, out, cells)
+        found = reproduction(experiments, scale, overrides, out, cells)
     written, unwritten = list[Path](), None
     try:
         written = write_files(paper, scale, only, found, report_folder(out))

@@ -11,7 +11,6 @@ import msgspec
 from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
-from istbench.base.options.suite import Suite
 from istbench.report.phrases import count_threads
 from istbench.results.header import Header
 from istbench.results.load import Run
@@ -38,19 +37,13 @@ class Overrides:
 
     def requests(self, cells: Cells) -> list[RunRequest]:
         """The requested cells of `cells`, all methods of one seed before the next seed."""
-        suite = self._changed(cells.suite)
+        suite = cells.suite
+        if self.seeds is not None:
+            suite = dataclasses.replace(suite, seeds=tuple(range(self.seeds)))
+        if self.nodes is not None and max(suite.nodes) > 1:
+            suite = dataclasses.replace(suite, nodes=(self.nodes,))
         directory = self.data.get(suite.workload)
         return [msgspec.structs.replace(request, data=directory, **self.run) for request in suite.requests()]
-
-    def seeds_of(self, cells: Cells) -> int:
-        return len(self._changed(cells.suite).seeds)
-
-    def _changed(self, suite: Suite) -> Suite:
-        seeds = suite.seeds if self.seeds is None else tuple(range(self.seeds))
-        nodes = suite.nodes
-        if self.nodes is not None and max(nodes) > 1:
-            nodes = (self.nodes,)
-        return dataclasses.replace(suite, seeds=seeds, nodes=nodes)
 
 
 def select(paper: Paper, only: Sequence[str], scale: Scale) -> tuple[Experiment, ...]:

@@ -35,7 +35,7 @@ def forecast(cells: Cells, overrides: Overrides, runs: Sequence[Run]) -> list[Fo
     done = [run for run in runs if run.done and bool(run.header.typed_data) == given]
     hours = cells.hours_with_data if given and cells.suite.run.get("steps") is None else cells.hours
     weights = [cells.weights.get(request.method, 1.0) for request in requests]
-    whole = sum(weights) / overrides.seeds_of(cells)  # of one seed
+    whole = sum(weights) / len({request.seed for request in requests})  # of one seed
     found = []
     for request, weight in zip(requests, weights, strict=True):
         alike = [

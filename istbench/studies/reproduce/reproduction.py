@@ -46,14 +46,13 @@ def runs_in(results: Path) -> tuple[list[Run], list[str]]:
 
 
 def reproduction(
-    paper: Paper,
     experiments: Sequence[Experiment],
     scale: Scale,
     overrides: Overrides,
     results: Path,
     fresh: Collection[str] = (),
 ) -> Reproduction:
-    """The `experiments` of `paper` beside its figures, as far as the runs in `results` go.
+    """The `experiments` of a paper beside its figures, as far as the runs in `results` go.
 
     fresh: names of the cells of this command.
 

@@ -42,7 +42,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A trial on `nodes` nodes after its run.
+    """A trial after its run.
 
     Attributes:
         cell: name of the cell; empty if the run left none.
@@ -53,7 +53,6 @@ class Tried:
     """
 
     trial: Trial
-    nodes: int
     cell: str = ""
     failed: bool = False
     value: float | None = None
@@ -124,13 +123,8 @@ def best(tried: Sequence[Tried], metric: Metric) -> Tried | None:
     there = [own for own in ordered if own.seconds is not None]
     if there:
         return min(there, key=lambda own: own.seconds or 0.0)
-    found: Tried | None = None
-    for own in ordered:
-        if own.value is None or own.failed:
-            continue
-        if found is None or found.value is None or metric.better(own.value, found.value):
-            found = own
-    return found
+    known = [(metric.signed(own.value), own) for own in ordered if own.value is not None and not own.failed]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def spread(tried: Sequence[Tried], by_seconds: bool) -> list[float]:
@@ -250,18 +244,17 @@ def _tried(
 ) -> Tried:
     key = key_of(trial.method, nodes, trial.settings)
     if key in diverged:
-        return Tried(trial=trial, nodes=nodes, cell=diverged[key])
+        return Tried(trial=trial, cell=diverged[key])
     if key not in done:
-        return Tried(trial=trial, nodes=nodes, failed=True)
+        return Tried(trial=trial, failed=True)
     run = done[key]
     reached = judge.target is not None and run.reached(judge.target) is not None
     if judge.by_seconds and reached and key not in replayed:
         # It stopped at the target, so its last metric is that of a shorter training.
-        return Tried(trial=trial, nodes=nodes, cell=run.header.cell, failed=True)
+        return Tried(trial=trial, cell=run.header.cell, failed=True)
     there = replayed[key].reached(judge.target) if key in replayed and judge.target is not None else None
     return Tried(
         trial=trial,
-        nodes=nodes,
         cell=run.header.cell,
         value=run.curve.final(),
         seconds=None if there is None else there.seconds,

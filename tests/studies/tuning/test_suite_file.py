@@ -12,8 +12,8 @@ from istbench.studies.tuning.trials import Contest, Trial, Tried
 
 def contest(method, nodes, failed=0, **options):
     trial = Trial(method=method, number=2, options=options, settings=options)
-    won = Tried(trial=trial, nodes=nodes, value=0.5)
-    lost = Tried(trial=trial, nodes=nodes, failed=True)
+    won = Tried(trial=trial, value=0.5)
+    lost = Tried(trial=trial, failed=True)
     return Contest(method=method, nodes=nodes, tried=(won,) * (20 - failed) + (lost,) * failed, best=won)
 
 

@@ -92,7 +92,6 @@ def tried(*values, seconds=(), failed=()):
     return [
         Tried(
             trial=Trial(method="mine", number=number, options={}, settings={}),
-            nodes=2,
             value=value,
             failed=number in failed,
             seconds=dict(enumerate(seconds, start=1)).get(number),

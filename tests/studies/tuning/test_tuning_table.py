@@ -14,7 +14,7 @@ BY_SECONDS = Judge(target=0.77, cluster=load_profile("m5.2xlarge"))
 
 def contest(method, defaults, *others):
     tried = tuple(
-        Tried(trial=Trial(method=method, number=number, options={"lr": number}, settings={}), nodes=2, value=value)
+        Tried(trial=Trial(method=method, number=number, options={"lr": number}, settings={}), value=value)
         for number, value in enumerate((defaults, *others), start=1)
     )
     return Contest(method=method, nodes=2, tried=tried, best=max(tried, key=lambda own: own.value))
@@ -67,6 +67,6 @@ def test_the_answer_of_one_method_counts_its_trials():
     ],
 )
 def test_the_answer_says_that_no_trial_has_a_result(judge, failed, said):
-    lost = (Tried(trial=None, nodes=2, failed=failed),) * 2
+    lost = (Tried(trial=None, failed=failed),) * 2
     contests = [Contest(method=name, nodes=2, tried=lost, best=None) for name in ("ist", "ddp")]
     assert tuning_answer(judged(*contests), judge) == said
