@@ -10,10 +10,10 @@ from istbench.base.errors import UserError, printable, unknown_name
 from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import option, plugin_option, set_option
-from istbench.node.registry import Registered, load_workload, own_modules, plugin_names, registered
+from istbench.node.registry import load_workload, names_of, own_modules, plugin_names
 
 if TYPE_CHECKING:
-    from istbench.studies.conformance import CheckResult
+    from istbench.studies.conformance.check import CheckResult
 
 
 @click.command("check")
@@ -29,22 +29,18 @@ def command(name: str, nodes: int, method_options: dict[str, str], plugins: tupl
     """
     if is_task_file(name):
         _refuse_options(name, method_options)
-        _import_for_workers(registered("methods"))
+        _import_for_workers(names_of("methods"))
         _refuse_plugin(Path(name))
-        from istbench.studies.conformance import check_task
+        from istbench.studies.conformance.check import check_task
 
         return _show(check_task(Path(name), nodes=nodes, plugins=plugins))
-    _import_for_workers(found for found in registered("methods") if found.name == name)
-    methods = {found.name for found in registered("methods")}
-    workloads = {found.name for found in registered("workloads")}
-    for plugin in plugins:
-        methods.update(plugin_names(Path(plugin), "methods"))
-        workloads.update(plugin_names(Path(plugin), "workloads"))
-    if name not in methods | workloads:
-        raise unknown_name("method or workload", name, methods | workloads)
+    _import_for_workers([name])
+    methods, workloads = names_of("methods", plugins), names_of("workloads", plugins)
+    if name not in (*methods, *workloads):
+        raise unknown_name("method or workload", name, {*methods, *workloads})
     if name not in methods:
         _refuse_options(name, method_options)
-    from istbench.studies.conformance import check_method, check_workload
+    from istbench.studies.conformance.check import check_method, check_workload
 
     results = []
     if name in methods:
@@ -54,12 +50,12 @@ def command(name: str, nodes: int, method_options: dict[str, str], plugins: tupl
     return _show(results)
 
 
-def _import_for_workers(methods: Iterable[Registered]) -> None:
+def _import_for_workers(methods: Iterable[str]) -> None:
     """Start the imports of workers that train by `methods`, while this process imports torch too."""
     import istbench.launch.processes.compiler_on_demand  # noqa: F401  (this process steps optimizers too)
     from istbench.launch.processes.local import preload
 
-    preload(modules=["istbench.studies.conformance.check", *own_modules("methods", (one.name for one in methods))])
+    preload(modules=["istbench.studies.conformance.check", *own_modules("methods", methods)])
 
 
 def _refuse_options(name: str, options: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from fake_runs import evaluation, header, write_run
 
 from istbench.node import destinations as sinks
-from istbench.studies.conformance import check_method
+from istbench.studies.conformance.check import check_method
 
 pytestmark = pytest.mark.processes
 

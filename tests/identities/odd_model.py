@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from istbench.methods.base import materialise
+from istbench.studies.conformance.training import initial_model
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.toy import Toy
 
@@ -62,9 +62,7 @@ def mean_gradient_training(workload, options, steps, *, nodes, parts=1):
 
     A node without a gradient of some parameter counts as zero, and where no node has one nothing happens.
     """
-    with torch.device("meta"):
-        model = workload.build_model()
-    model = materialise(model, workload, 0, torch.device("cpu"))
+    model = initial_model(workload)
     optimizer = options.build(model.parameters())
     shards = [
         ShardedBatches(workload.train_size, workload.batch_size, rank=rank, world_size=nodes, seed=0)

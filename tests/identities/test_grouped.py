@@ -20,6 +20,7 @@ from istbench.studies.conformance.training import (
     train,
 )
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.contract import blank_model
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 STEPS, ROUND, STOP = 6, 4, 5  # the last round stays open
@@ -135,8 +136,7 @@ def posts(events):
 
 def test_messages_are_as_planned_and_a_model_crosses_between_groups_once():
     workload = open_workload("toy", WIDE)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     weights = 4 * sum(own.numel() for own in model.parameters())
     values = weights + 4 * sum(own.numel() for own in model.buffers() if own.is_floating_point())
     cost = step_cost(model, workload, 16, copied=False)

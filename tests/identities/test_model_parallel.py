@@ -19,6 +19,7 @@ from istbench.studies.conformance.training import (
     through_disk,
     train,
 )
+from istbench.workloads.contract import blank_model
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
 STEPS = 6
@@ -90,8 +91,7 @@ def node_bytes(fabric):
 
 def test_bytes_of_a_step_are_those_of_the_plan_and_do_not_grow_with_the_outputs():
     workload, nodes, batch = small(labels=2_000), 3, 32
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     method = build_method("model_parallel", {}, workload=workload)
     footprint = method.footprint(model, workload, nodes, batch)
     node = PlannedNode(0, nodes, step_cost(footprint.model, workload, batch, copied=False), 1.0)
@@ -131,8 +131,7 @@ def test_half_precision_is_near_and_its_loss_scaled_back():
 
 def test_a_part_keeps_its_share_alone():
     workload = small(labels=24)
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     method = build_method("model_parallel", {"optimizer": "adam"}, workload=workload)
     kept = sum(parameter.numel() for parameter in method.footprint(model, workload, 4, 32).model.parameters())
     assert kept == 40 * 2 + 2 + 6 * 7 + 6

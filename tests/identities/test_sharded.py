@@ -21,6 +21,7 @@ from istbench.studies.conformance.training import (
     through_disk,
     train,
 )
+from istbench.workloads.contract import blank_model
 from istbench.workloads.toy import Toy
 
 EXACT = 2e-5  # float32 sums in another order, over some steps
@@ -155,8 +156,7 @@ def node_bytes(fabric):
 
 def test_bytes_of_a_step_are_those_of_the_rings_and_of_the_plan():
     workload = open_workload("toy", {})
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     whole = 4 * sum(parameter.numel() for parameter in model.parameters())
     padded = 4 * sum(-(-len(parameter) // 3) * 3 * parameter[0].numel() for parameter in model.parameters())
     shares = [4 * sum(parameter.numel() for parameter in share) for share in dealt_out(list(model.parameters()), 3)]

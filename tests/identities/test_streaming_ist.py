@@ -10,6 +10,7 @@ from reference_streaming import StreamingReference
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.of_methods import (
+    CheckedMethod,
     _read_in_blocks,
     bytes_sent_are_bytes_received,
     rounds_have_the_declared_length,
@@ -65,8 +66,8 @@ def workload_of(name, options):
 
 def node_streams(fabric, names):
     """By case, what rank 0 saw; and checks that fail where they do not hold."""
-    rounds_have_the_declared_length(fabric, "streaming_ist", ())
-    bytes_sent_are_bytes_received(fabric, "streaming_ist", ())
+    rounds_have_the_declared_length(fabric, CheckedMethod("streaming_ist"))
+    bytes_sent_are_bytes_received(fabric, CheckedMethod("streaming_ist"))
     return {name: seen_of(fabric, workload_of(*CASES[name][0]), CASES[name][1]) for name in names}
 
 

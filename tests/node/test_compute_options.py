@@ -6,18 +6,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from istbench.base.errors import UserError
-from istbench.methods.base import materialise
 from istbench.node.compute_options import compiling, computed
-from istbench.studies.conformance.training import open_workload
+from istbench.studies.conformance.training import initial_model, open_workload
 from istbench.workloads.toy import Toy
 
 CPU = torch.device("cpu")
-
-
-def model_of(workload):
-    with torch.device("meta"):
-        model = workload.build_model()
-    return materialise(model, workload, 0, CPU)
 
 
 def batch_of(workload):
@@ -36,7 +29,7 @@ def test_a_workload_of_which_nothing_is_told_is_left_alone():
 @pytest.mark.parametrize(("amp", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_layers_compute_in_half_precision_and_everything_that_lasts_is_float32(amp, dtype):
     workload = as_told(open_workload("toy", {"batch_norm": True}), amp=amp)
-    model, seen = model_of(workload), []
+    model, seen = initial_model(workload), []
     model.linear2.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     loss = workload.loss(model, batch_of(workload))
     loss.backward()
@@ -61,7 +54,7 @@ def test_faint_gradients_survive_float16_and_are_scaled_back_once():
     workload = as_told(plain, amp="fp16")
     gradients = []
     for way in (plain, workload):
-        model = model_of(plain)
+        model = initial_model(plain)
         for _ in range(3):
             model.zero_grad()
             way.loss(model, batch_of(plain)).backward()
@@ -82,7 +75,7 @@ def test_images_and_filters_have_their_channels_last():
 
     workload = Images()
     told = as_told(workload, channels_last=True)
-    model = model_of(told)
+    model = initial_model(told)
     assert model[0].weight.stride() == (8, 1, 4, 2)
     assert model[2].weight.stride() == (4, 1)
     told.loss(model, (torch.zeros(3, 2, 2, 2), torch.zeros(3, dtype=torch.int64))).backward()
@@ -94,7 +87,7 @@ def test_every_model_with_channels_last_has_quick_norms_of_few_channels():
         def build_model(self):
             return nn.Sequential(nn.Conv2d(3, 5, 1), nn.BatchNorm2d(5))
 
-    model = model_of(as_told(Images(), channels_last=True))
+    model = initial_model(as_told(Images(), channels_last=True))
     images = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
     assert not model[0](images).is_contiguous()
     assert model(images).is_contiguous()
@@ -114,7 +107,7 @@ def test_a_node_with_fewer_samples_has_smaller_gradients_of_the_same_loss():
     plain = open_workload("toy", {})
     weighted, gradients, losses = as_told(plain, weight=0.25), [], []
     for way in (plain, weighted):
-        model = model_of(plain)
+        model = initial_model(plain)
         losses.append(way.loss(model, batch_of(plain)))
         losses[-1].backward()
         gradients.append([p.grad for p in model.parameters()])

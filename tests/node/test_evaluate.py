@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from istbench.methods.base import materialise
 from istbench.node.digest import weights_sha256
 from istbench.node.evaluate import calibrated, calibration_batches, evaluate
-from istbench.studies.conformance.training import open_workload
+from istbench.studies.conformance.training import initial_model, open_workload
 
 TOY = open_workload("toy", {"batch_norm": True, "samples": 700, "classes": 7})  # a hundred points a cluster
 
@@ -52,9 +51,7 @@ def test_a_seed_is_a_draw():
 
 
 def test_a_frozen_layer_keeps_its_statistics_and_stays_frozen():
-    with torch.device("meta"):
-        model = TOY.build_model()
-    model = materialise(model, TOY, 0, torch.device("cpu"))
+    model = initial_model(TOY)
     layer = next(own for own in model.modules() if isinstance(own, torch.nn.BatchNorm1d)).eval()
     layer.running_mean.fill_(3.0)
     with calibrated(model, TOY, 0, torch.device("cpu")):
@@ -64,9 +61,7 @@ def test_a_frozen_layer_keeps_its_statistics_and_stays_frozen():
 
 
 def test_statistics_are_those_of_the_training_data_inside_and_all_is_as_before_outside():
-    with torch.device("meta"):
-        model = TOY.build_model()
-    model = materialise(model, TOY, 0, torch.device("cpu"))
+    model = initial_model(TOY)
     bias = model.linear2.bias.data
     model.register_forward_pre_hook(lambda module, _: (bias.add_(float(module.training)), None)[1])
     before = weights_sha256(model)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from istbench.methods.base import materialise
+from istbench.studies.conformance.training import initial_model
 from istbench.workloads.amazon670k import Amazon670k, Amazon670kOptions
+from istbench.workloads.contract import blank_model
 from istbench.workloads.extreme_evaluation import metrics_by_blocks
 
 
@@ -14,10 +15,7 @@ def test_blocks_give_the_metrics_of_the_whole(tmp_path, no_progress, hidden, blo
     options = Amazon670kOptions(hidden=hidden, block=block, points=7_000, features=95, labels=150)
     workload = Amazon670k(options)
     workload.open(workload.prepare(None, tmp_path, no_progress))
-    with torch.device("meta"):
-        blank = workload.build_model()
-        network = workload.build_model()
-    network = materialise(network, workload, 3, torch.device("cpu"))
+    blank, network = blank_model(workload), initial_model(workload, 3)
     largest, read = 0, {name: torch.zeros(tensor.shape) for name, tensor in network.named_parameters()}
 
     def from_elsewhere(name, dim, first, last):

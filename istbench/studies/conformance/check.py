@@ -1,6 +1,6 @@
 """The conformance checks behind `istbench check`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from istbench.base.error_lines import during, error_line, reason_of
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.registry import build_method, load_method, plugin_names, registered
+from istbench.node.registry import build_method, load_method, names_of
 from istbench.studies.conformance import of_methods, of_tasks, of_workloads
 
 
@@ -26,23 +26,22 @@ def check_method(
     *,
     nodes: int = 3,
     plugins: tuple[str, ...] = (),
-    options: of_methods.Options = of_methods.DEFAULTS,
+    options: Mapping[str, Any] | None = None,
 ) -> list[CheckResult]:
     """Train a small workload by method `name` on `nodes` real processes, and run the checks of every method.
 
     options: of the method, as typed; then no check compares one node with plain training.
     """
-    build_method(name, options, plugins=plugins)  # refuses wrong options in this process
-    outcomes = _together(nodes, name, plugins, options) or [
-        _on_processes(check.__name__, check, nodes, name, plugins, options) for check in of_methods.CHECKS
-    ]
+    checked = of_methods.CheckedMethod(name, plugins, options or {})
+    build_method(name, checked.options, plugins=plugins)  # refuses wrong options in this process
+    outcomes = _together(nodes, checked) or [_on_processes(check, nodes, checked) for check in of_methods.CHECKS]
     exact = of_methods.one_node_is_plain_training
     if options:
-        outcomes.append(CheckResult(_title(exact.__name__), "skipped", "only for the default options"))
+        outcomes.append(CheckResult(_title(exact), "skipped", "only for the default options"))
     elif load_method(name, plugins).exact_on_one_node:
-        outcomes.append(_on_processes(exact.__name__, exact, 1, name, plugins))
+        outcomes.append(_on_processes(exact, 1, checked))
     else:
-        outcomes.append(CheckResult(_title(exact.__name__), "skipped", f"{name} does not claim it"))
+        outcomes.append(CheckResult(_title(exact), "skipped", f"{name} does not claim it"))
     return outcomes
 
 
@@ -66,35 +65,34 @@ def check_task(file: Path, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> 
         results.append(_here(check, task))
         if results[-1].outcome == "failed":
             return results
-    plugged = [name for path in plugins for name in plugin_names(Path(path), "methods")]
-    methods = list(dict.fromkeys([*(found.name for found in registered("methods")), *plugged]))
-    for name, outcome, detail in of_tasks.by_methods(file, methods, nodes, plugins):
+    for name, outcome, detail in of_tasks.by_methods(file, names_of("methods", plugins), nodes, plugins):
         results.append(CheckResult(name, outcome, detail))
     return results
 
 
-def _together(nodes: int, name: str, plugins: tuple[str, ...], options: of_methods.Options) -> list[CheckResult]:
+def _together(nodes: int, checked: of_methods.CheckedMethod) -> list[CheckResult]:
     """All checks on one process group, which saves starting others. Empty if one of them fails."""
     try:
-        details = on_nodes(of_methods.every_check, nodes, name, plugins, options)[0]
+        details = on_nodes(of_methods.every_check, nodes, checked)[0]
     except RunFailed:
         return []
     return [
-        CheckResult(_title(check.__name__), "holds", detail)
+        CheckResult(_title(check), "holds", detail)
         for check, detail in zip(of_methods.CHECKS, details, strict=True)
     ]
 
 
-def _on_processes(name: str, check: Callable[..., Any], nodes: int, *args: Any) -> CheckResult:
+def _on_processes(check: Callable[..., Any], nodes: int, checked: of_methods.CheckedMethod) -> CheckResult:
+    title = _title(check)
     try:
-        detail = on_nodes(check, nodes, *args)[0]
+        detail = on_nodes(check, nodes, checked)[0]
     except RunFailed as failure:
-        return CheckResult(_title(name), "failed", str(failure).partition("; its last lines")[0])
-    return CheckResult(_title(name), "holds", detail)
+        return CheckResult(title, "failed", str(failure).partition("; its last lines")[0])
+    return CheckResult(title, "holds", detail)
 
 
 def _here(check: Callable[..., str], workload: Any) -> CheckResult:
-    title = _title(check.__name__)
+    title = _title(check)
     try:
         with during("", workload.place("model"), of_libraries=True):
             return CheckResult(title, "holds", check(workload))
@@ -106,5 +104,5 @@ def _here(check: Callable[..., str], workload: Any) -> CheckResult:
         return CheckResult(title, "failed", said)
 
 
-def _title(name: str) -> str:
-    return name.replace("_", " ")
+def _title(check: Callable[..., Any]) -> str:
+    return check.__name__.replace("_", " ")

@@ -5,6 +5,7 @@ A failed check raises `DoesNotHold`.
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,25 +27,48 @@ from istbench.studies.conformance.training import (
     train,
 )
 from istbench.workloads.base import Workload
+from istbench.workloads.contract import blank_model
 
 _STEPS = 9  # not a multiple of the toy workload's local steps, so the last round stays open
 _EXACT = 1e-6
 
-Options = Mapping[str, Any]
-"""Options of a method, as typed."""
-DEFAULTS: Options = {}
+
+@dataclass(frozen=True)
+class CheckedMethod:
+    """A method to check. options: as typed."""
+
+    name: str
+    plugins: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def workload(self, nodes: int) -> Workload:
+        """The first small workload that it can train on `nodes`."""
+        for tried, of_workload in _WORKLOADS:
+            workload = open_workload(tried, of_workload)
+            method = build_method(self.name, self.options, workload=workload, plugins=self.plugins)
+            try:
+                method.check(method.options, blank_model(workload), workload, nodes)
+            except UserError as error:
+                refused = error
+            else:
+                return workload
+        raise DoesNotHold(f"it cannot train any of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
+
+    def set_up(self, fabric: Fabric, workload: Workload) -> Method:
+        """It on a node, ready to step."""
+        return set_up(fabric, workload, self.name, self.options, plugins=self.plugins)
 
 
 class DoesNotHold(AssertionError):  # noqa: N818
     """A failed check, with the observation."""
 
 
-def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS) -> str:
+def same_seed_same_curve(fabric: Fabric, checked: CheckedMethod) -> str:
     """Two trainings of one seed give the same losses and weights, bit for bit."""
-    workload = _workload(fabric, name, plugins, options)
+    workload = checked.workload(fabric.world_size)
     curves, weights = [], []
     for _ in range(2):
-        method = set_up(fabric, workload, name, options, plugins=plugins)
+        method = checked.set_up(fabric, workload)
         curves.append(train(fabric, workload, method, 0, _STEPS))
         weights.append(_weights(fabric, method))
     if curves[0] != curves[1] or weights[0] != weights[1]:
@@ -52,18 +76,18 @@ def same_seed_same_curve(fabric: Fabric, name: str, plugins: tuple[str, ...], op
     return f"losses and weights equal over {_STEPS} steps, bit for bit"
 
 
-def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS) -> str:
+def resumed_run_is_the_run(fabric: Fabric, checked: CheckedMethod) -> str:
     """A run that resumes from a checkpoint at any step equals the run without a stop, bit for bit."""
-    workload = _workload(fabric, name, plugins, options)
-    whole = set_up(fabric, workload, name, options, plugins=plugins)
+    workload = checked.workload(fabric.world_size)
+    whole = checked.set_up(fabric, workload)
     train(fabric, workload, whole, 0, _STEPS)
     wanted = _weights(fabric, whole)
-    stopped, states = set_up(fabric, workload, name, options, plugins=plugins), []
+    stopped, states = checked.set_up(fabric, workload), []
     for step in range(_STEPS):
         states.append(through_disk(stopped.state_dict(), fabric.rank))
         train(fabric, workload, stopped, step, step + 1)
     for stop, state in enumerate(states):
-        resumed = set_up(fabric, workload, name, options, plugins=plugins)
+        resumed = checked.set_up(fabric, workload)
         resumed.load_state_dict(state)
         train(fabric, workload, resumed, stop, _STEPS)
         if _weights(fabric, resumed) != wanted:
@@ -71,17 +95,15 @@ def resumed_run_is_the_run(fabric: Fabric, name: str, plugins: tuple[str, ...], 
     return f"the same weights, resumed at each of {_STEPS} steps, bit for bit"
 
 
-def assembling_changes_nothing(
-    fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS
-) -> str:
+def assembling_changes_nothing(fabric: Fabric, checked: CheckedMethod) -> str:
     """The assembled model is finite after every step, and assembling does not change the training.
 
     Blocks, if the method reads its model in blocks, equal the assembled model bit for bit.
     """
-    workload = _workload(fabric, name, plugins, options)
+    workload = checked.workload(fabric.world_size)
     weights, blocks = [], ""
     for looking in (False, True):
-        method = set_up(fabric, workload, name, options, plugins=plugins)
+        method = checked.set_up(fabric, workload)
         # Only inside a round and at its end: one message a block after every step would take most of the time.
         in_blocks = {1, method.round_steps, _STEPS}
         for step in range(_STEPS):
@@ -97,16 +119,14 @@ def assembling_changes_nothing(
     return f"assembled after each of {_STEPS} steps: finite, and the same training{blocks}"
 
 
-def rounds_have_the_declared_length(
-    fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS
-) -> str:
+def rounds_have_the_declared_length(fabric: Fabric, checked: CheckedMethod) -> str:
     """The method marks a round after `round_steps` local steps, also after a round that was closed early.
 
     Closing a round exchanges as its end does, and does not change the assembled model.
     """
-    workload = _workload(fabric, name, plugins, options)
+    workload = checked.workload(fabric.world_size)
     recorder = fabric.recorder = _RoundCounter(fabric.device)
-    method = set_up(fabric, workload, name, options, plugins=plugins)
+    method = checked.set_up(fabric, workload)
     length = method.round_steps
     if length < 1:
         raise DoesNotHold(f"a round cannot have {length} local steps")
@@ -135,14 +155,12 @@ def rounds_have_the_declared_length(
     return f"{declared}; closed early, the model moves by {difference:.2g}"
 
 
-def bytes_sent_are_bytes_received(
-    fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS
-) -> str:
+def bytes_sent_are_bytes_received(fabric: Fabric, checked: CheckedMethod) -> str:
     """All nodes together send and receive equally many training bytes, and assembling counts apart."""
-    workload = _workload(fabric, name, plugins, options)
+    workload = checked.workload(fabric.world_size)
     traffic = fabric.traffic["training"]
     before = (traffic.sent, traffic.received)
-    method = set_up(fabric, workload, name, options, plugins=plugins)
+    method = checked.set_up(fabric, workload)
     train(fabric, workload, method, 0, batches_of(fabric, workload, method).steps_per_epoch)
     method.drain()
     trained = (traffic.sent, traffic.received)
@@ -164,17 +182,15 @@ CHECKS = (
 )
 
 
-def every_check(fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS) -> list[str]:
+def every_check(fabric: Fabric, checked: CheckedMethod) -> list[str]:
     """The observation of each of `CHECKS`."""
-    return [check(fabric, name, plugins, options) for check in CHECKS]
+    return [check(fabric, checked) for check in CHECKS]
 
 
-def one_node_is_plain_training(
-    fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options = DEFAULTS
-) -> str:
+def one_node_is_plain_training(fabric: Fabric, checked: CheckedMethod) -> str:
     """On one node the method trains exactly as a plain loop does."""
-    workload = _workload(fabric, name, plugins, options)
-    method = set_up(fabric, workload, name, options, plugins=plugins)
+    workload = checked.workload(fabric.world_size)
+    method = checked.set_up(fabric, workload)
     train(fabric, workload, method, 0, _STEPS)
     model = assembled(fabric, method)
     assert model is not None
@@ -209,8 +225,7 @@ def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: n
 
     The halves of each tensor along each dimension must equal the assembled model.
     """
-    with torch.device("meta"):
-        tensors = workload.build_model().state_dict()
+    tensors = blank_model(workload).state_dict()
     with fabric.accounting("assemble"):
         block = method.blocks() if isinstance(method, ReadInBlocks) else None
         if block is None:
@@ -240,22 +255,6 @@ _WORKLOADS: tuple[tuple[str, dict[str, object]], ...] = (
     ("toy", {"batch_norm": True, "hidden": 13}),
     ("amazon670k", {"hidden": 13, "features": 50, "labels": 61, "points": 600}),
 )
-
-
-def _workload(fabric: Fabric, name: str, plugins: tuple[str, ...], options: Options) -> Workload:
-    """The first small workload that method `name` can train."""
-    for tried, of_workload in _WORKLOADS:
-        workload = open_workload(tried, of_workload)
-        method = build_method(name, options, workload=workload, plugins=plugins)
-        with torch.device("meta"):
-            model = workload.build_model()
-        try:
-            method.check(method.options, model, workload, fabric.world_size)
-        except UserError as error:
-            refused = error
-        else:
-            return workload
-    raise DoesNotHold(f"it cannot train any of {', '.join(tried for tried, _ in _WORKLOADS)}: {refused}")
 
 
 def _weights(fabric: Fabric, method: object) -> str:

@@ -21,6 +21,7 @@ from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, load_method
 from istbench.studies.conformance.of_workloads import DoesNotHold, metric_before_training, prepare
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
+from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
 from istbench.workloads.task import Task
 
@@ -88,8 +89,7 @@ def the_metric(task: Task) -> str:
 
 def the_neuron_groups(task: Task) -> str:
     """The groups that the file names fit the model, and another order of their units does not change the loss."""
-    with torch.device("meta"):
-        model = task.build_model()
+    model = blank_model(task)
     groups = task.neuron_groups(model)
     validate_groups(model, groups)
     unproved = task.prove_groups(groups)
@@ -189,8 +189,7 @@ def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, 
 
 def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str:
     """The neuron groups that `method` deals to `nodes` nodes, their share of the parameters, and whole modules."""
-    with torch.device("meta"):
-        model = task.build_model()
+    model = blank_model(task)
     options = build_method(method, {}, workload=task, plugins=plugins).options
     try:
         check_groups(method, model, task, nodes, options)

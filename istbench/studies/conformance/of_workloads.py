@@ -8,13 +8,13 @@ from itertools import islice
 import torch
 from torch import nn
 
-from istbench.methods.base import materialise
 from istbench.node.registry import build_workload
 from istbench.results.metrics import value_text
 from istbench.studies.conformance.of_methods import DoesNotHold
+from istbench.studies.conformance.training import initial_model
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.cache import cache_directory
-from istbench.workloads.contract import check_attributes, checked_metrics, checked_targets, metric_of
+from istbench.workloads.contract import blank_model, check_attributes, checked_metrics, checked_targets, metric_of
 from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.neuron_groups.proof import random_values
 
@@ -33,7 +33,7 @@ def prepare(name: str, plugins: tuple[str, ...]) -> Workload:
 
 def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
     """A random order of the units of any neuron group leaves the network's function unchanged."""
-    model = _model(workload)
+    model = initial_model(workload)
     groups = workload.neuron_groups(model)
     if not groups:
         return "no neuron groups declared"
@@ -74,8 +74,7 @@ def a_wide_softmax_is_cut_whole(workload: Workload) -> str:
 
 def rows_are_the_full_models_rows(workload: Workload) -> str:
     """Any rows of any parameter start as they do in the full model, and another seed starts differently."""
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     for name, parameter in model.named_parameters():
         whole = workload.initial_rows(model, name, None, 0)
         if whole.shape != parameter.shape:
@@ -92,7 +91,7 @@ def rows_are_the_full_models_rows(workload: Workload) -> str:
 
 def every_parameter_learns(workload: Workload) -> str:
     """The loss of a training batch is finite and reaches every parameter."""
-    model = _model(workload)
+    model = initial_model(workload)
     loss = workload.loss(model, _batch(workload))
     if not torch.isfinite(loss):
         raise DoesNotHold(f"the loss of a training batch is {loss.item()}")
@@ -106,7 +105,7 @@ def every_parameter_learns(workload: Workload) -> str:
 def the_metric_is_reported(workload: Workload) -> str:
     """Evaluation gives the workload's metric as a finite number. Some target, if any, needs training."""
     check_attributes(workload)
-    model = _model(workload).eval()
+    model = initial_model(workload).eval()
     with torch.no_grad():
         metrics = workload.evaluate(model, islice(workload.test_batches(), 2))
     return metric_before_training(workload, checked_metrics(workload, metrics)[workload.metric])
@@ -134,7 +133,7 @@ def shares_of_the_samples_give_the_metrics_of_all(workload: Workload) -> str:
     """If metrics are declared as means over samples, uneven shares of the samples give the metrics of all."""
     if not workload.metrics_are_means:
         return "not declared as means"
-    model = _model(workload).eval()
+    model = initial_model(workload).eval()
     random_values(model)
     inputs, targets = next(workload.test_batches())
     first = max(1, len(targets) // 3)
@@ -166,12 +165,6 @@ CHECKS: tuple[Callable[[Workload], str], ...] = (
     shares_of_the_samples_give_the_metrics_of_all,
     batches_repeat,
 )
-
-
-def _model(workload: Workload) -> nn.Module:
-    with torch.device("meta"):
-        model = workload.build_model()
-    return materialise(model, workload, 0, torch.device("cpu"))
 
 
 def _batch(workload: Workload) -> Batch:

@@ -14,6 +14,7 @@ from istbench.node import checkpoint
 from istbench.node.registry import build_method, build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.contract import blank_model
 
 
 def open_workload(name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Workload:
@@ -40,10 +41,13 @@ def set_up(
     """
     built = build_method(method, options, workload=workload, seed=seed, plugins=plugins)
     built.total_steps = steps
-    with torch.device("meta"):
-        model = workload.build_model()
-    built.setup(model, workload, fabric)
+    built.setup(blank_model(workload), workload, fabric)
     return built
+
+
+def initial_model(workload: Workload, seed: int = 0) -> nn.Module:
+    """The full model of `workload`, as a training with `seed` starts."""
+    return materialise(blank_model(workload), workload, seed, torch.device("cpu"))
 
 
 def batches_of(fabric: Fabric, workload: Workload, method: Method, *, seed: int = 0) -> ShardedBatches:
@@ -88,9 +92,7 @@ def plain_training(
     workload: Workload, options: OptimizerOptions, steps: int, *, nodes: int = 1, seed: int = 0
 ) -> nn.Module:
     """Train in one process without a method: `steps` steps on the joined minibatches of `nodes` nodes."""
-    with torch.device("meta"):
-        model = workload.build_model()
-    model = materialise(model, workload, seed, torch.device("cpu"))
+    model = initial_model(workload, seed)
     optimizer = options.build(model.parameters(), as_vectors=options.rule.as_vectors(model))
     shards = [
         ShardedBatches(workload.train_size, workload.batch_size, rank=rank, world_size=nodes, seed=seed)

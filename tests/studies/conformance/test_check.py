@@ -8,8 +8,8 @@ import torch
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.registry import registered
-from istbench.studies.conformance import check_method, check_workload
-from istbench.studies.conformance.of_methods import rounds_have_the_declared_length
+from istbench.studies.conformance.check import check_method, check_workload
+from istbench.studies.conformance.of_methods import CheckedMethod, rounds_have_the_declared_length
 from istbench.studies.conformance.of_workloads import CHECKS, DoesNotHold, permuting_hidden_units_changes_nothing
 from istbench.studies.conformance.training import open_workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot
@@ -125,7 +125,7 @@ def test_rounds_that_a_method_does_not_tell_are_caught(tmp_path):
     plugin.write_text(OF_BEFORE)
     wrong = "rounds should have 1 local steps, but their ends are marked after steps [4, 8]"
     with pytest.raises(RunFailed, match=re.escape(wrong)):
-        on_nodes(rounds_have_the_declared_length, 2, "of_before", (str(plugin),))
+        on_nodes(rounds_have_the_declared_length, 2, CheckedMethod("of_before", (str(plugin),)))
 
 
 def test_initial_rows_do_not_depend_on_torch_state():

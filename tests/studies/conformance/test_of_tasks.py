@@ -5,7 +5,7 @@ from small_task import TASK
 
 from istbench.base.errors import UserError
 from istbench.fabric import FabricError
-from istbench.studies.conformance import check_task, of_tasks
+from istbench.studies.conformance.check import check_task, of_tasks
 
 GROUPS = """
 def neuron_groups(model):

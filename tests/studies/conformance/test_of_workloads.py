@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from istbench.studies.conformance import check_workload
+from istbench.studies.conformance.check import check_workload
 from istbench.studies.conformance.of_workloads import (
     DoesNotHold,
     rows_are_the_full_models_rows,
