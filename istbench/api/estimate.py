@@ -106,8 +106,8 @@ class Estimated:
             },
             "rows": [
                 {
-                    "method": row.method,
-                    "options": dict(row.options),
+                    "method": row.method.name,
+                    "options": dict(row.method.options),
                     "local_steps": row.local_steps,
                     "step_s": row.step_s,
                     "low": row.low_s,
@@ -265,7 +265,7 @@ def estimate_sentence(found: Estimate) -> str:
     for row in found.rows[:1]:  # the fastest
         if row.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
             every = f" every {row.local_steps} steps" if row.local_steps > 1 else ""
-            helps.insert(0, (f"{row.label}{every}", row.step_s))
+            helps.insert(0, (f"{row.method.label}{every}", row.step_s))
     if helps and cost > 0.01 * found.ddp_s:
         text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
     return text
@@ -277,7 +277,7 @@ def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
     levels = list(rows[0].bandwidth_for) if rows else []
     one_host = None if numbers.hosts == 1 else found.host_samples
     columns: list[ColumnOf[EstimateRow]] = [
-        column("method", "method", lambda row: plain(row.label), align="left"),
+        column("method", "method", lambda row: plain(row.method.label), align="left"),
         column("local_steps", "local steps", lambda row: plain(row.local_steps)),
         column("step_s", "s per step", lambda row: rounded(row.step_s)),
         column("range_s", "range", _range),

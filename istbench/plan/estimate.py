@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.units import FASTEST
@@ -45,15 +44,14 @@ class EstimateRow:
     """A step by a method.
 
     Attributes:
-        method: with its options. local_steps: in a round. nodes: that train. alone_s: of a step of one node.
+        local_steps: in a round. nodes: that train. alone_s: of a step of one node.
         step_s: of a step of all. low_s, high_s: its range. sent: bytes of the busiest node in a step.
         bandwidth_for: bits/s of a host's link at which this share computes; None if latency prevents it.
         steps_for: local steps of a round at which it does, with the bandwidth given; empty without such an option.
         check: the errors of replays of the method in a lab.
     """
 
-    method: str
-    options: Mapping[str, Any]
+    method: ChosenMethod
     local_steps: int
     nodes: int
     alone_s: float
@@ -64,11 +62,6 @@ class EstimateRow:
     bandwidth_for: Mapping[float, float | None]
     steps_for: Mapping[float, int]
     check: ReplayCheck
-
-    @property
-    def label(self) -> str:
-        """The method with its typed options."""
-        return ChosenMethod(name=self.method, options=self.options).label
 
     @property
     def computing(self) -> float:
@@ -234,8 +227,8 @@ def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
     bandwidths = sorted(min(FASTEST, cluster.given * 10**power) for power in powers)
     lines = {}
     for row in found.rows:
-        replays = cluster.replays(ChosenMethod(name=row.method, options=row.options))
-        lines[row.method, row.label] = [(bandwidth, replays.at(bandwidth)) for bandwidth in bandwidths]
+        replays, key = cluster.replays(row.method), (row.method.name, row.method.label)
+        lines[key] = [(bandwidth, replays.at(bandwidth)) for bandwidth in bandwidths]
     return lines
 
 
@@ -246,13 +239,12 @@ def chosen(text: str) -> ChosenMethod:
 
 
 def _row(replays: _Replays) -> EstimateRow:
-    numbers, given = replays.cluster.numbers, replays.cluster.given
+    numbers, given, method = replays.cluster.numbers, replays.cluster.given, replays.method
     least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
     single = numbers.nodes == 1
-    every = SIZE_METHODS[replays.method.name].every if replays.method.name in SIZE_METHODS else ""
+    every = SIZE_METHODS[method.name].every if method.name in SIZE_METHODS else ""
     return EstimateRow(
-        method=replays.method.name,
-        options=replays.method.options,
+        method=method,
         local_steps=replays.trace.round_steps,
         nodes=numbers.nodes,
         alone_s=replays.alone_s,
@@ -262,7 +254,7 @@ def _row(replays: _Replays) -> EstimateRow:
         sent=sent_in_step(replays.trace, replays.cluster.profile),
         bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
         steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
-        check=replay_check(replays.method.name, {}),
+        check=replay_check(method.name, {}),
     )
 
 

@@ -9,7 +9,7 @@ from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
 from istbench.plan.estimate import LEVELS, chosen, estimate
 from istbench.plan.numbers import Layer, Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, script_time, steady_step, step_seconds
+from istbench.plan.script_time import script_time, steady_step, step_seconds
 from istbench.plan.script_trace import script_trace
 from istbench.plan.size_rounds import size_trace, sized
 from istbench.studies.reproduce.outside import outside_rows
@@ -20,7 +20,7 @@ METHODS = [chosen(text) for text in ("ddp", "ddp accumulate=4", "local_sgd local
 
 
 def rows_of(numbers, methods=METHODS):
-    return {row.label: row for row in estimate(numbers, methods).rows}
+    return {row.method.label: row for row in estimate(numbers, methods).rows}
 
 
 @pytest.fixture(scope="module", params=[TWO, HOSTS], ids=["nodes", "hosts"])
@@ -38,9 +38,8 @@ def test_an_estimate_is_the_replay_of_its_record(tmp_path):
     save_script(found.record, tmp_path / "my.record.json")
     record = load_script(tmp_path / "my.record.json")
     for row in found.rows:
-        method = ChosenMethod(name=row.method, options=row.options)
         there = machines_of(record).with_bandwidth(1e9)
-        replayed = script_time(record, method, script_trace(record, method, 2), there)
+        replayed = script_time(record, row.method, script_trace(record, row.method, 2), there)
         assert replayed.step_s == pytest.approx(row.step_s, rel=1e-9)
         assert replayed.sent == row.sent
 
