@@ -11,7 +11,7 @@ import click
 from istbench.api.replaying import clusters_of, replaying
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import DEFAULT_CLUSTER
-from istbench.base.options.task_file import named_with_file
+from istbench.base.options.run import RunRequest
 from istbench.cli.options import (
     BANDWIDTH,
     PATH,
@@ -26,7 +26,7 @@ from istbench.cli.options import (
     workload_set_option,
 )
 from istbench.cluster.profile import ClusterProfile, select_clusters
-from istbench.launch.backends.backend import options_on_hosts
+from istbench.launch.backends.backend import on_hosts
 from istbench.node.registry import check_name
 from istbench.report.phrases import count_nodes, latency_line, network_line, sustained_line
 from istbench.report.tables.numbers import number
@@ -84,20 +84,17 @@ def command(
         print_table(plan_table(plan), sys.stdout)
 
 
-def _plan_cell(
-    *, cluster: ClusterProfile, workload: str | None, plugins: tuple[str, ...], **given: Any
-) -> "CellPlan":
+def _plan_cell(*, cluster: ClusterProfile, workload: str | None, **given: Any) -> "CellPlan":
     if workload is None:
         raise UserError("plan needs a --workload, or a file of `istbench record`")
+    request = RunRequest(workload=workload, **given)
     if cluster.host is not None:
-        hosts = [min(cluster.host.nodes, given["nodes"])]
-        given["method_options"] = options_on_hosts(given["method_options"], hosts)
-    workload, plugins = named_with_file(workload, plugins)
-    check_name("methods", given["method"], plugins)
-    check_name("workloads", workload, plugins)
-    from istbench.plan.planner import PlanRequest, make_plan
+        request = on_hosts(request, [min(cluster.host.nodes, request.nodes)])
+    check_name("methods", request.method, request.plugins)
+    check_name("workloads", request.workload, request.plugins)
+    from istbench.plan.planner import make_plan
 
-    return make_plan(PlanRequest(cluster=cluster, workload=workload, plugins=plugins, **given), replaying)
+    return make_plan(request, cluster, replaying)
 
 
 def _plan_script(

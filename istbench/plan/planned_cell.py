@@ -1,19 +1,22 @@
-"""A cell whose rounds follow from its method's footprint, and whose local steps take recorded seconds."""
+"""A cell on the meta device. If its rounds follow from its footprint, a trace whose steps take recorded seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from istbench.base.error_lines import during
 from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
+from istbench.base.options.shares import Shares
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
 from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, build_workload
+from istbench.node.shares import check_shares, take_shares
 from istbench.plan.step import step_cost
 from istbench.plan.traced_node import TracedNode, trace_of_nodes
 from istbench.workloads.base import Workload
@@ -25,6 +28,68 @@ class CannotPlan(UserError):  # noqa: N818  (a name like KeyboardInterrupt)
 
 
 @dataclass(frozen=True, kw_only=True)
+class SizedCell:
+    """A cell on the meta device.
+
+    Attributes:
+        batch_size: samples of the largest minibatch of a node. footprint: None if the method has none.
+        expected: the data that the workload expects, in words.
+    """
+
+    workload: Workload
+    method: Method
+    nodes: int
+    model: nn.Module
+    batch_size: int
+    footprint: Footprint | None
+    expected: str
+
+    @classmethod
+    def of(cls, request: RunRequest, *, recorded: bool = False) -> "SizedCell":
+        """The cell of `request`; its data set the sizes of the model, as in `Workload.expect`.
+
+        recorded: whether the options of the method are those of a finished run, without the defaults of the
+        workload.
+
+        Raises:
+            UserError: for an unknown name, a wrong option, or a method that cannot train the workload there.
+        """
+        workload = build_workload(request.workload, request.workload_options, request.plugins)
+        expected = workload.expect(request.data, request.workload_options)
+        suited = None if recorded else workload
+        method = build_method(request.method, request.method_options, workload=suited, plugins=request.plugins)
+        batch_size = request.batch_size or workload.batch_size
+        return sized_cell(workload, method, request.nodes, batch_size, shares=request.shares, expected=expected)
+
+
+def sized_cell(
+    workload: Workload,
+    method: Method,
+    nodes: int,
+    batch_size: int,
+    *,
+    shares: Shares | None = None,
+    expected: str = "",
+) -> SizedCell:
+    """The cell of `method` on `nodes` nodes, with minibatches of `batch_size` samples a node.
+
+    Raises:
+        UserError: if the method cannot train the workload there.
+    """
+    with during(f"planning {method.name}", workload.place("model"), of_libraries=True):
+        model = blank_model(workload, data_known=False)
+        method.check(method.options, model, workload, nodes)
+        check_shares(shares, method, workload, model, batch_size, nodes)
+        take_shares(shares, method, batch_size, nodes)
+        largest = max(method.samples, default=batch_size)
+        footprint = method.footprint(model, workload, nodes, largest) if isinstance(method, Planned) else None
+    return SizedCell(
+        workload=workload, method=method, nodes=nodes, model=model, batch_size=largest, footprint=footprint,
+        expected=expected,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedCell:
     """A cell on some number of nodes.
 
@@ -33,7 +98,6 @@ class PlannedCell:
     """
 
     nodes: int
-    workload: Workload
     method: Method
     footprint: Footprint
     cost: StepCost
@@ -41,51 +105,27 @@ class PlannedCell:
     operations: float
 
     @classmethod
-    def of(
-        cls,
-        workload: str,
-        workload_options: Mapping[str, Any],
-        method: str,
-        method_options: Mapping[str, Any],
-        *,
-        plugins: Sequence[str],
-        batch_size: int | None,
-        nodes: int,
-        data: Path | None = None,
-        recorded: bool = False,
-    ) -> "PlannedCell":
-        """The cell of these names and options.
-
-        batch_size: of a node; None for the workload's own. data: as in `Workload.expect`. recorded: whether the
-        options of the method are those of a finished run, without the defaults of the workload.
+    def of(cls, request: RunRequest, *, recorded: bool = False) -> "PlannedCell":
+        """The cell of `request`; the rest as in `SizedCell.of`.
 
         Raises:
             CannotPlan: if the method does not say how its work and messages follow from the nodes.
             UserError: if the cell cannot work.
         """
-        task = build_workload(workload, workload_options, plugins)
-        task.expect(data, workload_options)
-        built = build_method(method, method_options, workload=None if recorded else task, plugins=plugins)
-        with during(f"planning {method}", task.place("model"), of_libraries=True):
-            model = blank_model(task, data_known=False)
-            built.check(built.options, model, task, nodes)
-            size = batch_size or task.batch_size
-            footprint = None
-            if isinstance(built, Planned) and not isinstance(built, OwnKernels):
-                footprint = built.footprint(model, task, nodes, size)
-        if footprint is None or footprint.rounds is None:
-            raise CannotPlan(f"method {method} does not say how its work and messages change with the nodes")
-        cost = step_cost(footprint.model, task, footprint.samples, copied=footprint.gradients_copied)
+        cell = SizedCell.of(request, recorded=recorded)
+        method, footprint = cell.method, cell.footprint
+        if footprint is None or footprint.rounds is None or isinstance(method, OwnKernels):
+            raise CannotPlan(f"method {method.name} does not say how its work and messages change with the nodes")
+        cost = step_cost(footprint.model, cell.workload, footprint.samples, copied=footprint.gradients_copied)
         if not cost.flops:
-            raise CannotPlan(f"the operations of a step of {workload} cannot be counted without running it")
+            raise CannotPlan(f"the operations of a step of {request.workload} cannot be counted without running it")
         return cls(
-            nodes=nodes,
-            workload=task,
-            method=built,
+            nodes=cell.nodes,
+            method=method,
             footprint=footprint,
             cost=cost,
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            operations=cost.flops * size / footprint.samples,
+            parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
+            operations=cost.flops * cell.batch_size / footprint.samples,
         )
 
     def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:

@@ -1,21 +1,20 @@
 """Make the plan of a cell: its model on the meta device, its rounds from its footprint, and their simulation."""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from istbench.base.error_lines import during
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.options import label_of
+from istbench.base.options.run import RunRequest
 from istbench.base.options.shares import Shares
 from istbench.cluster.estimate import (
     PLANNED_ROUNDS,
@@ -34,84 +33,60 @@ from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import MARK, ROUND
 from istbench.cluster.trace_builder import merge
-from istbench.methods.base import Method, OwnKernels, Planned
+from istbench.methods.base import OwnKernels
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
-from istbench.node.registry import build_method, build_workload
-from istbench.node.shares import check_shares, take_shares
+from istbench.node.registry import build_workload
+from istbench.plan.planned_cell import SizedCell
 from istbench.plan.step import node_memory, step_cost, unknown_cost
 from istbench.plan.traced_node import MOST_EVENTS
-from istbench.workloads.base import Workload
-from istbench.workloads.contract import blank_model
 
 _MOST_UNITS = 2**24
 _LONGEST_S = 1e8
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """A cell to plan. Options are texts as typed, or values of their type.
-
-    limits: whether to search for the largest width and the fewest nodes that fit. It takes most of the time.
-    """
-
-    workload: str
-    method: str
-    nodes: int
-    cluster: ClusterProfile
-    workload_options: Mapping[str, Any] = field(default_factory=dict)
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    batch_size: int | None = None
-    shares: Shares | None = None
-    data: Path | None = None
-    plugins: tuple[str, ...] = ()
-    limits: bool = True
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """A cell. batch_size: samples of the largest minibatch of a node."""
-
-    workload: Workload
-    method: Method
-    model: nn.Module
-    batch_size: int
-    footprint: Footprint | None
-    expected: str
-    nodes: int
-
-
 def make_plan(
-    request: PlanRequest, simulating: Callable[[], AbstractContextManager[object]] = nullcontext
+    request: RunRequest,
+    cluster: ClusterProfile,
+    simulating: Callable[[], AbstractContextManager[object]] = nullcontext,
+    *,
+    limits: bool = True,
 ) -> CellPlan:
     """Plan a cell without allocating its model or preparing data. Rounds are simulated inside `simulating()`.
+
+    limits: whether to search for the largest width and the fewest nodes that fit. It takes most of the time.
 
     Raises:
         UserError: for an unknown name, a wrong option, or a method that cannot train the workload on these nodes.
     """
-    return _Planner(request, simulating).plan()
+    return _Planner(request, cluster, simulating).plan(limits=limits)
 
 
-def planned_memory(request: PlanRequest) -> NodeMemory | None:
+def planned_memory(request: RunRequest, cluster: ClusterProfile) -> NodeMemory | None:
     """The memory of the busiest node, without a look at rounds; None if the method has no footprint.
 
     Raises:
         UserError: as `make_plan` does.
     """
-    return _Planner(request, nullcontext).memory()
+    return _Planner(request, cluster, nullcontext).memory()
 
 
 class _Planner:
-    def __init__(self, request: PlanRequest, simulating: Callable[[], AbstractContextManager[object]]) -> None:
-        self._request, self._simulating = request, simulating
-        self._on_gpu = on_gpus(request.cluster)
-        self._limit = int(request.cluster.memory_gib * 2**30)
+    def __init__(
+        self,
+        request: RunRequest,
+        cluster: ClusterProfile,
+        simulating: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._request, self._cluster, self._simulating = request, cluster, simulating
+        self._on_gpu = on_gpus(cluster)
+        self._limit = int(cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
     def memory(self) -> NodeMemory | None:
         cell = self._cell(self._request.nodes, None)
         return None if cell.footprint is None else self._memory(cell, cell.footprint, whole=True)
 
-    def plan(self) -> CellPlan:
+    def plan(self, *, limits: bool) -> CellPlan:
         request = self._request
         cell = self._cell(request.nodes, None)
         footprint = cell.footprint
@@ -123,15 +98,15 @@ class _Planner:
             computing = self._step_seconds(cell, footprint, cost)
             work = self._work(cell, footprint, cost)
             sent, seconds = self._round(cell, footprint, cost, computing, work)
-            busiest = max(map(operator.truediv, work, request.cluster.speeds_of(request.nodes)))
+            busiest = max(map(operator.truediv, work, self._cluster.speeds_of(request.nodes)))
         width = cell.workload.width
-        searched = footprint is not None and request.limits
+        searched = footprint is not None and limits
         return CellPlan(
             workload=label_of(request.workload, request.workload_options),
             method=label_of(request.method, request.method_options),
             nodes=request.nodes,
             batch_size=request.batch_size or cell.workload.batch_size,
-            cluster=request.cluster,
+            cluster=self._cluster,
             model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
             memory=memory,
             sent=sent,
@@ -149,9 +124,9 @@ class _Planner:
         shares = self._request.shares
         if shares is None or nodes != self._request.nodes:
             return None
-        return shares if shares.speeds else Shares(self._request.cluster.speeds_of(nodes))
+        return shares if shares.speeds else Shares(self._cluster.speeds_of(nodes))
 
-    def _work(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> list[float]:
+    def _work(self, cell: SizedCell, footprint: Footprint, cost: StepCost) -> list[float]:
         """The seconds of a local step of each node, by rank, over those of the node with the most work."""
         if footprint.parts and cost.flops:
             parts = {part: self._cost(cell, replace(footprint, model=part)).flops for part in footprint.parts}
@@ -159,9 +134,9 @@ class _Planner:
         samples = cell.method.samples or [1] * cell.nodes
         return [own / max(samples) for own in samples]
 
-    def _step_seconds(self, cell: _Cell, footprint: Footprint, cost: StepCost) -> float | None:
+    def _step_seconds(self, cell: SizedCell, footprint: Footprint, cost: StepCost) -> float | None:
         """Seconds in which a node computes a local step; None if unknown."""
-        cluster = self._request.cluster
+        cluster = self._cluster
         if cost.flops is None or (isinstance(cell.method, OwnKernels) and not footprint.gathered):
             return None
         passes = cell.batch_size / footprint.samples
@@ -176,27 +151,16 @@ class _Planner:
             StepWork(operations=products.operations, bytes=cost.bytes * passes, gathered=footprint.gathered)
         )
 
-    def _cell(self, nodes: int, width: int | None) -> _Cell:
+    def _cell(self, nodes: int, width: int | None) -> SizedCell:
         request = self._request
         options = dict(request.workload_options)
         if width is not None:
             options[build_workload(request.workload, options, request.plugins).width] = width
-        workload = build_workload(request.workload, options, request.plugins)
-        expected = workload.expect(request.data, request.workload_options)
-        method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
-        with during(f"planning {request.method}", workload.place("model"), of_libraries=True):
-            model = blank_model(workload, data_known=False)
-            method.check(method.options, model, workload, nodes)
-            batch_size, shares = request.batch_size or workload.batch_size, self._shares(nodes)
-            check_shares(shares, method, workload, model, batch_size, nodes)
-            take_shares(shares, method, batch_size, nodes)
-            batch_size = max(method.samples, default=batch_size)
-            footprint = None
-            if isinstance(method, Planned):
-                footprint = method.footprint(model, workload, nodes, batch_size)
-        return _Cell(workload, method, model, batch_size, footprint, expected, nodes)
+        return SizedCell.of(
+            msgspec.structs.replace(request, nodes=nodes, workload_options=options, shares=self._shares(nodes))
+        )
 
-    def _cost(self, cell: _Cell, footprint: Footprint) -> StepCost:
+    def _cost(self, cell: SizedCell, footprint: Footprint) -> StepCost:
         shapes = tuple((parameter.shape, parameter.requires_grad) for parameter in footprint.model.parameters())
         updates_wide = self._updates_wide(footprint)
         key = shapes, footprint.samples, footprint.gradients_copied, updates_wide
@@ -210,7 +174,7 @@ class _Planner:
     def _updates_wide(self, footprint: Footprint) -> bool:
         return footprint.updates_wide_layers and not self._on_gpu
 
-    def _memory(self, cell: _Cell, footprint: Footprint, *, whole: bool) -> NodeMemory:
+    def _memory(self, cell: SizedCell, footprint: Footprint, *, whole: bool) -> NodeMemory:
         if whole:
             cost = self._cost(cell, footprint)
         else:
@@ -221,8 +185,8 @@ class _Planner:
             data=cell.workload.computed_bytes(),
             batches_ahead=cell.workload.batches_ahead,
             on_gpu=self._on_gpu,
-            backend=self._request.cluster.collectives,
-            distant=cell.nodes if whole and turns_on(self._request.cluster, cell.nodes) else 0,
+            backend=self._cluster.collectives,
+            distant=cell.nodes if whole and turns_on(self._cluster, cell.nodes) else 0,
             stepping=whole,
         )
         if footprint.before is None:
@@ -243,12 +207,12 @@ class _Planner:
             fits(self._memory(cell, cell.footprint, whole=True), self._limit)
         )
 
-    def _largest_width(self, cell: _Cell, option: str) -> int | None:
+    def _largest_width(self, cell: SizedCell, option: str) -> int | None:
         start = getattr(cell.workload.options, option)
         found = largest(lambda width: self._suits(self._request.nodes, width), start, _MOST_UNITS)
         return None if found is None else self._nearest_cell(self._request.nodes, found)[1]
 
-    def _nearest_cell(self, nodes: int, width: int | None) -> tuple[_Cell, int | None]:
+    def _nearest_cell(self, nodes: int, width: int | None) -> tuple[SizedCell, int | None]:
         """The cell of `width`, or of one less if the workload refuses `width`, for example an odd one."""
         try:
             return self._cell(nodes, width), width
@@ -258,7 +222,12 @@ class _Planner:
             return self._cell(nodes, width - 1), width - 1
 
     def _round(
-        self, cell: _Cell, footprint: Footprint, cost: StepCost, step_seconds: float | None, work: Sequence[float]
+        self,
+        cell: SizedCell,
+        footprint: Footprint,
+        cost: StepCost,
+        step_seconds: float | None,
+        work: Sequence[float],
     ) -> tuple[int | None, float | None]:
         """Bytes that the busiest node sends in a round, and the seconds of a round; None if unknown.
 
@@ -269,7 +238,7 @@ class _Planner:
             return None, None
         steps = cell.method.round_steps
         seconds = step_seconds or 0.0
-        backend = self._request.cluster.collectives
+        backend = self._cluster.collectives
 
         def traced(rank: int, count: int) -> Any:
             node = PlannedNode(rank, nodes, cost, seconds * work[rank])
@@ -280,7 +249,7 @@ class _Planner:
             return node.builder.to_arrays()
 
         first = traced(0, 1)
-        uniform = self._request.cluster.uniform and len(set(work)) == 1
+        uniform = self._cluster.uniform and len(set(work)) == 1
         alike = uniform and one_stands_for_all(lambda rank: traced(rank, 1), nodes)
         ranks = range(1 if alike else nodes)
         if len(first) * len(ranks) > MOST_EVENTS:
@@ -288,14 +257,14 @@ class _Planner:
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
-        there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._request.cluster)
+        there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._cluster)
         sent = max(bytes_sent(_first_round(own), nodes, rank, backend) for rank, own in enumerate(there.nodes))
         if not simulated:
             return sent, None
         with self._simulating():
-            return sent, round_seconds(there, self._request.cluster)
+            return sent, round_seconds(there, self._cluster)
 
-    def _assumed(self, cell: _Cell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
+    def _assumed(self, cell: SizedCell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:
             return (f"method {cell.method.name} has no footprint (docs/plugins.md)",)
         remark = cell.method.remark(cell.model, cell.workload, self._request.nodes)
@@ -311,13 +280,13 @@ class _Planner:
             lines.append("seconds of a round are unknown: it has too many messages to simulate in a minute")
         lines += _shares_lines(cell, self._shares(self._request.nodes))
         if self._request.nodes > 1:
-            library = {"gloo": "gloo", "nccl": "NCCL"}[self._request.cluster.collectives]
-            far = turns_on(self._request.cluster, self._request.nodes)
+            library = {"gloo": "gloo", "nccl": "NCCL"}[self._cluster.collectives]
+            far = turns_on(self._cluster, self._request.nodes)
             lines.append(
                 f"collectives take the messages and the buffers of {library}"
                 + (", all-reduces those of istbench's turns between distant nodes" if far else "")
             )
-        lines.append(_computing_line(cell, self._request.cluster))
+        lines.append(_computing_line(cell, self._cluster))
         return tuple(lines)
 
 
@@ -326,7 +295,7 @@ def _first_round(events: NDArray[Any]) -> NDArray[Any]:
     return events[: ends[0] + 1]
 
 
-def _shares_lines(cell: _Cell, shares: Shares | None) -> list[str]:
+def _shares_lines(cell: SizedCell, shares: Shares | None) -> list[str]:
     if shares is None:
         return []
     samples = ", ".join(map(str, cell.method.samples))
@@ -334,7 +303,7 @@ def _shares_lines(cell: _Cell, shares: Shares | None) -> list[str]:
     return [f"shares {shares} of the nodes: {what}; the fewest nodes are for equal ones"]
 
 
-def _computing_line(cell: _Cell, cluster: ClusterProfile) -> str:
+def _computing_line(cell: SizedCell, cluster: ClusterProfile) -> str:
     own = isinstance(cell.method, OwnKernels)
     if own and on_gpus(cluster):
         return (
@@ -355,7 +324,7 @@ def _computing_line(cell: _Cell, cluster: ClusterProfile) -> str:
     )
 
 
-def _why_unknown(cell: _Cell) -> str:
+def _why_unknown(cell: SizedCell) -> str:
     with torch.device("meta"):
         batch = cell.workload.meta_batch(cell.batch_size)
     if batch is None:

@@ -64,17 +64,8 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
 
 
 def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> PlannedCell:
-    config = header.config
-    planned = PlannedCell.of(
-        config.workload,
-        config.workload_options,
-        config.method,
-        config.method_options,
-        plugins=plugins,
-        batch_size=config.batch_size,
-        nodes=nodes,
-        recorded=True,
-    )
+    request = header.config.request(nodes=nodes, plugins=plugins, shares=None, elastic=None)
+    planned = PlannedCell.of(request, recorded=True)
     if header.parameters and planned.parameters != header.parameters:
         raise UserError("the model of the run depends on its data, and cannot be planned without them")
     return planned

@@ -1,7 +1,7 @@
 """A recorded step as a trace, and its seconds by some method, from the trace of its plan. Needs no torch."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace, round_ends
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.methods.planned_node import PlannedNode, StepCost
+from istbench.methods.planned_node import Rounds, StepCost
 from istbench.plan.traced_node import TracedNode, UpdateCost, trace_like, trace_of_nodes
 
 LEAST_STEPS = 4
@@ -52,19 +52,18 @@ def step_cost(record: ScriptRecord) -> StepCost:
     )
 
 
-def trace_of_rounds(
-    record: ScriptRecord,
-    method: str,
-    rounds: Callable[[PlannedNode], Iterator[None]],
-    round_steps: int,
-    nodes: int,
-    *,
-    window: int | None,
-    last_bytes: int,
-) -> Trace:
-    """The trace of whole `rounds` of at least 4 local steps by `method`, which take the recorded seconds.
+@dataclass(frozen=True, kw_only=True)
+class PlannedRounds:
+    """Rounds of `steps` local steps each. window, last_bytes: as in `TraceMeta`."""
 
-    window, last_bytes: as in `TraceMeta`.
+    rounds: Rounds
+    steps: int = 1
+    window: int | None = None
+    last_bytes: int = 0
+
+
+def trace_of_rounds(record: ScriptRecord, method: str, planned: PlannedRounds, nodes: int) -> Trace:
+    """The trace of whole rounds of at least 4 local steps by `method`, which take the recorded seconds.
 
     Raises:
         UserError: for too many messages.
@@ -79,9 +78,9 @@ def trace_of_rounds(
 
     def events(rank: int) -> NDArray[Any]:
         node = TracedNode(rank, nodes, cost, seconds, update)
-        return node.traced(rounds(node), -(-LEAST_STEPS // round_steps))
+        return node.traced(planned.rounds(node), -(-LEAST_STEPS // planned.steps))
 
-    return trace_of_nodes(method, record.machine, events, nodes, window, last_bytes)
+    return trace_of_nodes(method, record.machine, events, nodes, planned.window, planned.last_bytes)
 
 
 def alone_trace(record: ScriptRecord) -> Trace:

@@ -20,15 +20,15 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.scale import on_gpus
 from istbench.cluster.script_record import RecordedTensor, ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.methods.base import CutsUnits, Method, OwnKernels, Planned
+from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.cut_model import CutMethod
-from istbench.methods.footprint import Footprint, StepCost
+from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import RULES, ClippedOptions
-from istbench.node.registry import build_method, load_method, registered
-from istbench.plan.script_time import ChosenMethod, script_time, step_cost, trace_of_rounds
+from istbench.node.registry import build_method, load_method, names_of
+from istbench.plan.planned_cell import SizedCell, sized_cell
+from istbench.plan.script_time import ChosenMethod, PlannedRounds, script_time, step_cost, trace_of_rounds
 from istbench.plan.step import node_memory
 from istbench.workloads.base import Workload
-from istbench.workloads.contract import blank_model
 
 _BY_STATE: tuple[dict[str, Any], ...] = (
     {"optimizer": "sgd", "momentum": 0.0},
@@ -132,65 +132,43 @@ def _empty(tensor: RecordedTensor) -> Tensor:
 def methods_for(record: ScriptRecord) -> list[ChosenMethod]:
     """The installed methods that can train such a script, and whose exchange follows from the sizes of a model."""
     found = []
-    for entry in registered("methods"):
+    for name in names_of("methods"):
         with suppress(UserError):
-            check_record(load_method(entry.name), record)
-            found.append(ChosenMethod(name=entry.name, options={}))
+            check_record(load_method(name), record)
+            found.append(ChosenMethod(name=name, options={}))
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedScript:
-    """A recorded script by a method on some nodes. The model is on the meta device."""
-
-    workload: ScriptWorkload
-    method: Method
-    nodes: int
-    model: nn.Module
-    cost: StepCost
-    footprint: Footprint
-
-    @classmethod
-    def of(cls, record: ScriptRecord, chosen: ChosenMethod, nodes: int) -> "PlannedScript":
-        """The plan of `chosen` for the model of `record`.
-
-        Raises:
-            UserError: if the method cannot train such a model, or does not plan its memory and messages.
-        """
-        workload = ScriptWorkload(record)
-        check_record(load_method(chosen.name), record)
-        method = build_method(chosen.name, chosen.options, workload=workload)
-        model = blank_model(workload, data_known=True)
-        method.check(method.options, model, workload, nodes)
-        footprint = None
-        if isinstance(method, Planned):
-            footprint = method.footprint(model, workload, nodes, workload.batch_size)
-        if footprint is None or footprint.rounds is None:
-            raise UserError(f"{chosen.name} does not say how its messages follow from the sizes of a model")
-        cost = step_cost(record)
-        return cls(workload=workload, method=method, nodes=nodes, model=model, cost=cost, footprint=footprint)
-
-    def trace(self) -> Trace:
-        """The trace of a run.
-
-        Raises:
-            UserError: for too many messages.
-        """
-        planned = self.footprint
-        assert planned.rounds is not None
-        return trace_of_rounds(
-            self.workload.record, self.method.name, planned.rounds, self.method.round_steps, self.nodes,
-            window=planned.window, last_bytes=planned.last_bytes,
-        )  # fmt: skip
 
 
 def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trace:
     """The trace of `record` by `method` on `nodes` nodes.
 
     Raises:
-        UserError: as `PlannedScript.of` and `PlannedScript.trace` do.
+        UserError: if the method cannot train such a model, does not plan its memory and messages, or has too many
+            messages.
     """
-    return PlannedScript.of(record, method, nodes).trace()
+    return _trace(record, *_planned(record, method, nodes))
+
+
+def _planned(record: ScriptRecord, chosen: ChosenMethod, nodes: int) -> tuple[SizedCell, Footprint]:
+    """The cell of `chosen` for the model of `record`, and its footprint."""
+    workload = ScriptWorkload(record)
+    check_record(load_method(chosen.name), record)
+    method = build_method(chosen.name, chosen.options, workload=workload)
+    cell = sized_cell(workload, method, nodes, workload.batch_size)
+    if cell.footprint is None or cell.footprint.rounds is None:
+        raise UserError(f"{chosen.name} does not say how its messages follow from the sizes of a model")
+    return cell, cell.footprint
+
+
+def _trace(record: ScriptRecord, cell: SizedCell, footprint: Footprint) -> Trace:
+    assert footprint.rounds is not None
+    planned = PlannedRounds(
+        rounds=footprint.rounds,
+        steps=cell.method.round_steps,
+        window=footprint.window,
+        last_bytes=footprint.last_bytes,
+    )
+    return trace_of_rounds(record, cell.method.name, planned, cell.nodes)
 
 
 TIMING_ONLY = "timing only: a script's loss and accuracy by these methods are unknown"
@@ -204,17 +182,17 @@ def plan_script(
     Raises:
         UserError: if the method cannot train such a model on these nodes, or its rounds do not replay.
     """
-    planned = PlannedScript.of(record, method, nodes)
-    time = script_time(record, method, planned.trace(), cluster)
-    steps = planned.method.round_steps
+    cell, footprint = _planned(record, method, nodes)
+    time = script_time(record, method, _trace(record, cell, footprint), cluster)
+    steps = cell.method.round_steps
     speeds = cluster.speeds_of(nodes)
 
     def suits(count: int) -> bool:
         try:
-            there = PlannedScript.of(record, method, count)
+            _, there = _planned(record, method, count)
         except UserError:
             return False
-        return bool(fits(_memory(there, cluster), int(cluster.memory_gib * 2**30)))
+        return bool(fits(_memory(record, there, count, cluster), int(cluster.memory_gib * 2**30)))
 
     return CellPlan(
         workload=record.script,
@@ -222,14 +200,14 @@ def plan_script(
         nodes=nodes,
         batch_size=None,
         cluster=cluster,
-        model_parameters=sum(parameter.numel() for parameter in planned.model.parameters()),
-        memory=_memory(planned, cluster),
+        model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
+        memory=_memory(record, footprint, nodes, cluster),
         sent=round(time.sent * steps),
         seconds=time.step_s * steps,
         compute_seconds=time.alone_s * speeds[0] / min(speeds) * steps,  # node 0 alone, then the slowest node
         round_steps=steps,
         fewest_nodes=fewest(suits, MOST_NODES),
-        assumed=(*assumptions(record), *assumed, *planned.footprint.notes),
+        assumed=(*assumptions(record), *assumed, *footprint.notes),
     )
 
 
@@ -250,12 +228,12 @@ def assumptions(record: ScriptRecord) -> tuple[str, ...]:
     return (*lines, *record.notes)
 
 
-def _memory(planned: PlannedScript, cluster: ClusterProfile) -> NodeMemory:
+def _memory(record: ScriptRecord, footprint: Footprint, nodes: int, cluster: ClusterProfile) -> NodeMemory:
     return node_memory(
-        planned.footprint,
-        planned.cost,
+        footprint,
+        step_cost(record),
         on_gpu=on_gpus(cluster),
         backend=cluster.collectives,
-        distant=planned.nodes if turns_on(cluster, planned.nodes) else 0,
+        distant=nodes if turns_on(cluster, nodes) else 0,
         stepping=False,
     )

@@ -15,7 +15,6 @@ from istbench.cluster.trace import Trace
 from istbench.methods.planned_node import (
     PlannedNode,
     PlannedTransfers,
-    Rounds,
     ShardedStep,
     balanced_runs,
     planned_buckets,
@@ -24,7 +23,7 @@ from istbench.methods.planned_node import (
 )
 from istbench.methods.planned_node import message_bytes as mean_bytes
 from istbench.methods.served.messages import cut, served_rounds
-from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, trace_of_rounds
+from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, PlannedRounds, trace_of_rounds
 from istbench.plan.traced_node import MOST_EVENTS
 
 _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
@@ -48,16 +47,6 @@ class _Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Planned:
-    """The rounds of a method. window, last_bytes: as in `TraceMeta`."""
-
-    rounds: Rounds
-    steps: int = 1
-    window: int | None = None
-    last_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class SizeMethod:
     """A method that follows from sizes.
 
@@ -66,7 +55,7 @@ class SizeMethod:
     """
 
     defaults: Mapping[str, Any]
-    plan: Callable[[_Sizes, Mapping[str, Any]], _Planned]
+    plan: Callable[[_Sizes, Mapping[str, Any]], PlannedRounds]
     every: str = ""
 
 
@@ -83,16 +72,16 @@ def _buckets(node: PlannedNode, sizes: _Sizes, options: Mapping[str, Any]) -> It
         yield
 
 
-def _ddp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _ddp(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     def rounds(node: PlannedNode) -> Iterator[None]:
         for _ in _buckets(node, sizes, options):
             node.update()
             yield
 
-    return _Planned(rounds=rounds, steps=options["accumulate"])
+    return PlannedRounds(rounds=rounds, steps=options["accumulate"])
 
 
-def _zero(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _zero(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     shares = [0] * sizes.nodes
     for values in sorted(sizes.values, reverse=True):
         shares[shares.index(min(shares))] += values
@@ -104,23 +93,23 @@ def _zero(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
             node.wait([node.post("broadcast", size, [root]) for root, size in enumerate(parts)])
             yield
 
-    return _Planned(rounds=rounds, steps=options["accumulate"])
+    return PlannedRounds(rounds=rounds, steps=options["accumulate"])
 
 
-def _local_sgd(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
-    return _Planned(rounds=rounds_after(options["local_steps"], [sizes.bytes]), steps=options["local_steps"])
+def _local_sgd(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
+    return PlannedRounds(rounds=rounds_after(options["local_steps"], [sizes.bytes]), steps=options["local_steps"])
 
 
-def _sparseloco(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _sparseloco(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     whole, rest = divmod(sum(sizes.values), options["chunk"])
     # A value and its place in the chunk, an int16 or a byte.
     message = (whole * options["top"] + min(options["top"], rest)) * (
         sizes.itemsize + (1 if options["chunk"] <= 2**8 else 2)
     )
-    return _Planned(rounds=rounds_after(options["local_steps"], (), [message]), steps=options["local_steps"])
+    return PlannedRounds(rounds=rounds_after(options["local_steps"], (), [message]), steps=options["local_steps"])
 
 
-def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     fragments, delay, send = options["fragments"], options["delay"], options["send"]
     gap = options["local_steps"] // fragments
     if options["local_steps"] % fragments or delay > gap:
@@ -131,20 +120,20 @@ def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
     lengths = [sum(sizes.values[run.start : run.stop]) for run in balanced_runs(sizes.values, fragments)]
     rounds = streaming_rounds(lengths, send, delay=delay, gap=gap)
     last = mean_bytes(lengths[-1], send) // 2 if delay else 0
-    return _Planned(rounds=rounds, steps=options["local_steps"], last_bytes=last)
+    return PlannedRounds(rounds=rounds, steps=options["local_steps"], last_bytes=last)
 
 
-def _served(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _served(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     slices = cut(sizes.values, options.get("slice_params", 0), sizes.nodes)
     priority = bool(options.get("priority", False))
     count = sum(map(len, slices))
     if _EVENTS_OF_SLICE * count * sizes.nodes * LEAST_STEPS > sizes.most:
         raise UserError(f"its {count:,} slices on {sizes.nodes} nodes take more than a second to replay; name it")
     window = int(options["window"]) if priority else None
-    return _Planned(rounds=served_rounds(slices, sizes.itemsize, priority), window=window)
+    return PlannedRounds(rounds=served_rounds(slices, sizes.itemsize, priority), window=window)
 
 
-def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
+def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
     if min(sizes.values) < options["group_params"]:
         raise UserError(f"fsdp groups layers of fewer than {options['group_params']:,} parameters")
     # Padded to equal shards.
@@ -171,7 +160,7 @@ def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> _Planned:
             node.update(1 / sizes.nodes)
             yield
 
-    return _Planned(rounds=rounds)
+    return PlannedRounds(rounds=rounds)
 
 
 _BUCKETED = {"accumulate": 1, "compress": "none"}
@@ -229,7 +218,4 @@ def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int
     itemsize = max(own.bytes // max(1, own.values) for own in trained)
     sizes = _Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
     planned = known.plan(sizes, {**known.defaults, **method.options})
-    return trace_of_rounds(
-        record, method.name, planned.rounds, planned.steps, nodes,
-        window=planned.window, last_bytes=planned.last_bytes,
-    )  # fmt: skip
+    return trace_of_rounds(record, method.name, planned, nodes)

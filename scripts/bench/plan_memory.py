@@ -8,8 +8,9 @@ import os
 
 from cells import run_cell
 
+from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 
 _METHODS = ("ddp", "zero", "fsdp", "local_sgd", "ist", "parameter_server", "p3")
 _GIVEN_BACK = 2**18  # the allocator returns freed blocks of this many bytes to the system
@@ -38,15 +39,15 @@ def _compare(arguments: argparse.Namespace, width: int, method: str) -> None:
     settings = [f"hidden={width}", *arguments.workload_set]
     own = [*arguments.set, *(["local_steps=2"] if method in ("ist", "local_sgd") else [])]
     plan = make_plan(
-        PlanRequest(
+        RunRequest(
             workload=arguments.workload,
             method=method,
             nodes=arguments.nodes,
-            cluster=load_profile("m5.2xlarge"),
             workload_options=dict(text.split("=") for text in settings),
             method_options=dict(text.split("=") for text in own),
-            limits=False,
-        )
+        ),
+        load_profile("m5.2xlarge"),
+        limits=False,
     )
     options = [part for text in settings for part in ("--workload-set", text)]
     options += [part for text in own for part in ("--set", text)]

@@ -14,7 +14,7 @@ from istbench.cluster.profile import load_profile
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.node.registry import load_method
 from istbench.node.rehearsal import rehearse
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 from istbench.studies.conformance.of_tasks import checks_of, opened_task
 
 NEEDS_A_RUN = {  # honest code, or a mistake that only training on processes meets
@@ -25,8 +25,7 @@ NEEDS_A_RUN = {  # honest code, or a mistake that only training on processes mee
 
 
 def planned(path, method):
-    profile = load_profile("m5.2xlarge")
-    make_plan(PlanRequest(workload=path, method=method, nodes=2, cluster=profile, limits=False))
+    make_plan(RunRequest(workload=path, method=method, nodes=2), load_profile("m5.2xlarge"), limits=False)
 
 
 def prepared(path, method):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 
 PLAN = ["plan", "--workload", "speech", "--method", "ddp", "--nodes", "8", "--cluster", "p3.2xlarge"]
 
@@ -32,10 +33,8 @@ def test_amazon_670k_is_planned_at_its_own_sizes():
     cluster = load_profile("p3.2xlarge")
     for method, hidden, fits in (("ddp", 512, True), ("ddp", 1024, False), ("ist", 2560, True)):
         options = {"hidden": hidden}
-        asked = PlanRequest(
-            workload="amazon670k", method=method, nodes=8, cluster=cluster, workload_options=options, limits=False
-        )
-        plan = make_plan(asked)
+        asked = RunRequest(workload="amazon670k", method=method, nodes=8, workload_options=options)
+        plan = make_plan(asked, cluster, limits=False)
         assert plan.fits == fits
         assert plan.model_parameters == (135_909 + 670_091) * hidden + hidden + 670_091
         assert plan.seconds > plan.compute_seconds > 0

@@ -8,13 +8,14 @@ import torch
 from image_networks import TinyImages
 from reference_ist import reference_ist
 
+from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
 from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.optimizer import started
 from istbench.node.digest import weights_sha256
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 from istbench.studies.conformance.of_methods import _read_in_blocks
 from istbench.studies.conformance.training import (
     assembled,
@@ -366,14 +367,13 @@ def bytes_a_round(fabric, options):
 
 def test_nodes_send_the_planned_bytes(seen):
     for name, options in COUNTED.items():
-        request = PlanRequest(
+        request = RunRequest(
             workload="toy",
             method="ist",
             nodes=NODES,
-            cluster=load_profile("m5.2xlarge"),
             workload_options=WIDE,
             method_options={**options, "local_steps": 1},
-            limits=False,
         )
+        planned = make_plan(request, load_profile("m5.2xlarge"), limits=False)
         counted = sum(own["bytes"][name] for own in seen) / NODES
-        assert counted == pytest.approx(make_plan(request).sent, rel=0.03)
+        assert counted == pytest.approx(planned.sent, rel=0.03)

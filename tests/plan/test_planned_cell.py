@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import TraceMeta
@@ -29,9 +30,10 @@ SLOW = dataclasses.replace(load_profile("m5.2xlarge"), **FREE).with_bandwidth(5e
     ],
 )
 def test_a_repeated_sample_waits_for_the_messages_of_the_one_before(method, options):
-    cell = PlannedCell.of(
-        "toy", {"hidden": 256}, method, options, plugins=(), batch_size=None, nodes=3, recorded=True
+    request = RunRequest(
+        workload="toy", workload_options={"hidden": 256}, method=method, method_options=options, nodes=3
     )
+    cell = PlannedCell.of(request, recorded=True)
     meta = TraceMeta(nodes=3, gflops=100.0)
     ends = []
     for least_steps in (1, STEPS):

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +16,10 @@ from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods import wide_layers
 from istbench.node.registry import build_method, build_workload
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 from istbench.plan.step import node_memory, step_cost
 from istbench.studies.conformance.training import open_workload, set_up, train
+from istbench.workloads.contract import blank_model
 
 METHODS = ("ddp", "zero", "fsdp", "local_sgd", "sparseloco", "noloco", "ist", "parameter_server", "p3")
 IN_ROUNDS = ("local_sgd", "sparseloco", "noloco", "ist")
@@ -34,17 +34,15 @@ PARAMETERS = 4 * (WEIGHTS + BIASES)
 
 def plan(method, *, cluster=CLUSTER, workload="toy", nodes=2, options=None, limits=False, **fields):
     return make_plan(
-        PlanRequest(
-            workload=workload, method=method, nodes=nodes, cluster=cluster, method_options=options or {},
-            limits=limits, **fields,
-        )
-    )  # fmt: skip
+        RunRequest(workload=workload, method=method, nodes=nodes, method_options=options or {}, **fields),
+        cluster,
+        limits=limits,
+    )
 
 
 def memory_of(method, *, nodes=2, hidden=16, options=None):
     workload = build_workload("toy", {"hidden": hidden})
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     footprint = build_method(method, options or {}, workload=workload).footprint(model, workload, nodes, 16)
     cost = step_cost(
         footprint.model,
@@ -164,8 +162,7 @@ def test_a_warm_up_needs_the_memory_of_the_whole_model():
 @pytest.mark.parametrize("state", ["carry", "reset"])
 def test_the_first_deal_builds_a_share_beside_the_whole_model(own, planes, state):
     workload = build_workload("toy", {"hidden": 16})
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = blank_model(workload)
     options = {**own, "optimizer_state": state, "warmup_rounds": 3}
     footprint = build_method("ist", options, workload=workload).footprint(model, workload, 2, 16)
     subnet, home, bias = 4 * (8 * 8 + 8 * 8 + 8 * 4 + 8 + 8), 4 * 8 * 16, 4 * 4

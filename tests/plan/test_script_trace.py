@@ -20,10 +20,9 @@ from istbench.cluster.trace import COMPUTE, EVENT, POST, WAIT_BEFORE, WORK
 from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.base import materialise
 from istbench.plan.script_time import ChosenMethod, alone_trace, chosen_methods, script_time
-from istbench.plan.script_trace import PlannedScript, plan_script, script_trace
-from istbench.studies.conformance.training import batches_of, open_workload, set_up
+from istbench.plan.script_trace import plan_script, script_trace
+from istbench.studies.conformance.training import batches_of, initial_model, open_workload, set_up
 
 SLOW = load_profile("home-100mbit")
 TOY = {"hidden": 384, "samples": 4096}
@@ -61,9 +60,7 @@ def record(tmp_path_factory):
     """A plain loop over the same model, recorded."""
     file = tmp_path_factory.mktemp("record") / "toy.json"
     workload = open_workload("toy", TOY)
-    with torch.device("meta"):
-        model = workload.build_model()
-    model = materialise(model, workload, 0, torch.device("cpu"))
+    model = initial_model(workload)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -98,7 +95,7 @@ def test_it_sends_the_bytes_and_takes_the_time_of_a_real_run(record, nodes):
     for name in METHODS:
         events = [np.frombuffer(base64.b64decode(own[name][0]), dtype=EVENT) for own in by_rank]
         real = merge(events, **meta, window=by_rank[0][name][1])
-        made = PlannedScript.of(record, chosen(name), nodes).trace()
+        made = script_trace(record, chosen(name), nodes)
         sent = [bytes_sent(own, nodes, rank) / real.steps for rank, own in enumerate(real.nodes)]
         planned = [bytes_sent(own, nodes, rank) / made.steps for rank, own in enumerate(made.nodes)]
         assert planned == sent[: len(planned)], name

@@ -218,20 +218,16 @@ class Backend(ABC):
 
 
 def on_hosts(request: RunRequest, nodes: Sequence[int]) -> RunRequest:
-    """`request` on hosts with so many `nodes` each; see `options_on_hosts`."""
-    return msgspec.structs.replace(request, method_options=options_on_hosts(request.method_options, nodes))
-
-
-def options_on_hosts(options: Mapping[str, Any], nodes: Sequence[int]) -> dict[str, Any]:
-    """A method's `options` on hosts with so many `nodes` each: a number for `host`, as a cell's name has it.
+    """`request` on hosts with so many `nodes` each: a number for `host` in its options, as a cell's name has it.
 
     Raises:
         UserError: if the hosts have different numbers of nodes.
     """
+    options = request.method_options
     named = [name for name in _OF_HOSTS if options.get(name) == "host"]
     if named and len(set(nodes)) > 1:
         raise UserError(
             f"{named[0]}=host needs as many nodes on every host, and these have {', '.join(map(str, nodes))}; use "
             f"other --nodes, or give a number, such as {named[0]}=2"
         )
-    return {**options, **dict.fromkeys(named, nodes[0])}
+    return msgspec.structs.replace(request, method_options={**options, **dict.fromkeys(named, nodes[0])})

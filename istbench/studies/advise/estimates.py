@@ -8,8 +8,9 @@ that can be first by their speed.
 import dataclasses
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
@@ -21,7 +22,7 @@ from istbench.cluster.trace import Trace
 from istbench.methods.base import Method
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.planned_cell import CannotPlan, PlannedCell
-from istbench.plan.planner import PlanRequest, planned_memory
+from istbench.plan.planner import planned_memory
 from istbench.plan.script_time import steady_step
 from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import EstimatedVariant, Variant, mark_slow
@@ -117,7 +118,7 @@ class StepEstimates:
             found = self._fitted(variant)
             if found.why_not:
                 return found
-            cell = planned_cell(variant, self._base, self._base.nodes)
+            cell = PlannedCell.of(planned_request(variant, self._base, self._base.nodes))
         except CannotPlan:
             return found
         except UserError as error:
@@ -126,20 +127,8 @@ class StepEstimates:
 
     def _fitted(self, variant: Variant) -> EstimatedVariant:
         """`variant` with its memory, by the plan of `istbench plan`; also of a method whose rounds have none."""
-        base, cluster = self._base, self._cluster
-        memory = planned_memory(
-            PlanRequest(
-                workload=base.workload,
-                method=variant.method,
-                nodes=base.nodes,
-                cluster=cluster,
-                workload_options=base.workload_options,
-                method_options=variant.options,
-                batch_size=base.batch_size,
-                data=_planned_data(base),
-                plugins=base.plugins,
-            )
-        )
+        cluster = self._cluster
+        memory = planned_memory(planned_request(variant, self._base, self._base.nodes), cluster)
         if memory is None:
             return EstimatedVariant(variant=variant)
         fit = fits(memory, int(cluster.memory_gib * _GIB))
@@ -159,7 +148,7 @@ class StepEstimates:
         Raises:
             UserError: if the method cannot train there, or its rounds do not follow from sizes.
         """
-        return self._trace(planned_cell(variant, self._base, nodes), recorded or self._recorded)
+        return self._trace(PlannedCell.of(planned_request(variant, self._base, nodes)), recorded or self._recorded)
 
     def _trace(self, cell: PlannedCell, recorded: RecordedStep) -> Trace:
         if not recorded.operations:
@@ -182,28 +171,16 @@ class StepEstimates:
         )
 
 
-def planned_cell(variant: Variant, base: RunRequest, nodes: int) -> PlannedCell:
-    """The cell of `base` by `variant` on `nodes` nodes.
-
-    Raises:
-        UserError: as `PlannedCell.of` does.
-    """
-    return PlannedCell.of(
-        base.workload,
-        base.workload_options,
-        variant.method,
-        variant.options,
-        plugins=base.plugins,
-        batch_size=base.batch_size,
+def planned_request(variant: Variant, base: RunRequest, nodes: int) -> RunRequest:
+    """The cell of `base` by `variant`, to plan. It names data only where they set the sizes of the model."""
+    sized = build_workload(base.workload, base.workload_options, base.plugins).sized_by_data
+    return msgspec.structs.replace(
+        base,
+        method=variant.method,
+        method_options=variant.options,
         nodes=nodes,
-        data=_planned_data(base),
+        data=base.data if sized else None,
     )
-
-
-def _planned_data(base: RunRequest) -> Path | None:
-    """The data that plans of `base` look at: None where they do not set the sizes of the model."""
-    workload = build_workload(base.workload, base.workload_options, base.plugins)
-    return base.data if workload.sized_by_data else None
 
 
 def _choices(options: type, name: str) -> list[str]:

@@ -20,6 +20,7 @@ from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
+from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
@@ -27,7 +28,7 @@ from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt
-from istbench.studies.advise.estimates import StepEstimates, planned_cell
+from istbench.studies.advise.estimates import StepEstimates, planned_request
 from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
 from istbench.studies.advise.journal import Journal
 from istbench.studies.advise.odds import odds, worth_probing
@@ -56,20 +57,6 @@ _ONE_NODE_SHARE = 0.2  # of the time
 _DRAWS = 1000  # of the odds between two rungs
 
 
-class Countdown:
-    """Seconds of this command that are left of `seconds`. started: a monotonic time."""
-
-    def __init__(self, seconds: float, started: float) -> None:
-        self._seconds, self._started = seconds, started
-
-    def spent_s(self) -> float:
-        """Seconds of this command."""
-        return time.monotonic() - self._started
-
-    def left_s(self) -> float:
-        return self._seconds - self.spent_s()
-
-
 def probe(
     question: Question,
     backend: Backend,
@@ -91,16 +78,17 @@ def probe(
         KeyboardInterrupt: after Ctrl-C. All finished probes are kept.
     """
     journal = Journal.of(out, question.as_json())
-    clock = Countdown(seconds - journal.spent_s - answer_s, started)
+    until = started + seconds - journal.spent_s - answer_s
+    probing = _Probing(question, backend, out, screen, journal, seconds, started=started, until=until)
     try:
-        return _Probing(question, backend, out, screen, clock, journal, seconds).run(replaying)
+        return probing.run(replaying)
     finally:
         with suppress(UserError):
-            journal.spent(clock.spent_s())
+            journal.spent(probing.spent_s())
 
 
 class _Probing:
-    """Implements `probe`; a `ProbeTrainer` of the halving."""
+    """Implements `probe`; a `ProbeTrainer` of the halving. started, until: monotonic times of the probes."""
 
     def __init__(
         self,
@@ -108,13 +96,15 @@ class _Probing:
         backend: Backend,
         out: Path,
         screen: Screen,
-        clock: Countdown,
         journal: Journal,
         seconds: float,
+        *,
+        started: float,
+        until: float,
     ) -> None:
         self._question, self._backend, self._out, self._screen = question, backend, out, OncePerLine(screen)
-        self._clock, self._journal = clock, journal
-        self._seconds, self._probes = seconds, journal
+        self._started, self._until, self._seconds = started, until, seconds
+        self._journal = self._probes = journal
         self._stopping_s = min(_STOPPING_S, _STOPPING_SHARE * seconds)
         threads = question.base.threads or max(1, cores() // question.base.nodes)
         self._base = msgspec.structs.replace(question.base, threads=threads)
@@ -123,6 +113,10 @@ class _Probing:
         self._costs: dict[str, Cost] = {}
         self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
+
+    def spent_s(self) -> float:
+        """Seconds of this command."""
+        return time.monotonic() - self._started
 
     def _reached_by_one_node(self) -> tuple[float, float]:
         curve = self._one_curve
@@ -209,21 +203,21 @@ class _Probing:
         self._screen.note("step one: recording the step of one process")
         began = time.monotonic()
         try:
-            with at_most(self._clock.left_s(), stopping_s=self._stopping_s):
+            with at_most(self._until - time.monotonic(), stopping_s=self._stopping_s):
                 (outcome,) = self._backend.run([request], self._out, False, self._screen)
         except TimeUp:
             raise UserError(
-                f"the time is up before the step of one process is recorded: {self._clock.spent_s():.0f} s passed; "
+                f"the time is up before the step of one process is recorded: {self.spent_s():.0f} s passed; "
                 "give more --minutes"
             ) from None
         run = load_run(outcome.finished())
         self._journal.record(outcome.cell)
-        self._journal.spent(self._clock.spent_s())
+        self._journal.spent(self.spent_s())
         return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
 
     def _recorded(self, run: Run) -> RecordedStep:
         try:
-            cell = planned_cell(self._recorded_variant(), self._base, 1)
+            cell = PlannedCell.of(planned_request(self._recorded_variant(), self._base, 1))
         except UserError:
             cell = None
         return RecordedStep.of(load_trace(run.directory.trace), cell)
@@ -250,7 +244,7 @@ class _Probing:
         except TimeUp:
             return before
         self._journal.trained(ONE_NODE, steps, 0, outcome.cell)
-        self._journal.spent(self._clock.spent_s())
+        self._journal.spent(self.spent_s())
         return run
 
     def _recorded_variant(self) -> Variant:
@@ -262,7 +256,7 @@ class _Probing:
     # Step two: the methods of `ProbeTrainer`.
 
     def left_s(self) -> float:
-        return self._clock.left_s() - self._stopping_s
+        return self._until - time.monotonic() - self._stopping_s
 
     def failed(self, label: str) -> bool:
         """Whether a probe of `label` failed."""
@@ -354,7 +348,7 @@ class _Probing:
                 f"the data have changed since step one; delete {self._journal.path} to probe again, or restore them"
             )
         self._probes.trained(label, rung.steps, seed, outcome.cell)
-        self._journal.spent(self._clock.spent_s())  # kill -9 loses the time of one probe at most
+        self._journal.spent(self.spent_s())  # kill -9 loses the time of one probe at most
         return run
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
@@ -442,7 +436,7 @@ class _Probing:
             redealt=redealt,
         )
 
-    def _trace(self, one: EstimatedVariant) -> "tuple[Trace | None, Redealt | None]":
+    def _trace(self, one: EstimatedVariant) -> tuple[Trace | None, Redealt | None]:
         """The trace of the probes, else the planned one, and its nodes dealt again."""
         traced = self._traced(one.variant.label)
         if traced is not None:
@@ -451,7 +445,7 @@ class _Probing:
         planned = self._planned(one)
         return (None, None) if planned is None else (planned(self._base.nodes), planned)
 
-    def _planned(self, one: EstimatedVariant) -> "Redealt | None":
+    def _planned(self, one: EstimatedVariant) -> Redealt | None:
         """Gives the trace of `one` from sizes. None if its rounds do not follow from them.
 
         Its steps take the seconds that probes recorded of a variant that computes as it does, else in proportion to

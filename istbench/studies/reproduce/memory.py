@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from istbench.base.options.run import RunRequest
 from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.tables.numbers import number
@@ -79,18 +80,18 @@ class _Plan:
 
 
 def _plan(workload: str, options: dict[str, str], method: str, optimizer: str, measure: PlannedMemory) -> CellPlan:
-    from istbench.plan.planner import PlanRequest, make_plan  # torch, which other measures do not need
+    from istbench.plan.planner import make_plan  # torch, which other measures do not need
 
     return make_plan(
-        PlanRequest(
+        RunRequest(
             workload=workload,
             method=method,
             nodes=measure.nodes,
-            cluster=load_profile(measure.cluster),
             workload_options=options,
             method_options={"optimizer": optimizer},
-            limits=False,
-        )
+        ),
+        load_profile(measure.cluster),
+        limits=False,
     )
 
 

@@ -9,7 +9,7 @@ from istbench.cluster.profile import load_profile
 from istbench.launch.cells.controls import at_equal_cost, on_few_nodes, one_machine
 from istbench.methods.footprint import tensor_bytes
 from istbench.node.registry import build_workload
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 from istbench.workloads.contract import blank_model
 
 
@@ -98,20 +98,7 @@ def test_accumulation_sends_the_bytes_of_the_method(method, workload):
     sizes = {"speech": {"hidden": 512}, "text": {"width": 32, "layers": 2}}[workload]
     asked = [RunRequest(workload=workload, method=own, nodes=4, workload_options=sizes) for own in (method, "ddp")]
     (control,) = at_equal_cost(asked)[0]
-    plans = [
-        make_plan(
-            PlanRequest(
-                workload=workload,
-                method=own.method,
-                nodes=own.nodes,
-                cluster=load_profile("m5.2xlarge"),
-                workload_options=sizes,
-                method_options=own.method_options,
-                limits=False,
-            )
-        )
-        for own in (asked[0], control.request)
-    ]
+    plans = [make_plan(own, load_profile("m5.2xlarge"), limits=False) for own in (asked[0], control.request)]
     assert plans[0].round_steps == plans[1].round_steps
     theirs, ours = (plan.sent for plan in plans)
     model = blank_model(build_workload(workload, sizes), data_known=False)

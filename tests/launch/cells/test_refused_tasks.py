@@ -7,7 +7,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import load_profile
 from istbench.launch.cells.resolve import prepare_cell
-from istbench.plan.planner import PlanRequest, make_plan
+from istbench.plan.planner import make_plan
 
 TASK = """
 import torch
@@ -84,9 +84,7 @@ def test_groups_with_fewer_units_than_nodes_are_named_before_a_run_and_in_a_plan
     alone = prepared(tmp_path, code, method="ddp", nodes=1).data_source
     assert alone.note.endswith("4 samples in a minibatch of a node, 4 in a step of 1 node")
     path, cluster = str(tmp_path / "mine.py"), load_profile("m5.2xlarge")
-    planned = make_plan(
-        PlanRequest(workload="mine", method="ist", nodes=3, cluster=cluster, plugins=(path,), limits=False)
-    )
+    planned = make_plan(RunRequest(workload=path, method="ist", nodes=3), cluster, limits=False)
     assert line in planned.assumed
 
 

@@ -42,7 +42,7 @@ PLUGINS = str(Path(__file__).parents[2] / "plan" / "plugins.py")
 
 
 def estimates_at(bandwidth, base=BASE, given=None, **changed):
-    cell = PlannedCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=1)
+    cell = PlannedCell.of(msgspec.structs.replace(BASE, nodes=1))
     recorded = RecordedStep(meta=META, step_s=1e-3, operations=cell.operations)
     cluster = nodes_like_here(META, bandwidth=bandwidth, latency_s=0.0)
     cluster = dataclasses.replace(cluster, overhead_s=0.0, cores=None, backend="gloo", **changed)
@@ -61,7 +61,7 @@ def by_label(found):
 
 def test_a_step_takes_its_computing_and_its_exposed_messages():
     """ddp's gradients, 4 bytes each, cross a link each way in a step; local_sgd's weights in a round."""
-    cell = PlannedCell.of("toy", BASE.workload_options, "ddp", {}, plugins=(), batch_size=None, nodes=2)
+    cell = PlannedCell.of(BASE)
     wire = 4 * cell.parameters * 8 / (1e8 * 1448 / 1514)
     estimates = estimates_at(1e8)
     ddp = estimates.estimated(Variant(method="ddp"))
