@@ -95,7 +95,7 @@ class ActiveOutputs(CutMethod):
         self._gathered = 0.0
         self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
         weights = self._softmax.output_weights(self._part)
-        self._rows = self._cut.outputs[fabric.rank]
+        self._rows = self._outputs[fabric.rank]
         outputs = {id(own) for own in weights}
         hidden = [own for own in self._part.parameters() if id(own) not in outputs]
         self._optimizer = self.options.build(hidden)

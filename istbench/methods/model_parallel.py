@@ -35,7 +35,7 @@ class ModelParallel(CutMethod):
     def note(self) -> str:
         return (
             f"of {self._softmax.units.size:,} hidden units and {self._softmax.outputs.size:,} outputs "
-            f"node 0 keeps {len(self._cut.units[0]):,} and {len(self._cut.outputs[0]):,}"
+            f"node 0 keeps {len(self._units[0]):,} and {len(self._outputs[0]):,}"
         )
 
     def step(self, batch: Batch) -> Tensor:

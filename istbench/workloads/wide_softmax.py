@@ -24,8 +24,8 @@ class Exchange(Protocol):
         """Every node's `mine`, contiguous and of one shape, in the order of ranks; `name` is for error lines."""
 
 
-HAVE_ONE = ("amazon670k",)
-"""istbench's workloads with a wide softmax, for error messages."""
+HAS_ONE = "amazon670k"
+"""The workload of istbench with a wide softmax, for error messages."""
 
 
 @dataclass(frozen=True)
