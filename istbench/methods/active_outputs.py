@@ -110,7 +110,7 @@ class ActiveOutputs(CutMethod):
         return OutputShard(
             weight,
             bias,
-            RowOptimizer.of(self.options.row_rule, weight, bias, self.options.betas),
+            RowOptimizer(self.options.row_rule, weight, self.options.betas),
             self._threads,
             seed=derived_seed(self.seed, "active", self._fabric.rank),
             **fields,

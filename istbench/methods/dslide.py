@@ -33,7 +33,7 @@ from istbench.methods.slide.active import no_labels
 from istbench.methods.slide.choosing import MOST_TABLES
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.hashing import MOST_BITS, tables_bytes
-from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule
+from istbench.methods.slide.index import Index, RebuildSchedule
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
 from istbench.workloads.base import Workload
@@ -81,20 +81,17 @@ class DistributedSLIDE(ActiveOutputs):
         active = self._own_share(options.active(outputs))
         common, random = (round(share * active) for share in (options.common_share, options.random_share))
         target = active if active == len(weight) else max(1, active - common - random)
-        index = IndexOptions(
+        self._chosen_by = self._some_inputs(workload)
+        self._index = Index(
+            _FAMILIES[options.family],
+            weight,
+            bias,
+            self._threads,
             functions=options.functions,
             tables=options.tables,
             target=0 if options.functions else target,
             common=common,
             schedule=RebuildSchedule(first=options.rebuild_first, growth=options.rebuild_growth),
-        )
-        self._chosen_by = self._some_inputs(workload)
-        self._index = Index(
-            _FAMILIES[options.family],
-            index,
-            weight,
-            bias,
-            self._threads,
             seed=derived_seed(self.seed, "tables", self._fabric.rank),
         )
         self._note = ""
@@ -123,10 +120,10 @@ class DistributedSLIDE(ActiveOutputs):
 
     def _starting_note(self) -> str:
         """The sizes of the first tables of this process."""
-        choice, outputs = self._index.choice, self._softmax.outputs.size
+        family, outputs = self._index.family, self._softmax.outputs.size
         told = f"; they should make {self.options.active(outputs):,} of {outputs:,} outputs active"
         return (
-            f"node 0 starts with K={choice.functions} functions ({self.options.family}), L={choice.tables} tables "
+            f"node 0 starts with K={family.functions} functions ({self.options.family}), L={family.tables} tables "
             f"over {len(self._rows):,} outputs, {self._index.tables.bytes / 1e6:,.1f} MB"
             f"{'' if self.options.functions else told}"
         )

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from istbench.base.machine import cores
 from istbench.methods.slide.active import Labels, inverted
 from istbench.methods.slide.dwta import DWTA
-from istbench.methods.slide.index import Index, IndexOptions, RebuildSchedule, common_rows
+from istbench.methods.slide.index import Index, RebuildSchedule, common_rows
 from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
@@ -99,16 +99,20 @@ def sparse_shard(arguments: argparse.Namespace, hidden: np.ndarray) -> tuple[Out
     bias = np.zeros(arguments.outputs, np.float32)
     family, functions, tables = FAMILIES[arguments.family], arguments.functions or 0, arguments.tables or 0
     common, random = (round(share * arguments.active) for share in (arguments.common, arguments.random))
-    options = IndexOptions(
+    index = Index(
+        family,
+        weight,
+        bias,
+        threads,
         functions=functions,
         tables=tables,
         target=0 if functions else arguments.active - common - random,
         common=common,
         schedule=RebuildSchedule(first=1, growth=0),
+        seed=0,
     )
-    index = Index(family, options, weight, bias, threads, seed=0)
     index.build(hidden)
-    optimizer = RowOptimizer.of(RULES[arguments.rule], weight, bias)
+    optimizer = RowOptimizer(RULES[arguments.rule], weight)
     return OutputShard(weight, bias, optimizer, threads, index=index, random=random, seed=0), index, threads
 
 

@@ -32,17 +32,15 @@ class HashFamily(ABC):
         """The number of possible codes."""
         return 1 << self.functions * self.bits
 
-    def codes(self, vectors: np.ndarray, threads: Threads, out: np.ndarray | None = None) -> np.ndarray:
+    def codes(self, vectors: np.ndarray, threads: Threads) -> np.ndarray:
         """The code of every vector (float32 [n, width]) in every table: int32 [tables, n], each below `buckets`.
 
         A vector's codes do not depend on the others.
         """
         if vectors.dtype != np.float32 or vectors.shape[1:] != (self.width,):
             raise ValueError(f"expected float32 vectors [n, {self.width}], not {vectors.dtype} {vectors.shape}")
-        codes = np.empty((self.tables, len(vectors)), np.int32) if out is None else out
-        if self.functions == 0:
-            codes[:] = 0
-        else:
+        codes = np.zeros((self.tables, len(vectors)), np.int32)
+        if self.functions:
             self._hash(np.ascontiguousarray(vectors), codes, threads)
         return codes
 
@@ -77,20 +75,14 @@ class Tables:
     @classmethod
     def build(cls, family: HashFamily, weight: np.ndarray, threads: Threads) -> "Tables":
         """Tables of the rows of `weight` (float32 [n, width])."""
-        rows = np.empty((family.tables, len(weight)), np.int32)
+        rows = family.codes(weight, threads)  # until they are sorted
         starts = np.empty((family.tables, family.buckets + 1), np.int32)
-        tables = cls(rows, starts)
-        tables.rebuild(family, weight, threads)
-        return tables
-
-    def rebuild(self, family: HashFamily, weight: np.ndarray, threads: Threads) -> None:
-        """Fill all tables again, in their place; `family` may have other functions than before."""
-        family.codes(weight, threads, out=self.rows)
 
         def sort(table: int) -> None:
-            sort_by_code(self.rows[table].copy(), self.starts[table], self.rows[table])
+            sort_by_code(rows[table].copy(), starts[table], rows[table])
 
-        threads.run(sort, len(self.rows))
+        threads.run(sort, family.tables)
+        return cls(rows, starts)
 
     @property
     def bytes(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from istbench.base.seeds import derived_seed
-from istbench.methods.slide.choosing import Choice, choose
+from istbench.methods.slide.choosing import choose
 from istbench.methods.slide.hashing import Family, Tables
 from istbench.methods.slide.threads import Threads, kernel
 
@@ -43,23 +43,6 @@ class RebuildSchedule:
         return math.ceil(self.first * math.expm1(self.growth * number) / math.expm1(self.growth))
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexOptions:
-    """The tables of an index, and their rebuilds.
-
-    Attributes:
-        functions, tables: K and L. target: in their place, the number of rows that tables make active for a sample;
-            K and L are then chosen whenever functions are drawn. common: rows that are active for every sample.
-        schedule: of rebuilds, which draw new functions and hash all rows.
-    """
-
-    functions: int = 0
-    tables: int = 0
-    target: int = 0
-    common: int = 0
-    schedule: RebuildSchedule
-
-
 def functions_seed(seed: int, rebuilds: int) -> int:
     """The seed of hash functions after `rebuilds`; `seed` is that of the index."""
     return derived_seed(seed, "functions", rebuilds)
@@ -70,41 +53,49 @@ class Index:
 
     `build` or `load` makes the tables.
 
+    Args:
+        functions, tables: K and L. target: in their place, the number of rows that tables make active for a sample;
+            K and L are then chosen whenever functions are drawn. common: rows that are active for every sample.
+        schedule: of rebuilds, which draw new functions and hash all rows.
+
     Attributes:
         built: whether there are tables.
         common: int32, the rows with the largest outputs for the mean hidden vector, at most a few steps old.
-        choice: K and L, and the expected number of active rows. rebuilds: their number so far.
+        family: the hash functions, K for each of L tables. rebuilds: their number so far.
     """
 
     def __init__(
         self,
         kind: Family,
-        options: IndexOptions,
         weight: np.ndarray,
         bias: np.ndarray,
         threads: Threads,
         *,
+        functions: int = 0,
+        tables: int = 0,
+        target: int = 0,
+        common: int = 0,
+        schedule: RebuildSchedule,
         seed: int,
     ) -> None:
-        self._kind, self._options, self._seed, self._threads = kind, options, seed, threads
-        self._weight, self._bias = weight, bias
+        self._kind, self._weight, self._bias, self._threads, self._seed = kind, weight, bias, threads, seed
+        self._sizes, self._target, self._common, self._schedule = (functions, tables), target, common, schedule
         self.rebuilds = 0
         self.built = False
 
     def build(self, hidden: np.ndarray) -> None:
         """Build the first tables. hidden: float32 [b, width], hidden vectors for the choice of K and L."""
         self._draw(hidden)
-        self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+        self.common = common_rows(self._weight, self._bias, hidden, self._common, self._threads)
         self.built = True
 
     def _draw(self, hidden: np.ndarray) -> None:
         """Draw new functions and hash all rows."""
-        options, weight, threads = self._options, self._weight, self._threads
+        weight, threads, sizes = self._weight, self._threads, self._sizes
         seed = functions_seed(self._seed, self.rebuilds)
-        self.choice = Choice(functions=options.functions, tables=options.tables, active=0)
-        if options.target:
-            self.choice = choose(self._kind, weight, hidden, options.target, threads, seed=seed)
-        self.family = self._kind(weight.shape[1], self.choice.functions, self.choice.tables, seed)
+        if self._target:
+            sizes = choose(self._kind, weight, hidden, self._target, threads, seed=seed)
+        self.family = self._kind(weight.shape[1], *sizes, seed)
         self.tables = Tables.empty(len(weight))  # free the memory of the old tables first
         self.tables = Tables.build(self.family, weight, threads)
 
@@ -118,9 +109,9 @@ class Index:
         Args:
             hidden: float32 [b, width], the hidden vectors of the last minibatch.
         """
-        due = self._options.schedule.due(step)
+        due = self._schedule.due(step)
         if due or step % COMMON_EVERY == 0:
-            self.common = common_rows(self._weight, self._bias, hidden, self._options.common, self._threads)
+            self.common = common_rows(self._weight, self._bias, hidden, self._common, self._threads)
         if not due:
             return False
         self.rebuilds += 1
@@ -133,7 +124,7 @@ class Index:
             "rows": self.tables.rows,
             "starts": self.tables.starts,
             "common": self.common,
-            "functions": self.choice.functions,
+            "functions": self.family.functions,
             "rebuilds": self.rebuilds,
         }
 
@@ -148,8 +139,7 @@ class Index:
         fitting = ((rows, (tables, size)), (starts, (tables, family.buckets + 1)), (common, (len(common),)))
         if not all(own.shape == shape and own.dtype == np.int32 for own, shape in fitting):
             raise ValueError("the tables of another index")
-        self.family, self.choice = family, Choice(functions=functions, tables=tables, active=0)
-        self.tables = Tables(rows.copy(), starts.copy())
+        self.family, self.tables = family, Tables(rows.copy(), starts.copy())
         self.common, self.rebuilds, self.built = common.copy(), rebuilds, True
 
 

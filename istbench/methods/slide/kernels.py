@@ -6,7 +6,6 @@ the order of blocks, so the result is the same for any number of threads.
 """
 
 import math
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -27,46 +26,33 @@ class Rule(IntEnum):
     ADAM = 3
 
 
-@dataclass(kw_only=True)
+_EPSILON = 1e-8  # of Adam
+
+
 class RowOptimizer:
-    """The optimizer of weight [n, width] and bias [n].
+    """The optimizer of weight [n, width] and bias [n]; betas: Adam's decay rates.
 
     Attributes:
         steps: their number so far. moments: float32 [2, n, width], Adam's first and second; bias_moments: float32
             [2, n]. SGD has no rows in either.
     """
 
-    rule: Rule
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    steps: int = 0
-    moments: np.ndarray = field(default_factory=lambda: np.empty((2, 0, 0), np.float32))
-    bias_moments: np.ndarray = field(default_factory=lambda: np.empty((2, 0), np.float32))
-
-    @classmethod
-    def of(
-        cls, rule: Rule, weight: np.ndarray, bias: np.ndarray, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> "RowOptimizer":
-        """A new optimizer of `weight` and `bias`."""
-        if rule == Rule.SGD:
-            return cls(rule=rule)
-        return cls(
-            rule=rule,
-            beta1=betas[0],
-            beta2=betas[1],
-            moments=np.zeros((2, *weight.shape), np.float32),
-            bias_moments=np.zeros((2, len(bias)), np.float32),
-        )
+    def __init__(self, rule: Rule, weight: np.ndarray, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.rule, self.steps = rule, 0
+        self._beta1, self._beta2 = betas
+        rows, width = (0, 0) if rule == Rule.SGD else weight.shape
+        self.moments = np.zeros((2, rows, width), np.float32)
+        self.bias_moments = np.zeros((2, rows), np.float32)
 
     def next_rates(self, lr: float) -> np.ndarray:
         """Count a step with learning rate `lr`; returns the factors of `kernels.backward`, float32 [7]."""
         self.steps += 1
         if self.rule == Rule.SGD:
             return np.array([lr, 0, 0, 0, 0, 0, 0], np.float32)
-        first, second = 1 - self.beta1**self.steps, 1 - self.beta2**self.steps
-        numbers = (lr / first, 1 / math.sqrt(second), self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2)
-        return np.array([*numbers, self.epsilon], np.float32)
+        beta1, beta2 = self._beta1, self._beta2
+        first, second = 1 - beta1**self.steps, 1 - beta2**self.steps
+        numbers = (lr / first, 1 / math.sqrt(second), beta1, 1 - beta1, beta2, 1 - beta2)
+        return np.array([*numbers, _EPSILON], np.float32)
 
 
 _SGD, _ADAM = int(Rule.SGD), int(Rule.ADAM)

@@ -3,6 +3,8 @@
 A step is `forward`, an exchange of normalisers, `backward`, an exchange of the gradients of hidden vectors.
 """
 
+from typing import Any
+
 import numpy as np
 
 from istbench.base.seeds import derived_seed
@@ -11,8 +13,6 @@ from istbench.methods.slide.index import Index
 from istbench.methods.slide.kernels import RowOptimizer, backward, row_outputs
 from istbench.methods.slide.softmax import Normaliser, normaliser, output_gradient
 from istbench.methods.slide.threads import Threads
-
-_NO_ROWS = np.empty(0, np.int32)
 
 
 class OutputShard:
@@ -40,17 +40,11 @@ class OutputShard:
 
     def active(self, hidden: np.ndarray, labels: Labels, step: int) -> ActiveSets:
         """The active sets of a batch in the `step`-th step; `hidden` is float32 [b, width]."""
-        index = self.index
-        return active_sets(
-            labels,
-            len(self.weight),
-            self._threads,
-            tables=None if index is None else index.tables,
-            codes=None if index is None else index.codes(hidden),
-            common=_NO_ROWS if index is None else index.common,
-            random=self.random,
-            seed=derived_seed(self._seed, "active", step),
-        )
+        index, found = self.index, dict[str, Any]()
+        if index is not None:
+            found = {"tables": index.tables, "codes": index.codes(hidden), "common": index.common}
+        seed = derived_seed(self._seed, "active", step)
+        return active_sets(labels, len(self.weight), self._threads, random=self.random, seed=seed, **found)
 
     def forward(self, hidden: np.ndarray, labels: Labels, sets: ActiveSets) -> Normaliser:
         """The normaliser of the batch over this node's active rows. Keeps their outputs for `backward`."""

@@ -57,10 +57,6 @@ class Threads:
         edges = [length * piece // pieces // multiple * multiple for piece in range(pieces)] + [length]
         self.run(lambda piece: work(edges[piece], edges[piece + 1]), pieces)
 
-    def close(self) -> None:
-        if self._pool:
-            self._pool.shutdown()
-
 
 _PIECES = 64
 

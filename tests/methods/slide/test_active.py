@@ -149,7 +149,6 @@ def test_seed_decides_and_threads_do_not():
 
     assert drawn(ONE, 1) == drawn(two, 1) == drawn(ONE, 1)
     assert drawn(ONE, 1) != drawn(ONE, 2)
-    two.close()
 
 
 def test_no_samples_have_no_rows():

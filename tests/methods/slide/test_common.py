@@ -20,7 +20,6 @@ def test_common_rows_have_the_largest_outputs_for_the_mean_hidden_vector():
 def test_threads_do_not_matter():
     two = Threads(2)
     one, other = (common_rows(WEIGHT, BIAS, HIDDEN, 300, threads) for threads in (Threads(1), two))
-    two.close()
     np.testing.assert_array_equal(one, other)
 
 

@@ -33,16 +33,6 @@ def test_threads_do_not_matter():
     one, other = Tables.build(family, weight, ONE), Tables.build(family, weight, two)
     np.testing.assert_array_equal(one.rows, other.rows)
     np.testing.assert_array_equal(one.starts, other.starts)
-    two.close()
-
-
-def test_a_rebuild_with_other_functions_takes_the_same_place():
-    weight = normal(50, 24)
-    tables = Tables.build(SimHash(24, 5, 3, seed=1), weight, ONE)
-    place = tables.rows.ctypes.data
-    tables.rebuild(SimHash(24, 5, 3, seed=2), weight, ONE)
-    assert tables.rows.ctypes.data == place
-    np.testing.assert_array_equal(tables.rows, Tables.build(SimHash(24, 5, 3, seed=2), weight, ONE).rows)
 
 
 def test_bytes_are_known_before():
@@ -154,7 +144,6 @@ def test_codes_depend_on_seed_and_vector_only(kind):
     np.testing.assert_array_equal(family.codes(vectors[37:60], ONE), whole[:, 37:60])
     np.testing.assert_array_equal(kind(48, 4, 5, seed=7).codes(vectors, ONE), whole)
     assert (kind(48, 4, 5, seed=8).codes(vectors, ONE) != whole).any()
-    two.close()
 
 
 @pytest.mark.parametrize("kind", [SimHash, DWTA])

@@ -10,7 +10,7 @@ from slide_problems import labels_of, normal
 from istbench.methods.slide.active import active_sets
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.hashing import Tables
-from istbench.methods.slide.index import COMMON_EVERY, Index, IndexOptions, RebuildSchedule
+from istbench.methods.slide.index import COMMON_EVERY, Index, RebuildSchedule
 from istbench.methods.slide.kernels import RowOptimizer, Rule
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
@@ -48,7 +48,7 @@ HIDDEN = np.maximum(normal(40, WIDTH, seed=8), 0)
 
 def index(weight, *, kind=SimHash, built=True, **options):
     chosen = {"functions": 4, "tables": 3, "schedule": EVERY_5, **options}
-    kept = Index(kind, IndexOptions(**chosen), weight, BIAS[: len(weight)], ONE, seed=2)
+    kept = Index(kind, weight, BIAS[: len(weight)], ONE, **chosen, seed=2)
     if built:
         kept.build(HIDDEN)
     return kept
@@ -81,8 +81,7 @@ def test_new_functions_hash_all_rows():
 @pytest.mark.parametrize("kind", [SimHash, DWTA])
 def test_active_rows_stay_as_many_when_all_rows_turn_away_from_the_hidden_vectors(kind):
     weight, hidden = normal(3000, 32), np.maximum(normal(60, 32, seed=8) + normal(32, seed=7), 0)
-    chosen = IndexOptions(target=100, common=7, schedule=EVERY_5)
-    kept = Index(kind, chosen, weight, normal(3000), ONE, seed=2)
+    kept = Index(kind, weight, normal(3000), ONE, target=100, common=7, schedule=EVERY_5, seed=2)
     kept.build(hidden)
 
     def size():
@@ -91,7 +90,7 @@ def test_active_rows_stay_as_many_when_all_rows_turn_away_from_the_hidden_vector
 
     assert size() == pytest.approx(100, rel=0.4)
     weight -= hidden.mean(axis=0)
-    kept.tables.rebuild(kept.family, weight, ONE)
+    kept.tables = Tables.build(kept.family, weight, ONE)
     assert size() < 10
     assert kept.stepped(5, hidden)
     assert size() == pytest.approx(100, rel=0.4)
@@ -129,7 +128,7 @@ OF_SHARD = {"functions": 0, "tables": 0, "target": 10, "common": 5}
 
 
 def shard(weight, bias):
-    optimizer = RowOptimizer.of(Rule.LAZY_ADAM, weight, bias)
+    optimizer = RowOptimizer(Rule.LAZY_ADAM, weight)
     kept = index(weight, **OF_SHARD)
     return OutputShard(weight, bias, optimizer, ONE, index=kept, random=8, seed=4)
 
@@ -160,7 +159,7 @@ def test_the_state_of_another_index_is_refused():
 
 def test_random_rows_alone_need_no_index():
     weight, bias = normal(SIZE, WIDTH), normal(SIZE)
-    sampled = OutputShard(weight, bias, RowOptimizer(rule=Rule.SGD), ONE, index=None, random=30, seed=1)
+    sampled = OutputShard(weight, bias, RowOptimizer(Rule.SGD, weight), ONE, index=None, random=30, seed=1)
     labels, hidden = labels_of([[3], [149]]), normal(2, WIDTH)
     sets = sampled.active(hidden, labels, 1)
     assert sets.sizes.tolist() == [31, 31]

@@ -52,7 +52,7 @@ def test_the_gradient_of_hidden_vectors_is_that_of_the_old_weights():
     wanted = gradients()[2]
     for rule in Rule:
         weight, bias, hidden = problem()
-        found = backward(weight, bias, hidden, SLOPES, PAIRS, RowOptimizer.of(rule, weight, bias), 0.1, ONE)
+        found = backward(weight, bias, hidden, SLOPES, PAIRS, RowOptimizer(rule, weight), 0.1, ONE)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
         assert not np.array_equal(weight, problem()[0])
 
@@ -60,7 +60,7 @@ def test_the_gradient_of_hidden_vectors_is_that_of_the_old_weights():
 def test_a_step_of_sgd_is_the_gradient_of_rows_and_leaves_the_others():
     of_weight, of_bias, _ = gradients()
     weight, bias, hidden = problem()
-    backward(weight, bias, hidden, SLOPES, PAIRS, RowOptimizer(rule=Rule.SGD), 0.5, ONE)
+    backward(weight, bias, hidden, SLOPES, PAIRS, RowOptimizer(Rule.SGD, weight), 0.5, ONE)
     old_weight, old_bias, _ = problem()
     np.testing.assert_allclose((old_weight - weight) / 0.5, of_weight, rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose((old_bias - bias) / 0.5, of_bias, rtol=1e-5, atol=2e-6)
@@ -93,7 +93,7 @@ def test_steps_of_adam_are_those_of_torch(rule):
     steps = [(normal(SAMPLES, WIDTH, seed=20), PAIRS), (normal(SAMPLES, WIDTH, seed=21), fewer)]
     steps += [(normal(2, WIDTH), NO_PAIRS), (normal(SAMPLES, WIDTH, seed=22), fewer)]
     wanted = by_torch(rule, weight, bias, steps)
-    optimizer = RowOptimizer.of(rule, weight, bias)
+    optimizer = RowOptimizer(rule, weight)
     for hidden, pairs in steps:
         backward(weight, bias, hidden, SLOPES[: len(pairs)], pairs, optimizer, 0.01, ONE)
     np.testing.assert_allclose(weight, wanted[0], atol=1e-4)  # a hundredth of a step, where gradients cancel
@@ -106,11 +106,10 @@ def test_one_and_two_threads_give_the_same_bits(rule):
     found = []
     for threads in (Threads(1), Threads(2)):
         weight, bias, hidden = problem()
-        optimizer = RowOptimizer.of(rule, weight, bias)
+        optimizer = RowOptimizer(rule, weight)
         for _ in range(2):
             outputs = row_outputs(weight, bias, hidden, PAIRS, threads)
             of_hidden = backward(weight, bias, hidden, SLOPES, PAIRS, optimizer, 0.1, threads)
         found.append((outputs, of_hidden, weight, bias, optimizer.moments, optimizer.bias_moments))
-        threads.close()
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)

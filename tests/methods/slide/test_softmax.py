@@ -36,7 +36,7 @@ class Node:
     def __init__(self, layer, first, last, rule, threads):
         self.weight = layer.weight.detach()[first:last].numpy().copy()
         self.bias = layer.bias.detach()[first:last].numpy().copy()
-        self.optimizer = RowOptimizer.of(rule, self.weight, self.bias)
+        self.optimizer = RowOptimizer(rule, self.weight)
         family = SimHash(WIDTH, 0, 1, seed=0)
         tables = Tables.build(family, self.weight, threads)
         self.labels = own_labels(first, last)
@@ -125,7 +125,6 @@ def test_one_and_two_threads_give_the_same_bits():
         part = Node(layer(), 0, SIZE, Rule.SGD, threads)
         whole = part.forward(HIDDEN[0])
         found.append((whole.values, part.backward(HIDDEN[0], whole.logs), part.weight))
-        threads.close()
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -20,7 +20,6 @@ def test_every_block_runs_once(count):
     assert sorted(done) == list(range(40))
     threads.run(work, 0)
     assert len(done) == 40
-    threads.close()
 
 
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 33, 5000])
@@ -41,7 +40,6 @@ def test_an_error_reaches_the_caller(count):
 
     with pytest.raises(KeyError):
         threads.run(work, 40)
-    threads.close()
 
 
 def spin(seconds):
@@ -66,4 +64,3 @@ def test_the_seconds_of_the_busiest_thread_beyond_the_callers_are_told():
     alone = Threads(1).telling(told.append)
     alone.run(lambda number: spin(0.001), 3)
     assert len(told) == 1
-    threads.close()
