@@ -10,7 +10,6 @@ import functools
 import math
 import time
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ class ActiveOutputs(CutMethod):
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._take(model, workload, fabric, sparse_gradients=self.options.row_rule == Rule.SGD)
-        self._times, self._active = StepTimes(), Active()
+        self._active = Active()
         self._gathered = 0.0
         self._threads = _threads(torch.get_num_threads()).telling(fabric.recorder.computed_beside)
         weights = self._softmax.output_weights(self._part)
@@ -124,18 +123,18 @@ class ActiveOutputs(CutMethod):
     def step(self, batch: Batch) -> Tensor:
         inputs, targets = batch
         self._optimizer.zero_grad()
-        with self._times("hidden"):
+        with self._timed("hidden"):
             own = self._softmax.hidden(self._part, inputs)
-        with self._times("exchange"):
+        with self._timed("exchange"):
             hidden = self._exchange.gather(own.detach()).contiguous()
         loss, gradient = self._step_outputs(hidden.numpy(), targets)
-        with self._times("exchange"):
+        with self._timed("exchange"):
             gradient_of_own = self._exchange.scatter(torch.from_numpy(gradient))
-        with self._times("hidden"):
+        with self._timed("hidden"):
             own.backward(gradient_of_own)
             set_rate(self._optimizer, self.learning_rate)
             self._optimizer.step()
-        with self._times("rebuild"):
+        with self._timed("rebuild"):
             self._stepped()
         self._fabric.recorder.mark("round")
         return torch.tensor(loss)
@@ -144,22 +143,30 @@ class ActiveOutputs(CutMethod):
         """Update the active outputs; returns the loss, and their part of the gradient of `hidden` [b, units]."""
         truth = self._softmax.truth(targets)
         ends = truth.offsets[1:].numpy()
-        with self._times("active"):
+        with self._timed("active"):
             labels = owned(ends, truth.outputs.numpy(), self._rows.start, self._rows.stop)
             labelled = np.diff(ends, prepend=0) > 0
             sets = self._shard.active(hidden, labels, self.local_step)
-        with self._times("outputs"):
+        with self._timed("outputs"):
             mine = self._shard.forward(hidden, labels, sets)
-        with self._times("exchange"):
+        with self._timed("exchange"):
             parts = self._exchange.each(torch.from_numpy(mine.values), "normalising the softmax")
             whole = combined([Normaliser(part.numpy()) for part in parts])
-        with self._times("outputs"):
+        with self._timed("outputs"):
             gradient = self._shard.backward(whole, labelled, self.learning_rate)
         self._active.steps += 1
         self._active.outputs += len(sets.rows) / len(sets)
         rows, width = self._shard.weight.shape
         self._gathered = _kernel_bytes(len(sets.rows), rows, width, len(self.options.slots))
         return whole.loss(labelled), gradient
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Count the seconds inside for this part of the step."""
+        started = time.perf_counter()
+        yield
+        seconds = self._active.seconds
+        seconds[part] = seconds.get(part, 0.0) + time.perf_counter() - started
 
     def gathered_bytes(self) -> float:
         return self._gathered
@@ -170,10 +177,11 @@ class ActiveOutputs(CutMethod):
 
     def figures(self) -> dict[str, float]:
         """`active_outputs`: mean over samples, of all nodes. `time_...`: shares of this node's time."""
-        active, self._active = self._active, Active()
-        if not active.steps:
+        if not self._active.steps:
             return {}
-        shares = {f"time_{name}": share for name, share in self._times.shares().items()}
+        active, self._active = self._active, Active()
+        total = sum(active.seconds.values())
+        shares = {f"time_{part}": seconds / total for part, seconds in active.seconds.items()}
         return {"active_outputs": self._fabric.total(active.outputs / active.steps), **shares}
 
     def state_dict(self) -> dict[str, Any]:
@@ -187,7 +195,6 @@ class ActiveOutputs(CutMethod):
                 "steps": rows.steps,
             },
             "active": msgspec.structs.asdict(self._active),
-            "seconds": dict(self._times.seconds),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,8 +206,6 @@ class ActiveOutputs(CutMethod):
             own.copy_(fitting(state["outputs"][name], own, f"{name} of outputs"))
         rows.steps = counted(state["outputs"], "steps")
         self._active = convert(state["active"], Active, path_text)
-        seconds = convert(state["seconds"], dict[str, Duration], path_text)
-        self._times.seconds = defaultdict(float, seconds)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
@@ -264,31 +269,9 @@ class Active(msgspec.Struct, kw_only=True):
 
     Attributes:
         steps: local steps. outputs: the sum over these steps of the mean number of active outputs of a sample.
+        seconds: by part of a step.
     """
 
     steps: Natural = 0
     outputs: Amount = 0.0
-
-
-class StepTimes:
-    """Seconds of this node in each part of its steps, since the last call of `shares`.
-
-    Attributes:
-        seconds: by part.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Count the seconds inside for part `name`."""
-        started = time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - started
-
-    def shares(self) -> dict[str, float]:
-        """The share of each part in all seconds, by name; starts again from zero."""
-        seconds, self.seconds = self.seconds, defaultdict(float)
-        total = sum(seconds.values())
-        return {name: own / total for name, own in seconds.items()} if total else {}
+    seconds: dict[str, Duration] = {}

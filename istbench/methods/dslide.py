@@ -153,7 +153,7 @@ class DistributedSLIDE(ActiveOutputs):
 
     def _step_outputs(self, hidden: np.ndarray, targets: Any) -> tuple[float, np.ndarray]:
         self._hidden = hidden
-        with self._times("rebuild"):
+        with self._timed("rebuild"):
             self._build_tables()
         return super()._step_outputs(hidden, targets)
 
