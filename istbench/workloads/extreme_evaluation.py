@@ -8,7 +8,6 @@ over all points of the test split. A point without labels counts 0.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -25,38 +24,56 @@ _GROUP = 64
 
 
 class TopLabels:
-    """The `count` largest outputs of every point and their labels, from blocks of outputs in any order."""
+    """The `count` largest outputs of every point, their labels, and the loss, from blocks of outputs in any order.
 
-    def __init__(self, count: int = AT[-1]) -> None:
-        self._count = count
+    Attributes:
+        truth: the true labels.
+        labels: the labels of every point by falling output: int64 [b, count], or fewer if there are fewer.
+        normalisers: the logarithm of the sum of exponentials of all outputs, [b].
+    """
+
+    labels: Tensor
+    normalisers: Tensor
+    _true: Tensor
+
+    def __init__(self, truth: SparseBatch, count: int = AT[-1]) -> None:
+        self.truth, self._rows, self._count = truth, truth.row_of_entry(), count
         self._outputs: Tensor | None = None
-        self._labels: Tensor | None = None
-        self._logs: Tensor | None = None
 
     def add(self, first: int, outputs: Tensor) -> None:
         """Add the outputs [b, n] of labels `first` to `first + n - 1`."""
         values, labels = _largest(outputs, min(self._count, outputs.shape[1]))
-        labels = labels + first
-        logs = outputs.logsumexp(1)
-        if self._outputs is None or self._labels is None or self._logs is None:
-            self._outputs, self._labels, self._logs = values, labels, logs
-            return
-        self._logs = torch.logaddexp(self._logs, logs)
-        values, labels = torch.cat([self._outputs, values], 1), torch.cat([self._labels, labels], 1)
-        self._outputs, kept = values.topk(min(self._count, values.shape[1]), dim=1)
-        self._labels = labels.gather(1, kept)
+        labels, logs = labels + first, outputs.logsumexp(1)
+        if self._outputs is None:
+            self._outputs, self.labels, self.normalisers = values, labels, logs
+            self._true = outputs.new_zeros(len(self._rows))
+        else:
+            values, labels = torch.cat([self._outputs, values], 1), torch.cat([self.labels, labels], 1)
+            self._outputs, kept = values.topk(min(self._count, values.shape[1]), dim=1)
+            self.labels = labels.gather(1, kept)
+            self.normalisers = torch.logaddexp(self.normalisers, logs)
+        places = self.truth.indices - first
+        own = (places >= 0) & (places < outputs.shape[1])
+        self._true[own] = outputs[self._rows[own], places[own]]
 
-    @property
-    def labels(self) -> Tensor:
-        """The labels of every point by falling output: int64 [b, count], or fewer if there are fewer."""
-        assert self._labels is not None
-        return self._labels
+    def join(self, nodes: Exchange) -> None:
+        """Become the ranking over all nodes' labels, of which each node has added its own."""
+        assert self._outputs is not None
+        missing = (0, self._count - self._outputs.shape[1])
+        outputs, labels = F.pad(self._outputs, missing, value=-torch.inf), F.pad(self.labels, missing)
+        sizes = outputs.numel(), len(self.truth), len(self._true)
+        told = nodes.each(torch.cat([outputs.flatten(), self.normalisers, self._true]), "gathering the outputs")
+        values, logs, true = told.split(sizes, dim=1)
+        self.normalisers, self._true = logs.logsumexp(0), true.sum(0)
+        each = nodes.each(labels, "gathering the labels")
+        by_point = values.view(each.shape).transpose(0, 1).flatten(1)
+        self._outputs, kept = by_point.topk(min(self._count, self.truth.columns), dim=1)
+        self.labels = each.transpose(0, 1).flatten(1).gather(1, kept)
 
-    @property
-    def normalisers(self) -> Tensor:
-        """The logarithm of the sum of exponentials of all outputs, [b]."""
-        assert self._logs is not None
-        return self._logs
+    def loss(self) -> float:
+        """The sum over points of the mean loss over a point's labels."""
+        shares = self.truth.offsets.diff().to(self._true.dtype).reciprocal()[self._rows]
+        return float(((self.normalisers[self._rows] - self._true) * shares).sum())
 
 
 def _largest(outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -85,7 +102,7 @@ def inverse_propensities(counts: Tensor, points: int, a: float, b: float) -> Ten
 
 
 class RankingMetrics:
-    """Means of the metrics over points, added batch by batch.
+    """Means of the metrics and of the loss over points, added batch by batch.
 
     weights: the inverse propensity of every label.
     """
@@ -93,24 +110,26 @@ class RankingMetrics:
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
         self._discounts = 1 / torch.arange(2, AT[-1] + 2, dtype=torch.float64).log2()
-        self._count = 0
-        self._sums: dict[str, float] = defaultdict(float)
+        self._count, self._loss = 0, 0.0
+        self._sums = {f"{name}@{k}": 0.0 for name in ("precision", "ndcg") for k in AT}
+        self._scored, self._best = (dict.fromkeys(AT, 0.0) for _ in range(2))
 
-    def add(self, ranked: Tensor, truth: SparseBatch) -> None:
-        """Add points with the top labels `ranked` (int64 [b, 5], or fewer) and the true labels `truth`."""
+    def add(self, ranked: Tensor, truth: SparseBatch, loss: float) -> None:
+        """Add points by their top labels `ranked` (int64 [b, 5], or fewer), true labels and the sum of losses."""
         ranked = ranked.cpu()
         hits = _hits(ranked, truth)
         counts = truth.offsets.diff().cpu()
         scored = hits * self._weights[ranked]
         best = self._best_weights(truth)
         self._count += len(ranked)
+        self._loss += loss
         for k in AT:
             self._sums[f"precision@{k}"] += float(hits[:, :k].sum()) / k
             gained = (hits * self._discounts[: hits.shape[1]])[:, :k].sum(1)
             ideal = self._discounts.cumsum(0)[counts.clamp(1, k) - 1]
             self._sums[f"ndcg@{k}"] += float((gained / ideal).sum())
-            self._sums[f"scored@{k}"] += float(scored[:, :k].sum())
-            self._sums[f"best@{k}"] += float(best[:, :k].sum())
+            self._scored[k] += float(scored[:, :k].sum())
+            self._best[k] += float(best[:, :k].sum())
 
     def _best_weights(self, truth: SparseBatch) -> Tensor:
         """The five largest weights of each point's labels in falling order, padded with 0: float64 [b, 5]."""
@@ -124,18 +143,12 @@ class RankingMetrics:
         return best
 
     def results(self) -> dict[str, float]:
-        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5; NaN if there are no points."""
-        return {**self._means("precision"), **self._means("ndcg"), **{f"psp@{k}": self._psp(k) for k in AT}}
-
-    def _means(self, name: str) -> dict[str, float]:
-        none = self._count == 0
-        return {f"{name}@{k}": math.nan if none else self._sums[f"{name}@{k}"] / self._count for k in AT}
-
-    def _psp(self, k: int) -> float:
-        if self._count == 0:
-            return math.nan
-        best = self._sums[f"best@{k}"]
-        return self._sums[f"scored@{k}"] / best if best else 0.0
+        """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5, and `loss`; NaN if there are no points."""
+        if not self._count:
+            return dict.fromkeys((*self._sums, *(f"psp@{k}" for k in AT), "loss"), math.nan)
+        means = {name: total / self._count for name, total in self._sums.items()}
+        psp = {f"psp@{k}": self._scored[k] / self._best[k] if self._best[k] else 0.0 for k in AT}
+        return {**means, **psp, "loss": self._loss / self._count}
 
 
 def _hits(ranked: Tensor, truth: SparseBatch) -> Tensor:
@@ -155,15 +168,15 @@ def network_metrics(
 
     weights: the inverse propensity of every label. nodes: if `network` is a part, those that keep the others.
     """
-    totals = _Totals(weights)
-    for points, labels in batches:
-        hidden, ranked = network.hidden(points), _Ranked(labels)
+    metrics = RankingMetrics(weights)
+    for points, truth in batches:
+        hidden, ranked = network.hidden(points), TopLabels(truth)
         for first, outputs in network.output.outputs(hidden if nodes is None else nodes.gather(hidden)):
             ranked.add(first, outputs)
         if nodes is not None:
             ranked.join(nodes)
-        totals.add_ranked(ranked)
-    return totals.results()
+        metrics.add(ranked.labels, truth, ranked.loss())
+    return metrics.results()
 
 
 def metrics_by_blocks(
@@ -178,19 +191,19 @@ def metrics_by_blocks(
 
     most_hidden: maximum number of hidden values in memory.
     """
-    totals = _Totals(weights)
+    metrics = RankingMetrics(weights)
     labels, size = network.output.out_features, network.output.block
     for group in _groups(batches, max(1, most_hidden // network.output.in_features)):
         hidden = _hidden(network, block, [points for points, _ in group])
-        ranked = [_Ranked(truth) for _, truth in group]
+        ranked = [TopLabels(truth) for _, truth in group]
         for first in range(0, labels, size):
             last = min(first + size, labels)
             weight, bias = (block(f"output.{part}", 0, first, last) for part in ("weight", "bias"))
             for activations, own in zip(hidden, ranked, strict=True):
                 own.add(first, F.linear(activations, weight, bias))
         for own in ranked:
-            totals.add_ranked(own)
-    return totals.results()
+            metrics.add(own.labels, own.truth, own.loss())
+    return metrics.results()
 
 
 def _hidden(network: ExtremeNetwork, block: Block, batches: list[SparseBatch]) -> list[Tensor]:
@@ -219,54 +232,3 @@ def _groups(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
         points += len(batch[0])
     if group:
         yield group
-
-
-class _Ranked(TopLabels):
-    """The top labels of some points and their loss, with the true labels `truth`."""
-
-    def __init__(self, truth: SparseBatch) -> None:
-        super().__init__()
-        self.truth, self._rows = truth, truth.row_of_entry()
-        self._true: Tensor | None = None
-
-    def add(self, first: int, outputs: Tensor) -> None:
-        super().add(first, outputs)
-        if self._true is None:
-            self._true = outputs.new_zeros(len(self._rows))
-        places = self.truth.indices - first
-        own = (places >= 0) & (places < outputs.shape[1])
-        self._true[own] = outputs[self._rows[own], places[own]]
-
-    def join(self, nodes: Exchange) -> None:
-        """Become the ranking over all nodes' labels, of which each node has added its own."""
-        assert self._outputs is not None
-        assert self._true is not None
-        missing = (0, self._count - self._outputs.shape[1])
-        outputs, labels = F.pad(self._outputs, missing, value=-torch.inf), F.pad(self.labels, missing)
-        sizes = outputs.numel(), len(self.truth), len(self._true)
-        told = nodes.each(torch.cat([outputs.flatten(), self.normalisers, self._true]), "gathering the outputs")
-        values, logs, true = told.split(sizes, dim=1)
-        self._logs, self._true = logs.logsumexp(0), true.sum(0)
-        each = nodes.each(labels, "gathering the labels")
-        by_point = values.view(each.shape).transpose(0, 1).flatten(1)
-        self._outputs, kept = by_point.topk(min(self._count, self.truth.columns), dim=1)
-        self._labels = each.transpose(0, 1).flatten(1).gather(1, kept)
-
-    def loss(self) -> float:
-        """The sum over points of the mean loss over a point's labels."""
-        assert self._true is not None
-        shares = self.truth.offsets.diff().to(self._true.dtype).reciprocal()[self._rows]
-        return float(((self.normalisers[self._rows] - self._true) * shares).sum())
-
-
-class _Totals(RankingMetrics):
-    """The metrics with the mean loss."""
-
-    _loss = 0.0
-
-    def add_ranked(self, ranked: _Ranked) -> None:
-        self.add(ranked.labels, ranked.truth)
-        self._loss += ranked.loss()
-
-    def results(self) -> dict[str, float]:
-        return {**super().results(), "loss": self._loss / self._count if self._count else math.nan}

@@ -113,13 +113,14 @@ def trained(arguments: argparse.Namespace) -> tuple[ExtremeNetwork, Amazon670k]:
 def asked(model: ExtremeNetwork, workload: Amazon670k) -> tuple[np.ndarray, np.ndarray, float]:
     """Hidden vectors [512, h] of test points, the largest outputs of each [512, 100], and precision at 1."""
     points, labels = next(iter(workload.test_batches()))
-    hidden, top = model.hidden(points)[:ASKED], TopLabels(TOP)
+    hidden, top = model.hidden(points), TopLabels(labels, TOP)
     for first, outputs in model.output.outputs(hidden):
         top.add(first, outputs)
-    first_of = top.labels[:, 0].tolist()
+    hidden, largest = hidden[:ASKED], top.labels[:ASKED]
+    first_of = largest[:, 0].tolist()
     own = [labels.indices[labels.offsets[row] : labels.offsets[row + 1]].tolist() for row in range(len(hidden))]
     hits = [label in true for label, true in zip(first_of, own, strict=True)]
-    return hidden.numpy(), top.labels.numpy(), sum(hits) / len(hits)
+    return hidden.numpy(), largest.numpy(), sum(hits) / len(hits)
 
 
 def curve(weight: np.ndarray, hidden: np.ndarray, top: np.ndarray) -> Iterator[Point]:

@@ -17,7 +17,7 @@ def truth_of(labels, columns):
 
 def measured(ranked, labels, weights):
     metrics = RankingMetrics(torch.tensor(weights, dtype=torch.float64))
-    metrics.add(torch.tensor(ranked), truth_of(labels, len(weights)))
+    metrics.add(torch.tensor(ranked), truth_of(labels, len(weights)), loss=3.0)
     return metrics.results()
 
 
@@ -36,6 +36,7 @@ def test_two_points_by_hand():
         "psp@1": 1 / (4 + 2),  # the best first labels are 5 and 1, with weights 4 and 2
         "psp@3": (1 + 4) / (1 + 4 + 2),
         "psp@5": (1 + 4) / (1 + 4 + 2),
+        "loss": 3 / 2,
     }
     assert found == pytest.approx(expected)
 
@@ -50,7 +51,7 @@ def test_precision_is_divided_by_k_and_points_without_labels_count():
 
 def test_nothing_to_measure_is_no_number():
     results = RankingMetrics(torch.ones(3)).results()
-    assert set(results) == {f"{name}@{k}" for name in ("precision", "ndcg", "psp") for k in (1, 3, 5)}
+    assert set(results) == {"loss", *(f"{name}@{k}" for name in ("precision", "ndcg", "psp") for k in (1, 3, 5))}
     assert all(math.isnan(value) for value in results.values())
 
 
@@ -79,12 +80,15 @@ def test_random_rankings_in_blocks_are_measured_as_plainly(columns, block):
     for row, own in enumerate(labels):
         scores[row, own[: len(own) // 2 + 1]] += 3
     weights = torch.rand(columns, generator=generator, dtype=torch.float64) + 1
-    top, metrics = TopLabels(), RankingMetrics(weights)
+    top, metrics = TopLabels(truth_of(labels, columns)), RankingMetrics(weights)
     for first in range(0, columns, block):
         top.add(first, scores[:, first : first + block])
     torch.testing.assert_close(top.normalisers, scores.logsumexp(1))
+    logs = scores.log_softmax(1)
+    loss = -sum(float(logs[row, own].mean()) for row, own in enumerate(labels) if own)
+    assert top.loss() == pytest.approx(loss, rel=1e-5)
     for rows in torch.arange(40).split(16):
-        metrics.add(top.labels[rows], truth_of([labels[row] for row in rows.tolist()], columns))
+        metrics.add(top.labels[rows], truth_of([labels[row] for row in rows.tolist()], columns), loss=0.0)
     found = metrics.results()
     for k in (1, 3, 5):
         expected = plainly(scores, labels, weights.tolist(), k)
@@ -105,9 +109,9 @@ def test_another_implementation_agrees():
     labels = [torch.randperm(30, generator=generator)[: 1 + row % 7].tolist() for row in range(60)]
     counts = torch.randint(1, 20, (30,), generator=generator)
     weights = inverse_propensities(counts, 500, 0.55, 1.5)
-    top, ours = TopLabels(), RankingMetrics(weights)
+    top, ours = TopLabels(truth_of(labels, 30)), RankingMetrics(weights)
     top.add(0, scores)
-    ours.add(top.labels, truth_of(labels, 30))
+    ours.add(top.labels, top.truth, loss=0.0)
     ranked = top.labels.tolist()
     found = ours.results()
     for k in (1, 3, 5):
