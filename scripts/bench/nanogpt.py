@@ -82,12 +82,13 @@ def _copy(checkout: Path, data: Path | None, folder: Path) -> None:
         shutil.copy(checkout / name, folder / name)
     text = find_text(data)
     codes = text.read(decoded=True).codes(decoded=True)
-    found = numbered(codes, "characters", text.place, TextOptions().test_percent)
+    train, test, known = numbered(codes, "characters", text.place, TextOptions().test_percent)
     place = folder / "data" / "text"
     place.mkdir(parents=True)
-    for name, symbols in (("train", found.train), ("val", found.test)):
+    for name, symbols in (("train", train), ("val", test)):
         symbols.astype(np.uint16).tofile(place / f"{name}.bin")
-    (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": found.symbols}))
+    symbols_of_both = len(known) + bool((test == len(known)).any())  # with one for unknown characters
+    (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": symbols_of_both}))
 
 
 def _nanogpt(folder: Path, arguments: argparse.Namespace) -> float:

@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -154,21 +154,13 @@ class TextSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fiel
     name: str
 
 
-class Numbered(NamedTuple):
-    """A text as numbers of symbols, uint16, in two splits; other fields as in `TextSummary`."""
+def numbered(
+    codes: np.ndarray, symbols: Symbols, place: str, test_percent: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`codes` as numbers of symbols (uint16), the last `test_percent` of them for testing; and the known codes.
 
-    train: np.ndarray
-    test: np.ndarray
-    symbols: int
-    unknown: int = 0
-    vocabulary: str = ""
-
-
-def numbered(codes: np.ndarray, symbols: Symbols, place: str, test_percent: int) -> Numbered:
-    """The last `test_percent` of `codes` for testing and the others for training, as numbers of symbols.
-
-    The characters of the training text have numbers in the order of their code points. All other characters of the
-    test text are one symbol more, the last.
+    Returns the training part, the test part, and the code of each number. The characters of the training text have
+    numbers in the order of their code points. All other characters of the test text are one symbol more, the last.
 
     Raises:
         UserError: naming `place`, for a text with too many characters, or too short for two splits.
@@ -180,7 +172,7 @@ def numbered(codes: np.ndarray, symbols: Symbols, place: str, test_percent: int)
             f"{100 - test_percent} % and a test part; give more text"
         )
     if symbols == "bytes":
-        return Numbered(codes[:cut].astype(np.uint16), codes[cut:].astype(np.uint16), _BYTES)
+        return codes[:cut].astype(np.uint16), codes[cut:].astype(np.uint16), np.arange(_BYTES)
     known = np.unique(codes[:cut])
     if len(known) >= _MOST_SYMBOLS:
         raise UserError(
@@ -189,12 +181,11 @@ def numbered(codes: np.ndarray, symbols: Symbols, place: str, test_percent: int)
         )
     numbers = np.full(int(codes.max()) + 1, len(known), np.uint16)
     numbers[known] = np.arange(len(known), dtype=np.uint16)
-    train, test = numbers[codes[:cut]], numbers[codes[cut:]]
-    unknown = int((test == len(known)).sum())
-    return Numbered(train, test, len(known) + (unknown > 0), unknown, "".join(map(chr, known.tolist())))
+    return numbers[codes[:cut]], numbers[codes[cut:]], known
 
 
-_unprepared: dict[str, tuple[Numbered, TextSummary]] = {}  # the last text of `count_symbols`, until it is prepared
+# The last text of `count_symbols`, until it is prepared.
+_unprepared: dict[str, tuple[np.ndarray, np.ndarray, TextSummary]] = {}
 _counts: dict[str, int] = {}
 
 
@@ -208,7 +199,7 @@ def count_symbols(text: TextFiles, symbols: Symbols, test_percent: int) -> int:
     if key not in _counts:
         _unprepared.clear()
         _unprepared[key] = _read(text, symbols, test_percent)
-        _counts[key] = _unprepared[key][0].symbols
+        _counts[key] = _unprepared[key][-1].symbols
     return _counts[key]
 
 
@@ -224,8 +215,8 @@ def prepare_text(
 
     def make(directory: Path) -> TextSummary:
         progress("text read", 0, 1)
-        found, summary = _unprepared.get(str(key)) or _read(text, symbols, test_percent)
-        for split, array in zip(SPLITS, (found.train, found.test), strict=True):
+        *arrays, summary = _unprepared.get(str(key)) or _read(text, symbols, test_percent)
+        for split, array in zip(SPLITS, arrays, strict=True):
             np.save(directory / f"{split}_symbols.npy", array)
             sync(directory / f"{split}_symbols.npy")
         progress("text read", 1, 1)
@@ -240,21 +231,23 @@ def _key(text: TextFiles, symbols: Symbols, test_percent: int) -> dict[str, Any]
     return {"symbols": symbols, "test_percent": test_percent, "place": text.place, **text.cache_key()}
 
 
-def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[Numbered, TextSummary]:
-    """The symbols of `text` and their summary."""
+def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[np.ndarray, np.ndarray, TextSummary]:
+    """The symbols of `text` for training and for testing, and their summary."""
     decoded = symbols == "characters"
     whole = text.read(decoded=decoded)
-    found = numbered(whole.codes(decoded=decoded), symbols, text.place, test_percent)
-    return found, TextSummary(
+    train, test, known = numbered(whole.codes(decoded=decoded), symbols, text.place, test_percent)
+    unknown = int((test == len(known)).sum())
+    summary = TextSummary(
         fingerprint=hashlib.sha256(symbols.encode() + b"\n" + whole.content).hexdigest(),
-        train=len(found.train),
-        test=len(found.test),
-        symbols=found.symbols,
-        unknown=found.unknown,
-        vocabulary=found.vocabulary,
+        train=len(train),
+        test=len(test),
+        symbols=len(known) + (unknown > 0),
+        unknown=unknown,
+        vocabulary="".join(map(chr, known.tolist())) if decoded else "",
         kind=whole.kind,
         name=whole.name,
     )
+    return train, test, summary
 
 
 def open_split(directory: Path, summary: TextSummary, split: str) -> np.ndarray:
