@@ -18,32 +18,21 @@ from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undeal
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units
 
 
-def unequal_subnets(
-    model: nn.Module, layout: Layout, world_size: int, shares: Sequence[float]
+def subnets(
+    model: nn.Module, layout: Layout, world_size: int, coverage: int, shares: Sequence[float] = ()
 ) -> tuple[nn.Module, ...]:
-    """The subnets of nodes with these `shares` of the units, by rank, on the meta device; empty without shares.
+    """The subnets of nodes with these `shares` of the units, by rank, on the meta device.
 
-    Nodes with parts of equal sizes have the same object.
+    Without shares, that of node 0 alone, which has a largest part of every group in every round. Nodes with parts
+    of equal sizes have the same object.
     """
-    if not shares:
-        return ()
-    partition = partition_units(layout.groups, world_size, seed=0, round_index=0, shares=shares)
-    sizes = [tuple(len(parts.units[rank]) for parts in partition.values()) for rank in range(world_size)]
-    first = {own: rank for rank, own in reversed([*enumerate(sizes)])}
-    built = {
-        own: build_subnet(model, layout.groups, partition, rank, torch.device("meta"))
-        for own, rank in first.items()
-    }
+    partition = partition_units(layout.groups, world_size, seed=0, round_index=0, coverage=coverage, shares=shares)
+    sizes = [tuple(len(parts.units[rank]) for parts in partition.values()) for rank in range(len(shares) or 1)]
+    built: dict[tuple[int, ...], nn.Module] = {}
+    for rank, own in enumerate(sizes):
+        if own not in built:
+            built[own] = build_subnet(model, layout.groups, partition, rank, torch.device("meta"))
     return tuple(built[own] for own in sizes)
-
-
-def largest_subnet(model: nn.Module, layout: Layout, world_size: int, coverage: int) -> nn.Module:
-    """The subnet of node 0, which has a largest part of every group in every round; on the meta device."""
-    if coverage == 1:
-        partition = home_partition(layout.groups, world_size)
-    else:
-        partition = partition_units(layout.groups, world_size, seed=0, round_index=0, coverage=coverage)
-    return build_subnet(model, layout.groups, partition, 0, torch.device("meta"))
 
 
 def travelling_bytes(options: Any, tensors: dict[str, Tensor], world_size: int) -> dict[str, int]:
@@ -85,14 +74,10 @@ def subnet_footprint(
 
     plain: whether the backward pass updates wide layers (`updates_wide_layers`).
     """
-    parts = unequal_subnets(model, layout, world_size, shares)
-    subnet = (
-        max(parts, key=lambda part: tensor_bytes(trained(part)))
-        if parts
-        else largest_subnet(model, layout, world_size, options.coverage)
-    )
+    parts = subnets(model, layout, world_size, options.coverage, shares)
+    subnet = max(parts, key=lambda part: tensor_bytes(trained(part)))
     planned = replace(_footprint_of(subnet, layout, options, world_size, batch_size), updates_wide_layers=plain)
-    if parts:
+    if shares:
         planned = replace(planned, parts=parts, notes=("a round sends the bytes of equal parts",))
     if not options.warmup_rounds or world_size == 1:
         return planned

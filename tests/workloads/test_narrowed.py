@@ -3,7 +3,7 @@
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.methods.subnet_footprint import largest_subnet
+from istbench.methods.subnet_footprint import subnets
 from istbench.node.registry import build_workload
 from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.groups import named_tensors
@@ -56,7 +56,7 @@ def test_the_narrow_model_has_the_parameters_and_buffers_of_a_subnet(name, optio
     workload = build_workload(name, options)
     model = blank_model(workload, data_known=False)
     layout = layout_of(model, workload.neuron_groups(model))
-    subnet = largest_subnet(model, layout, nodes, 1)
+    (subnet,) = subnets(model, layout, nodes, 1)
     narrow = blank_model(build_workload(name, options | workload.narrowed(nodes)), data_known=False)
     ours, theirs = (
         {key: tuple(tensor.shape) for key, tensor in named_tensors(built).items()} for built in (narrow, subnet)
