@@ -35,9 +35,26 @@ from istbench.workloads.base import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class OuterOptions:
+class OuterRoundOptions(RoundOptions):
+    """Options of `diloco` and its kin."""
+
+    optimizer: RuleName = option(
+        "adamw", "update rule of a local step; muon is for hidden matrices, adamw for the rest"
+    )
+    lr: Rate = option(0.0004, "learning rate of a local step", tune=LEARNING_RATE)
     outer_lr: Rate = option(0.7, "learning rate of the outer step", tune=OUTER_RATE)
     outer_momentum: Share = option(0.9, "Nesterov momentum of the outer step", tune=OUTER_MOMENTUM)
+    inner_state: Literal["keep", "reset"] = option(
+        "keep", "the optimizer's state at the end of a round: keep it, or start anew"
+    )
+    outer_rule: Literal["nesterov", "smol"] = option(
+        "nesterov", "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average_optimizer and self.inner_state == "reset":
+            raise UserError("average_optimizer averages a state that inner_state=reset deletes; leave one out")
 
 
 class OuterStep:
@@ -50,7 +67,7 @@ class OuterStep:
     Nodes that start alike and apply the same mean changes keep the same start and momentum, bit for bit.
     """
 
-    def __init__(self, flats: Iterable[Tensor], options: OuterOptions) -> None:
+    def __init__(self, flats: Iterable[Tensor], options: OuterRoundOptions) -> None:
         self._live = list(flats)
         self.options = options
         self.start = [flat.clone() for flat in self._live]
@@ -127,27 +144,6 @@ class SmolStep(OuterStep):
         options = self.options
         momentum.mul_(options.outer_momentum).add_(change)
         start.add_(momentum, alpha=-options.outer_lr * (1 + options.outer_momentum))
-
-
-@dataclass(frozen=True, kw_only=True)
-class OuterRoundOptions(OuterOptions, RoundOptions):
-    """Options of `diloco` and its kin."""
-
-    optimizer: RuleName = option(
-        "adamw", "update rule of a local step; muon is for hidden matrices, adamw for the rest"
-    )
-    lr: Rate = option(0.0004, "learning rate of a local step", tune=LEARNING_RATE)
-    inner_state: Literal["keep", "reset"] = option(
-        "keep", "the optimizer's state at the end of a round: keep it, or start anew"
-    )
-    outer_rule: Literal["nesterov", "smol"] = option(
-        "nesterov", "outer step: nesterov; smol only to compare with smol_diloco's table, it overshoots"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.average_optimizer and self.inner_state == "reset":
-            raise UserError("average_optimizer averages a state that inner_state=reset deletes; leave one out")
 
 
 class DiLoCo(LocalSGD):
