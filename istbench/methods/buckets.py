@@ -9,7 +9,7 @@ import collections
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -113,12 +113,12 @@ class Averages:
     """Averages gradient buckets over nodes.
 
     Attributes:
-        compressing: whether it compresses the next buckets.
+        compressing: whether it compresses the next buckets. powersgd: None if the options compress in another way.
     """
 
     def __init__(self, fabric: Fabric, options: BucketOptions, seed: int) -> None:
         self._fabric, self._half = fabric, _HALF.get(options.compress)
-        self._powersgd = PowerSGD(fabric, options.rank_of, seed) if options.compress == "powersgd" else None
+        self.powersgd = PowerSGD(fabric, options.rank_of, seed) if options.compress == "powersgd" else None
         self.compressing = False
         self._in_turns: list[MeanInTurns] = []
         self._halves: list[tuple[Tensor, Tensor]] = []  # gradients on their way in 16 bits, and where they go
@@ -126,8 +126,8 @@ class Averages:
     def start(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # torch reads the types of its hook
         """Start averaging `bucket` in place; the future yields it."""
         values, name = bucket.buffer(), f"gradient bucket {bucket.index()}"
-        if self.compressing and self._powersgd is not None:
-            return self._powersgd.start(bucket)
+        if self.compressing and self.powersgd is not None:
+            return self.powersgd.start(bucket)
         if self._fabric.far:
             return self._start_in_turns(values, name)
         if self.compressing and self._half is not None:
@@ -153,14 +153,6 @@ class Averages:
         self._fabric.finish_means(*under_way)
         for half, values in halves:
             values.copy_(half)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What PowerSGD keeps between steps; empty without it."""
-        return {} if self._powersgd is None else self._powersgd.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._powersgd is not None:
-            self._powersgd.load_state_dict(state)
 
 
 def planned_averages(

@@ -160,8 +160,8 @@ class DataParallel(Method):
             "model": self._model.state_dict(),
             "optimizer": optimizer_state(self._own_optimizer),
         }
-        if self.options.compress == "powersgd":
-            state["powersgd"] = self._averages.state_dict()
+        if (powersgd := self._averages.powersgd) is not None:
+            state["powersgd"] = powersgd.state_dict()
         if self.round_steps > 1:
             state["minibatches"] = self._minibatches
             state["gradients"] = {
@@ -178,8 +178,8 @@ class DataParallel(Method):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         load_optimizer_state(self._own_optimizer, state["optimizer"])
-        if self.options.compress == "powersgd":
-            self._averages.load_state_dict(state["powersgd"])
+        if (powersgd := self._averages.powersgd) is not None:
+            powersgd.load_state_dict(state["powersgd"])
         if self.round_steps > 1:
             self._minibatches = counted(state, "minibatches", below=self.round_steps)
             parameters = dict(self._model.named_parameters())

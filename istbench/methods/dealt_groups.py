@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -92,7 +93,8 @@ def check_groups(method: str, model: nn.Module, workload: Workload, nodes: int, 
     workload.prove_groups(groups)
     selected, least = selected_groups(model, groups, options.deal), least_units(nodes, options)
     dealt = dealt_to(least, selected)
-    short = min(dealt, key=_size) if dealt else max(selected, key=_size)
+    size = attrgetter("size")
+    short = min(dealt, key=size) if dealt else max(selected, key=size)
     if short.size < least:
         most = "" if dealt else ", the most of all groups"
         raise UserError(
@@ -140,10 +142,6 @@ def compare_groups(groups: Sequence[NeuronGroup], fabric: Fabric) -> None:
                 f"rank {fabric.rank} finds {mine}; use the same files and versions of torch on all nodes, or write "
                 "neuron_groups(model)"
             )
-
-
-def _size(group: NeuronGroup) -> int:
-    return group.size
 
 
 def _digest(groups: Sequence[NeuronGroup]) -> float:

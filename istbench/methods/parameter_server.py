@@ -66,11 +66,6 @@ class ParameterServer(Method):
         return {"slice_params": 0, "priority": False, "window": 1}
 
     def step(self, batch: Batch) -> Tensor:
-        loss = self._train_once(batch)
-        self._fabric.recorder.mark("round")
-        return loss
-
-    def _train_once(self, batch: Batch) -> Tensor:
         parts = list(_parts(batch, self.options.accumulation_steps))
         total = torch.zeros((), device=self._fabric.device)
         for number, (part, share) in enumerate(parts, start=1):
@@ -79,6 +74,7 @@ class ParameterServer(Method):
                 loss = loss * share
             self._served.backward(loss, self.learning_rate, push=number == len(parts))
             total += loss.detach()
+        self._fabric.recorder.mark("round")
         return total
 
     def note(self) -> str:

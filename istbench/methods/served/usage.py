@@ -42,7 +42,7 @@ class ForwardPass:
         modules called before.
     """
 
-    called: list[nn.Module] = field(default_factory=list)
+    called: dict[nn.Module, None] = field(default_factory=dict)
     readers: dict[nn.Parameter, tuple[nn.Module | None, int]] = field(default_factory=dict)
 
 
@@ -50,11 +50,10 @@ class ForwardPass:
 def watched(model: nn.Module) -> Iterator[ForwardPass]:
     """Watch the forward pass of `model` inside; the result is complete after it."""
     seen = ForwardPass()
-    called: dict[nn.Module, None] = {}
     at_work: list[nn.Module] = []
 
     def begins(module: nn.Module, inputs: object) -> None:
-        called.setdefault(module)
+        seen.called.setdefault(module)
         at_work.append(module)
 
     def ends(module: nn.Module, inputs: object, outputs: object) -> None:
@@ -66,7 +65,7 @@ def watched(model: nn.Module) -> Iterator[ForwardPass]:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for value in tree_leaves((args, kwargs)) if func not in _ABOUT else ():
                 if isinstance(value, nn.Parameter):
-                    seen.readers.setdefault(value, (at_work[-1] if at_work else None, len(called)))
+                    seen.readers.setdefault(value, (at_work[-1] if at_work else None, len(seen.called)))
             return func(*args, **(kwargs or {}))
 
     hooks = [
@@ -83,7 +82,6 @@ def watched(model: nn.Module) -> Iterator[ForwardPass]:
     finally:
         for hook in hooks:
             hook.remove()
-        seen.called.extend(called)
 
 
 def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, int]) -> Usage:
@@ -100,9 +98,10 @@ def usage(model: nn.Module, seen: ForwardPass, numbers: Mapping[nn.Parameter, in
         own = [numbers[p] for p in module.parameters(recurse=False) if p in numbers]
         gate = next((by_name[above] for above in _upwards(name) if by_name[above] in needed), None)
         (ungated if gate is None else needed[gate]).update(dict.fromkeys(own))
+    called = list(seen.called)
     for parameter, (reader, calls) in seen.readers.items():
         number = numbers.get(parameter)
-        if number is not None and not any(number in needed[module] for module in seen.called[:calls]):
+        if number is not None and not any(number in needed[module] for module in called[:calls]):
             (ungated if reader is None else needed[reader]).setdefault(number)
     gates = tuple((module, tuple(own)) for module, own in needed.items() if own)
     return Usage(gates, tuple(ungated))
