@@ -5,19 +5,17 @@ from typing import Literal
 
 from torch import nn
 
-from istbench.base.errors import UserError
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
 
 _STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8, 8))  # channels of each convolution, divided by the width
 _HIDDEN = (64, 64)  # units of each hidden fully connected layer, divided by the width
-LEAST_RESOLUTION = 2 ** len(_STAGES)
 
 
 def vgg12(
     width: int, classes: int, resolution: int, *, widen: int = 1, widened: Literal["late", "all"] = "late"
 ) -> nn.Sequential:
-    """Images [b, 3, resolution, resolution] to scores [b, classes].
+    """Images [b, 3, resolution, resolution], of 32 pixels or more, to scores [b, classes].
 
     3x3 convolutions in five stages, a max-pool after each, and three fully connected layers: 12 layers with
     weights. Width 64 is VGG's. The IST paper (arXiv 1910.02120) names VGG12 but gives no sizes. Inferred: nine
@@ -26,12 +24,7 @@ def vgg12(
     without it; so there is no dropout, and no bias before BatchNorm.
 
     widen: units of the hidden layers in `widened`, as a multiple. Late layers are the fully connected ones.
-
-    Raises:
-        UserError: if `resolution` leaves no pixel after the last stage.
     """
-    if resolution < LEAST_RESOLUTION:
-        raise UserError(f"vgg12 needs a resolution of at least {LEAST_RESOLUTION}, not {resolution}")
     units = widen * width
     width = units if widened == "all" else width
     model = nn.Sequential()
@@ -45,7 +38,7 @@ def vgg12(
             channels = times * width
         model.add_module(f"pool{number}", nn.MaxPool2d(2))
     model.add_module("flatten", nn.Flatten())
-    fan_in = channels * (resolution // LEAST_RESOLUTION) ** 2
+    fan_in = channels * (resolution >> len(_STAGES)) ** 2
     for place, times in enumerate(_HIDDEN, start=1):
         model.add_module(f"linear{place}", nn.Linear(fan_in, times * units, bias=False))
         model.add_module(f"linear_norm{place}", nn.BatchNorm1d(times * units))
