@@ -71,17 +71,8 @@ def own_optimizer(file: TaskFile, parameters: list[nn.Parameter]) -> torch.optim
     return found
 
 
-def check_state(file: TaskFile, optimizer: torch.optim.Optimizer) -> None:
-    """Check, after a step, that a checkpoint can hold the state of `optimizer`.
-
-    Raises:
-        UserError: naming an entry that is no tensor, number or text.
-    """
-    for kept in optimizer.state_dict()["state"].values():
-        _check_plain(file, kept)
-
-
 def _check_plain(file: TaskFile, values: Any) -> None:
+    """Check that a checkpoint can hold these `values` of an optimizer: tensors, numbers and texts."""
     for key, value in values.items():
         parts = value if isinstance(value, list | tuple) else [value]
         if not all(isinstance(part, _PLAIN) for part in parts):
@@ -230,7 +221,9 @@ class Task(Workload):
         Raises:
             UserError: if that is no scalar, or no gradient flows from it.
         """
-        found: Any = self._loss_of(model, batch[0].parts)
+        parts = batch[0].parts
+        with self.file.running(self.file.first_of("loss", "model")):
+            found: Any = self.file.function("loss")(model, parts) if "loss" in self.file else model(parts)
         if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
             raise self._wrong_loss(f"returns {kind_of(found)}; it should return a scalar tensor")
         if torch.is_grad_enabled() and not found.requires_grad:
@@ -239,10 +232,6 @@ class Task(Workload):
                 "detach() or no_grad()"
             )
         return found.reshape(())
-
-    def _loss_of(self, model: nn.Module, parts: Any) -> Any:
-        with self.file.running(self.file.first_of("loss", "model")):
-            return self.file.function("loss")(model, parts) if "loss" in self.file else model(parts)
 
     def _loss_on(self, batch: Batch) -> Callable[[nn.Module], Tensor]:
         """The loss of a model on `batch`, the same in every call: it finds the state of the file as it is now."""
@@ -421,7 +410,8 @@ class Task(Workload):
         if optimizer is not None:
             with self.file.watched("optimizer"):
                 optimizer.step()
-            check_state(self.file, optimizer)
+            for kept in optimizer.state_dict()["state"].values():
+                _check_plain(self.file, kept)
         return [name for name, _ in model.named_parameters() if name in idle]
 
 

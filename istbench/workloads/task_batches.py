@@ -306,7 +306,7 @@ class Stream:
 
     def __init__(self, file: TaskFile, train: bool, found: Any, numbers: RandomNumbers) -> None:
         self._file, self._train, self._where = file, train, f"data(train={train})"
-        self._length = _length_of(found)
+        self._told = _length_of(found)
         self._opened: tuple[Any, RandomNumbers] | None = (found, numbers)
         # By seed: the number and the batch drawn last of a pass, and those that follow.
         self._passes: OrderedDict[int, tuple[int, Any, Iterator[Any]]] = OrderedDict()
@@ -338,21 +338,17 @@ class Stream:
         """The samples of a pass, if all its batches are as large as the first; the first call may read them all."""
         return self.length * self.batch_size
 
-    @property
+    @cached_property
     def length(self) -> int:
         """The batches of a pass."""
-        if self._length is None:
-            first, counted = self._first, 0
-            with users_code(f"counting the batches of {self._where} of {TASK_FILE} {self._file.name}"):
-                for batch in self._counted():
-                    self._content = self._content if counted else _steady(self._file, first, batch)
-                    counted += 1
-            self._length = counted
-        return self._length
-
-    @length.setter
-    def length(self, batches: int) -> None:
-        self._length = batches
+        if self._told is not None:
+            return self._told
+        first, counted = self._first, 0
+        with users_code(f"counting the batches of {self._where} of {TASK_FILE} {self._file.name}"):
+            for batch in self._counted():
+                self._content = self._content if counted else _steady(self._file, first, batch)
+                counted += 1
+        return counted
 
     def batch(self, indices: list[int], seed: int) -> Any:
         """The batch that begins at sample `indices[0]` of the pass that belongs to `seed`."""

@@ -95,12 +95,10 @@ class SparseBatch:
         """Whether `other` has the same rows, like `Tensor.equal`."""
         if not isinstance(other, SparseBatch) or self.columns != other.columns:
             return False
+        same = self.offsets.equal(other.offsets) and self.indices.equal(other.indices)
         if self.values is None or other.values is None:
-            return self.values is other.values and self._same_places(other)
-        return self._same_places(other) and self.values.equal(other.values)
-
-    def _same_places(self, other: "SparseBatch") -> bool:
-        return self.offsets.equal(other.offsets) and self.indices.equal(other.indices)
+            return same and self.values is other.values
+        return same and self.values.equal(other.values)
 
     def row_of_entry(self) -> Tensor:
         """The row of every entry, int64 [entries]."""
