@@ -82,8 +82,15 @@ def prepared(
     final = cache / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     summary = _whole(final, content, open_split)
     if summary is None:
-        with _disk_errors(cache), locked(final.with_name(f".{final.name}.lock"), progress):
-            summary = _whole(final, content, open_split) or _make(final, make)
+        try:
+            with locked(final.with_name(f".{final.name}.lock"), progress):
+                summary = _whole(final, content, open_split) or _make(final, make)
+        except OSError as error:
+            reason = "the disk is full" if is_full(error) else error.strerror or error
+            raise UserError(
+                f"cannot write prepared data to {cache}: {reason}; "
+                "make room there, or choose another cache directory with ISTBENCH_CACHE"
+            ) from None
     return final.resolve(), summary
 
 
@@ -186,7 +193,10 @@ def _whole(directory: Path, content: type[S], open_split: Callable[[Path, S, str
 def _make(final: Path, make: Callable[[Path], S]) -> S:
     partial = final.with_name(f".{final.name}.partial")
     for left_over in (partial, final):
-        _remove(left_over)
+        if left_over.is_dir() and not left_over.is_symlink():
+            shutil.rmtree(left_over)
+        else:
+            left_over.unlink(missing_ok=True)
     partial.mkdir()
     try:
         summary = msgspec.structs.replace(make(partial), bytes=_sizes(partial))
@@ -197,25 +207,6 @@ def _make(final: Path, make: Callable[[Path], S]) -> S:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return summary
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _disk_errors(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = "the disk is full" if is_full(error) else error.strerror or error
-        raise UserError(
-            f"cannot write prepared data to {cache}: {reason}; "
-            "make room there, or choose another cache directory with ISTBENCH_CACHE"
-        ) from None
 
 
 class SplitWriter:

@@ -39,7 +39,7 @@ def test_one_seed_is_one_corpus_bit_for_bit(tmp_path, no_progress):
 SMALL_BLOCKS = f"""#!{sys.executable}
 import sys
 from istbench.workloads.speech_data import synthetic
-synthetic.BLOCK_CLIPS, synthetic.CHUNK_CLIPS = 40, 15
+synthetic.BLOCK_CLIPS = 40
 sys.argv = sys.argv[3:]  # without the options of `python -P -m MODULE`
 synthetic.main()
 """
@@ -47,7 +47,7 @@ synthetic.main()
 
 @pytest.fixture
 def small_blocks(tmp_path, monkeypatch):
-    """Blocks of 40 clips, which renderers hand over 15 at a time."""
+    """Blocks of 40 clips, of which 15 are read at a time."""
     renderer = tmp_path / "renderer"
     renderer.write_text(SMALL_BLOCKS)
     renderer.chmod(0o755)

@@ -25,7 +25,7 @@ from istbench.workloads.prepared import SPLITS, Labelled, SplitWriter, damaged, 
 from istbench.workloads.speech_data import espeak, synthetic
 from istbench.workloads.speech_data.features import FEATURES, VERSION, extractor
 from istbench.workloads.speech_data.recordings import find_recordings
-from istbench.workloads.speech_data.synthetic import CHUNK_CLIPS, Corpus
+from istbench.workloads.speech_data.synthetic import Corpus
 from istbench.workloads.speech_data.words import CLIP_SAMPLES, MOST_WORDS, WORDS
 
 SYNTHETIC_NOTE = (
@@ -33,6 +33,7 @@ SYNTHETIC_NOTE = (
     "(for these: --data DIR, or `istbench data speech --source download`)"
 )
 _MEAN = "train_mean.npy"
+CHUNK_CLIPS = 200  # synthetic clips that are read at a time
 _RECORDED_CHUNK = 256
 _CLIP_BYTES = CLIP_SAMPLES * 2
 

@@ -84,7 +84,8 @@ def _first_second(path: Path, file: int | BinaryIO) -> tuple[np.ndarray, int, in
                 raise _unfit(path, f"{channels} channels, expected at most {MOST_CHANNELS}")
             promised, blocks, left = min(sound.frames, rate), [np.zeros(0, np.float32)], rate
             while left and len(block := sound.read(min(left, _BLOCK), dtype="float32", always_2d=True)):
-                blocks.append(_mixed_down(block))
+                with np.errstate(all="ignore"):  # infinite values remain in the mean over the channels
+                    blocks.append(block.mean(1))
                 left -= len(block)
     except soundfile.SoundFileError as error:
         reason = str(getattr(error, "error_string", error)).rstrip(".")
@@ -92,13 +93,6 @@ def _first_second(path: Path, file: int | BinaryIO) -> tuple[np.ndarray, int, in
     if rate - left < promised:
         raise _unfit(path, f"truncated: {rate - left} of {promised} samples per channel")
     return np.concatenate(blocks), rate, channels
-
-
-def _mixed_down(block: np.ndarray) -> np.ndarray:
-    """The mean over the channels of `block`, float32 [frames, channels]. Infinite values remain."""
-    with np.errstate(all="ignore"):
-        mean: np.ndarray = block.mean(1)
-    return mean
 
 
 def _resampled(samples: np.ndarray, rate: int) -> np.ndarray:

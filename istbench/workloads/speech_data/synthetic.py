@@ -20,7 +20,6 @@ from istbench.workloads.speech_data import espeak
 from istbench.workloads.speech_data.words import CLIP_SAMPLES, WORDS
 
 BLOCK_CLIPS = 2_000  # clips that one process renders
-CHUNK_CLIPS = 200  # clips that it writes at a time
 
 TEST_SHARE = 0.2
 CLIPS_PER_WORD = 400
@@ -84,18 +83,13 @@ class Corpus:
 
 
 def render_block(corpus: Corpus, block: int, out: BinaryIO) -> None:
-    """Write the clips of `block` to `out`, int16 [n, 16000], `CHUNK_CLIPS` at a time.
+    """Write the clips of `block` to `out`, int16 [n, 16000].
 
     In a new process, the block depends only on (corpus, block).
     """
-    chunk: list[np.ndarray] = []
     with espeak.Synthesizer(seed=corpus.seed * 1_000 + block + 1) as synthesizer:
         for index in corpus.block_range(block):
-            chunk.append(_render_clip(corpus, index, synthesizer))
-            if len(chunk) == CHUNK_CLIPS:
-                out.write(np.stack(chunk).tobytes())
-                chunk.clear()
-    out.write(b"".join(clip.tobytes() for clip in chunk))
+            out.write(_render_clip(corpus, index, synthesizer).tobytes())
     out.flush()
 
 
