@@ -4,13 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from istbench.cluster.collective import Backend
-from istbench.fabric.all_reduce import Waiting
+from istbench.fabric.all_reduce import Exchanging
 from istbench.fabric.group import Group, Groups
 from istbench.methods.footprint import PlannedNode, tensor_bytes, trained
 from istbench.methods.planned_node import ShardedStep
@@ -53,12 +52,8 @@ def padded_bytes(parameter: nn.Parameter, world_size: int) -> int:
     return rows * math.prod(parameter.shape[1:]) * parameter.element_size()
 
 
-class ShardedCollectives(Protocol):
-    """The nodes that share the parameters: a `Fabric`, a `Group` of its nodes, or a planned node."""
-
-    def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Waiting: ...
-
-    def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Waiting: ...
+ShardingNodes = Exchanging | PlannedNode
+"""The nodes that share the parameters: a `Fabric`, a `Group` of its nodes, or a planned node."""
 
 
 class Gradients:
@@ -67,7 +62,7 @@ class Gradients:
     With replicas of the model, the mean of a shard over these travels while the next group is averaged.
     """
 
-    def __init__(self, inside: ShardedCollectives, across: Group | None) -> None:
+    def __init__(self, inside: ShardingNodes, across: Group | None) -> None:
         self._inside, self._across = inside, across
         self._under_way: list[Iterator[None]] = []
         self._averaged: set[str] = set()
@@ -191,7 +186,7 @@ class PlannedGroups:
     def rounds(self, node: PlannedNode) -> Iterator[None]:
         """The rounds of a node, for a footprint."""
         groups = Groups(node, self.shards) if self.shards < self.world_size else None
-        inside: ShardedCollectives = node if groups is None else groups.inside
+        inside: ShardingNodes = node if groups is None else groups.inside
         gradients = Gradients(inside, None if groups is None else groups.across)
 
         def gather(group: int) -> Callable[[], object] | None:
