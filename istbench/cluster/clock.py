@@ -114,7 +114,7 @@ def cluster_time(
         compute=compute,
         communication=communication,
         idle=idle,
-        link_use=_link_use(found),
+        link_use=found.link_use,
         carrying=_carrying(found),
         low=_moved(scaled.low, scaled.compute, max(computing)),
         high=_moved(scaled.high, scaled.compute, max(computing)),
@@ -178,15 +178,6 @@ def _closing_seconds(reached: "Floats", round_steps: int) -> float:
         return 0.0
     *others, last = (end - start for start, end in pairwise(reached[-round_steps - 1 :].tolist()))
     return float(max(0.0, last - median(others)))
-
-
-def _link_use(found: "Replay") -> float:
-    if not found.profile.uniform:
-        return found.link_use
-    if found.profile.full_duplex:
-        return float(max(found.utilisation_out.max(), found.utilisation_in.max()))
-    both_ways = (found.bytes_sent + found.bytes_received).max() * 8
-    return float(both_ways / (found.profile.bandwidth_out * found.seconds)) if found.seconds else 0.0
 
 
 def _carrying(found: "Replay") -> float:

@@ -52,8 +52,9 @@ def main() -> None:
             seconds.append(time.perf_counter() - started)
         median = statistics.median(seconds)
         spread = f"{median:.2f} [{min(seconds):.2f}-{max(seconds):.2f}]"
-        rate = (found.events + found.messages) / median
-        print(f"| {nodes} | {found.rounds} | {spread} | {found.events} | {found.messages} | {rate:,.0f} |")
+        events = sum(map(len, trace.nodes)) * arguments.rounds // SAMPLED_ROUNDS
+        rate = (events + found.messages) / median
+        print(f"| {nodes} | {arguments.rounds} | {spread} | {events} | {found.messages} | {rate:,.0f} |")
 
 
 if __name__ == "__main__":

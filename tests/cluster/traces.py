@@ -68,6 +68,17 @@ def blocking(kind, bytes=0, peers=()):
     return [("post", kind, bytes, peers), ("wait", 0)]
 
 
+def transfers(sizes, nodes):
+    """Every pair (source, target) of `sizes` sends so many bytes, all at once, among `nodes` nodes."""
+    programs = []
+    for rank in range(nodes):
+        receives = [("post", "receive", size, (a,)) for (a, b), size in sizes.items() if b == rank]
+        sends = [("post", "send", size, (b,)) for (a, b), size in sizes.items() if a == rank]
+        posts = receives + sends
+        programs.append([*posts, *[("wait", op) for op in range(len(posts))]])
+    return trace(*programs)
+
+
 def random_trace(random, nodes, operations, rounds):
     """A sound trace: the same random operations on every node, waited for in a random order, without circles.
 

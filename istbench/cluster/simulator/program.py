@@ -71,18 +71,12 @@ class Program(NamedTuple):
 
 
 def compile_trace(
-    trace: Trace,
-    compute_scale: float,
-    backend: Backend = "gloo",
-    speeds: Sequence[float] = (),
-    *,
-    work_scale: float | None = None,
-    far: bool = False,
+    trace: Trace, compute_scale: float, backend: Backend, speeds: Sequence[float], *, work_scale: float, far: bool
 ) -> Program:
     """The program of `trace` (which must be sound), with compute seconds multiplied by `compute_scale`.
 
-    backend: carries the collectives. speeds: of computing, by node of the trace; by default 1. work_scale: of the
-    seconds of work; by default `compute_scale`. far: the nodes are distant (`cluster.in_turns`).
+    backend: carries the collectives. speeds: of computing, by node of the trace; empty if they are 1. work_scale:
+    of the seconds of work. far: the nodes are distant (`cluster.in_turns`).
     """
     n, world = len(trace.nodes), trace.world_size
     counts = [int(np.count_nonzero(events["code"] == POST)) for events in trace.nodes]
@@ -102,7 +96,7 @@ def compile_trace(
     op.node, op.collective = node, collective
     op.partner = _partners(posts, node, n, world)
     op.pair = node * world + (op.peer - node) % world
-    op.seconds = posts["seconds"] * (compute_scale if work_scale is None else work_scale)
+    op.seconds = posts["seconds"] * work_scale
     message = _schedule(op, world, backend, trace.meta.transport, far)
     event = records(len(events), _EVENT).view(np.recarray)
     event.code, event.argument, event.owner = code, argument, _owners(code, argument)

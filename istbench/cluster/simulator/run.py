@@ -20,7 +20,6 @@ from istbench.cluster.trace import (
     KINDS,
     MARK,
     RECEIVE,
-    ROUND,
     SEND,
     Floats,
     Ints,
@@ -67,23 +66,19 @@ class Replay:
     Attributes:
         profile: the cluster.
         compute_scale: seconds of computing on the cluster for one recorded second.
-        rounds, steps: numbers of replayed ones.
         mark_kind: of every mark [marks], `trace.STEP` or `trace.ROUND`.
         finish_s: when each node reached each mark [nodes, marks], seconds.
         compute_s, communication_s, idle_s: how each node spent that time [nodes, marks], seconds. Waiting is idle
             until all participants have posted the operation, and communication after that.
         bytes_sent, bytes_received: by each node [nodes].
-        utilisation_out, utilisation_in: of the link of each node's host [nodes], payload over capacity x `seconds`.
-        link_use: the same of the busiest link, uplinks and links inside hosts among them.
+        link_use: payload over capacity x `seconds` of the busiest link, uplinks and links inside hosts among them.
         seconds: until the last node ended and the last message arrived.
-        events, messages: simulated events of the trace, and messages on the network.
+        messages: on the network.
         spans: the timeline by end time, if requested.
     """
 
     profile: ClusterProfile
     compute_scale: float
-    rounds: int
-    steps: int
     mark_kind: NDArray[np.uint8]
     finish_s: Floats
     compute_s: Floats
@@ -91,11 +86,8 @@ class Replay:
     idle_s: Floats
     bytes_sent: Floats
     bytes_received: Floats
-    utilisation_out: Floats
-    utilisation_in: Floats
     link_use: float
     seconds: float
-    events: int
     messages: int
     spans: tuple[Span, ...] | None = None
 
@@ -175,8 +167,6 @@ def replay(
     return Replay(
         profile=profile,
         compute_scale=scale,
-        rounds=rounds,
-        steps=int(np.count_nonzero(marks != ROUND)),
         mark_kind=marks,
         finish_s=_of_all(state.mark_at, alike),
         compute_s=_of_all(state.mark_spent[:, :, 0], alike),
@@ -184,11 +174,8 @@ def replay(
         idle_s=_of_all(state.mark_spent[:, :, 2], alike),
         bytes_sent=sent,
         bytes_received=received,
-        utilisation_out=_share(_of_all(_link_bytes(state, "out", profile), alike), profile.bandwidth_out, seconds),
-        utilisation_in=_share(_of_all(_link_bytes(state, "in", profile), alike), profile.bandwidth_in, seconds),
-        link_use=float(_share(state.link["bytes"] / state.link["capacity"], 8.0, seconds).max()),
+        link_use=float((state.link["bytes"] / state.link["capacity"]).max() / seconds) if seconds else 0.0,
         seconds=seconds,
-        events=int(ends.sum()) * alike,
         messages=int(state.shared["messages"][0]) * alike,
         spans=_spans(state.span[: state.shared["spans"][0]].tolist()) if spans else None,
     )
@@ -259,17 +246,6 @@ def _marks(trace: Trace, rounds: int) -> NDArray[np.uint8]:
     kinds = events["kind"][events["code"] == MARK]
     whole, rest = divmod(rounds, trace.rounds)
     return np.concatenate([np.tile(kinds, whole), kinds[: round_ends(kinds)[rest - 1] + 1 if rest else 0]])
-
-
-def _link_bytes(state: State, way: str, profile: ClusterProfile) -> Floats:
-    """Bytes on the link of each node's host in all, without those that stay inside a host."""
-    if profile.host is None:
-        return np.asarray(state.node[f"bytes_{way}"])
-    return np.asarray(state.link["bytes"][state.node[f"link_{way}"]])
-
-
-def _share(amount: Floats, bits_per_second: float, seconds: float) -> Floats:
-    return amount * 8 / (bits_per_second * seconds) if seconds > 0 else np.zeros_like(amount)
 
 
 def _check_finished(program: Program, waits_for: Ints) -> None:

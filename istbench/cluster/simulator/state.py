@@ -3,65 +3,11 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from istbench.base.jit import jit_part
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.simulator.program import Fields, Program, Records, records
 from istbench.cluster.trace import WAIT_BEFORE, Floats, Ints
-
-
-class Network(NamedTuple):
-    """The links of a cluster of n nodes.
-
-    Attributes:
-        capacity, burst: of each link, bytes a second and bytes. The outgoing links of hosts come first, then the
-            incoming ones if full duplex. Links of nodes inside hosts, out and in, uplinks of racks, out and in, and
-            the backplane follow where the profile has them.
-        node: by name, for each node [n], the links of its host, its rack and its own, out and in.
-        backplane: number of the link that all hosts share; -1 without one.
-        inside, between_racks: whether each connection is between nodes of one host, and of two racks [n * world],
-            as `Program` names them.
-    """
-
-    capacity: Floats
-    burst: Floats
-    node: dict[str, Ints]
-    backplane: int
-    inside: NDArray[np.bool_]
-    between_racks: NDArray[np.bool_]
-
-
-def network_of(profile: ClusterProfile, n: int, world: int) -> Network:
-    """The links between `n` nodes of `profile`, which stand for `world` nodes."""
-    rate: list[float] = []
-    burst: list[float] = []
-
-    def add(links: int, bits_per_second: float, burst_bytes: float = profile.burst_bytes) -> int:
-        rate.extend([bits_per_second / 8] * links)
-        burst.extend([burst_bytes] * links)
-        return len(rate) - links
-
-    rank = np.arange(n)
-    host = rank // profile.host_nodes
-    link_out = link_in = add(int(host[-1]) + 1, profile.bandwidth_out) + host
-    if profile.full_duplex:
-        link_in = add(int(host[-1]) + 1, profile.bandwidth_in) + host
-    node = {"link_out": link_out, "link_in": link_in}
-    peer_host = (rank[:, None] + np.arange(world)) % world // profile.host_nodes
-    inside = between_racks = np.zeros((n, world), np.bool_)
-    if profile.host is not None:
-        node["inside_out"] = add(n, profile.host.bandwidth, 0.0) + rank
-        node["inside_in"] = add(n, profile.host.bandwidth, 0.0) + rank
-        inside = peer_host == host[:, None]
-    if profile.narrow_rack is not None:
-        rack = host // profile.narrow_rack.hosts
-        between_racks = peer_host // profile.narrow_rack.hosts != rack[:, None]
-        node["uplink_out"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
-        node["uplink_in"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
-    backplane = -1 if profile.backplane is None else add(1, profile.backplane)
-    return Network(np.array(rate), np.array(burst), node, backplane, inside.ravel(), between_racks.ravel())
-
 
 _MOST_HOPS = 5  # a link and an uplink each way, and the backplane
 WAKING = 1 / 3  # of a window is acknowledged before Linux wakes the sender
@@ -107,8 +53,9 @@ class State(NamedTuple):
     Attributes:
         shared: one record with the network's parameters and the lengths of the lists below.
         connection: as `Program` names them [n * world]: its ends, its priority queue, its wire, the flow on it.
-        link: see `Network`. flow: the flowing messages. route: the links on the way of each, as many as its `hops`
-            [connections, 5].
+        link: the outgoing links of hosts come first, then the incoming ones if full duplex. Links of nodes inside
+            hosts, out and in, uplinks of racks, out and in, and the backplane follow where the profile has them.
+        flow: the flowing messages. route: the links on the way of each, as many as its `hops` [connections, 5].
         overhead, arrival: messages before and after their flow, each in order of time, as ring buffers.
         slot: operations in memory; `sent` counts their messages that have begun, `sending` those that flow.
         message: of a slot, as many as may flow at once [slots * at_once].
@@ -208,27 +155,18 @@ def blank_state(program: Program, room: Room) -> State:
 
 def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: int) -> State:
     """A copy of `blank` on the network of `profile`."""
-    network = network_of(profile, len(blank.node), len(blank.connection) // len(blank.node))
-    slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
-    limits = (1 - WAKING) * profile.window_bytes < 2 * profile.latency_s * network.capacity.max()
-    link = records(
-        len(network.capacity), _LINK, capacity=network.capacity, burst=network.burst, burst_left=network.burst
-    )
     # By bytes: numpy copies records field by field.
     copies: dict[str, Any] = {
         name: np.ndarray(own.shape, own.dtype, bytearray(own.tobytes())) for name, own in blank._asdict().items()
     }
-    state = State(**copies | {"link": link})
-    for name, of_nodes in network.node.items():
-        state.node[name] = of_nodes
-    state.connection["inside"] = network.inside
-    state.connection["between_racks"] = network.between_racks
+    state = _linked(State(**copies), profile)
+    slow = profile.slow_start and profile.latency_s >= _SLOW_FROM_S
+    limits = (1 - WAKING) * profile.window_bytes < 2 * profile.latency_s * state.link["capacity"].max()
     for name, value in {
         "window": window,
         "streams": streams,
         "latency": profile.latency_s,
         "latency_inside": profile.host.latency_s if profile.host is not None else profile.latency_s,
-        "backplane": network.backplane,
         "message": profile.message_s,
         "overhead": profile.overhead_s,
         "tcp_window": profile.window_bytes if limits else np.inf,
@@ -240,6 +178,37 @@ def new_state(blank: State, profile: ClusterProfile, *, window: int, streams: in
     }.items():
         state.shared[name] = value
     return state
+
+
+def _linked(state: State, profile: ClusterProfile) -> State:
+    """`state` with the links of `profile`: its nodes and connections know which of them are theirs."""
+    rate: list[float] = []
+    burst: list[float] = []
+
+    def add(links: int, bits_per_second: float, burst_bytes: float = profile.burst_bytes) -> int:
+        rate.extend([bits_per_second / 8] * links)
+        burst.extend([burst_bytes] * links)
+        return len(rate) - links
+
+    node, connection, n = state.node, state.connection, len(state.node)
+    world = len(connection) // n
+    rank = np.arange(n)
+    host = rank // profile.host_nodes
+    node["link_out"] = node["link_in"] = add(int(host[-1]) + 1, profile.bandwidth_out) + host
+    if profile.full_duplex:
+        node["link_in"] = add(int(host[-1]) + 1, profile.bandwidth_in) + host
+    peer_host = (rank[:, None] + np.arange(world)) % world // profile.host_nodes
+    if profile.host is not None:
+        node["inside_out"] = add(n, profile.host.bandwidth, 0.0) + rank
+        node["inside_in"] = add(n, profile.host.bandwidth, 0.0) + rank
+        connection["inside"] = (peer_host == host[:, None]).ravel()
+    if profile.narrow_rack is not None:
+        rack = host // profile.narrow_rack.hosts
+        connection["between_racks"] = (peer_host // profile.narrow_rack.hosts != rack[:, None]).ravel()
+        node["uplink_out"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
+        node["uplink_in"] = add(int(rack[-1]) + 1, profile.narrow_rack.uplink) + rack
+    state.shared["backplane"] = -1 if profile.backplane is None else add(1, profile.backplane)
+    return state._replace(link=records(len(rate), _LINK, capacity=rate, burst=burst, burst_left=burst))
 
 
 @jit_part

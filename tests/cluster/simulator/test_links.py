@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from traces import BANDWIDTH, FLOW, HOP, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, trace
+from traces import BANDWIDTH, FLOW, HOP, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, trace, transfers
 
 from istbench.cluster.simulator import replay
 
@@ -22,32 +22,14 @@ def test_two_senders_share_the_incoming_link():
         cluster(bandwidth_in=16 * BANDWIDTH),
     )
     assert wide.seconds == exactly(HOP)
-    assert wide.utilisation_in[0] == exactly(FLOW / HOP)
+    assert wide.link_use == exactly(FLOW / HOP)
 
 
 def test_sharing_is_max_min_fair():
     """Node 0 sends to 1, 2 and 3 and node 4 to 3; node 5 to 4, alone: 1/3, 1/3, 1/3, 2/3 and 1 of a link."""
-    sizes = {(0, 1): 1, (0, 2): 1, (0, 3): 1, (4, 3): 2, (5, 4): 3}
-    programs = [[] for _ in range(6)]
-    for (source, target), thirds in sizes.items():
-        programs[source].append(("post", "send", thirds * SIZE, (target,)))
-        programs[target].append(("post", "receive", thirds * SIZE, (source,)))
-    for program in programs:
-        program.extend([("wait", op) for op in range(len(program))])
-    assert replay(trace(*programs), cluster()).finish_s[1:5, 0] == exactly(
-        np.full(4, OVERHEAD + 3 * FLOW + LATENCY)
-    )
-
-
-def exchange(sizes):
-    """Every pair (source, target) of `sizes` sends so many bytes, all at once, among three nodes."""
-    programs = []
-    for rank in range(3):
-        receives = [("post", "receive", size, (a,)) for (a, b), size in sizes.items() if b == rank]
-        sends = [("post", "send", size, (b,)) for (a, b), size in sizes.items() if a == rank]
-        posts = receives + sends
-        programs.append([*posts, *[("wait", op) for op in range(len(posts))]])
-    return trace(*programs)
+    sizes = {(0, 1): SIZE, (0, 2): SIZE, (0, 3): SIZE, (4, 3): 2 * SIZE, (5, 4): 3 * SIZE}
+    found = replay(transfers(sizes, 6), cluster())
+    assert found.finish_s[1:5, 0] == exactly(np.full(4, OVERHEAD + 3 * FLOW + LATENCY))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +43,7 @@ def exchange(sizes):
     ],
 )
 def test_links_are_shared_fairly(sizes, seconds):
-    result = replay(exchange(sizes), cluster())
+    result = replay(transfers(sizes, 3), cluster())
     assert result.seconds == exactly(seconds + LATENCY + OVERHEAD)
     assert result.bytes_sent.sum() == result.bytes_received.sum() == sum(sizes.values())
 

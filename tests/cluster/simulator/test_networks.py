@@ -7,7 +7,20 @@ import pytest
 from garbage import quick
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import BANDWIDTH, FLOW, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, random_trace, same, trace
+from traces import (
+    BANDWIDTH,
+    FLOW,
+    LATENCY,
+    OVERHEAD,
+    SIZE,
+    blocking,
+    cluster,
+    exactly,
+    random_trace,
+    same,
+    trace,
+    transfers,
+)
 
 from istbench.cluster.clock import cluster_time, dollars
 from istbench.cluster.profile import Host, Rack
@@ -17,17 +30,6 @@ LINK = 8 * BANDWIDTH  # bits a second
 INSIDE = Host(nodes=2, bandwidth=4 * LINK, latency_s=LATENCY / 10)
 # Both hosts of a rack can send as much as one link carries.
 HALF = Rack(hosts=2, uplink=LINK)
-
-
-def transfers(sizes, nodes):
-    """Every pair (source, target) of `sizes` sends so many bytes, all at once, among `nodes` nodes."""
-    programs = []
-    for rank in range(nodes):
-        receives = [("post", "receive", size, (a,)) for (a, b), size in sizes.items() if b == rank]
-        sends = [("post", "send", size, (b,)) for (a, b), size in sizes.items() if a == rank]
-        posts = receives + sends
-        programs.append([*posts, *[("wait", op) for op in range(len(posts))]])
-    return trace(*programs)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_nodes_of_a_host_have_links_and_a_latency_of_their_own():
     found = replay(transfers({(0, 1): SIZE, (0, 2): SIZE}, 4), cluster(host=INSIDE))
     assert found.finish_s[1, 0] == exactly(OVERHEAD + FLOW / 4 + LATENCY / 10)
     assert found.finish_s[2, 0] == exactly(OVERHEAD + FLOW + LATENCY)
-    assert found.utilisation_out.tolist() == [exactly(FLOW / found.seconds)] * 2 + [0.0] * 2
+    assert found.link_use == exactly(FLOW / found.seconds)
 
 
 @pytest.mark.parametrize("nodes", [4, 6])
@@ -76,8 +78,7 @@ def test_a_ring_crosses_the_link_of_each_host_once_each_way(nodes, backend, insi
     hops = 2 * (nodes - 1)
     # The first hop over the slower link starts at once, and the last one ends the all-reduce.
     assert found.seconds == exactly(hops * slowest * FLOW)
-    used = [exactly(hops * FLOW / found.seconds)] * nodes
-    assert found.utilisation_out.tolist() == found.utilisation_in.tolist() == used
+    assert found.link_use == exactly(1.0)
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(4, 2), (6, 2), (6, 3)])
@@ -88,7 +89,7 @@ def test_in_turns_every_node_sends_its_part_to_every_node_of_other_hosts(nodes, 
     tensor = SIZE if kind == "all_gather" else nodes * SIZE
     found = replay(same(nodes, blocking(kind, tensor)), apart)
     crossing = size * (nodes - size) * FLOW
-    assert found.utilisation_out.tolist() == [exactly(crossing / found.seconds)] * nodes
+    assert found.link_use == exactly(crossing / found.seconds)
     assert crossing <= found.seconds < 1.1 * crossing
 
 

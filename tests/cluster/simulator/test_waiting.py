@@ -34,7 +34,7 @@ def test_what_compute_hides_is_not_exposed():
     assert result.seconds == exactly(3.5 + bucket)
     assert result.communication_s[:, -1] == exactly(np.full(2, bucket))
     assert result.compute_s[:, -1] == exactly(np.full(2, 3.5))
-    assert result.utilisation_out == exactly(np.full(2, 2_000_000 / BANDWIDTH / result.seconds))
+    assert result.link_use == exactly(2_000_000 / BANDWIDTH / result.seconds)
 
 
 def test_two_streams_fill_the_gaps_of_one_another():
