@@ -48,8 +48,8 @@ class About:
         in_suites: `[suite.run]` may set it.
         of_machine: the command line may set it beside a suite, since it belongs to the machine.
         defines_cell: another value is another cell. unnamed: the name of a cell without a value leaves it out.
-        tells_rows_apart: a table adds it to the labels of rows that differ in it. A table's title or columns name
-            the other fields.
+        tells_rows_apart: a table adds it to the labels of rows that differ in it; by default if it is `computing`.
+            A table's title or columns name the other fields.
         tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
             a comparison should have the same value.
         computing: it changes the arithmetic or the speed of a step. Rows are compared where these are equal.
@@ -65,7 +65,7 @@ class About:
     of_machine: bool = False
     defines_cell: bool = True
     unnamed: bool = False
-    tells_rows_apart: bool = True
+    tells_rows_apart: bool | None = None
     tells_methods_apart: bool = False
     computing: bool = False
     may_differ_by_host: bool = False
@@ -115,50 +115,34 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class _Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a request that a run records. None leaves the value to the workload or to the machine."""
 
-    workload: Annotated[Text, About(tells_rows_apart=False)]
-    method: Annotated[Text, About(tells_rows_apart=False)]
-    workload_options: Annotated[Mapping[str, Any], About(tells_rows_apart=False)] = msgspec.field(
-        default_factory=dict
-    )
-    method_options: Annotated[Mapping[str, Any], About(tells_rows_apart=False)] = msgspec.field(
-        default_factory=dict
-    )
-    nodes: Annotated[
-        Nodes, About("Worker processes.", show_default=True, in_suites=False, tells_rows_apart=False)
-    ] = 1
+    workload: Text
+    method: Text
+    workload_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    method_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    nodes: Annotated[Nodes, About("Worker processes.", show_default=True, in_suites=False)] = 1
     seed: Annotated[
-        Seed,
-        About(
-            "Seed of weights, data order and partitions.",
-            show_default=True,
-            in_suites=False,
-            tells_rows_apart=False,
-        ),
+        Seed, About("Seed of weights, data order and partitions.", show_default=True, in_suites=False)
     ] = 0
-    batch_size: Annotated[Count | None, About("Samples in the minibatch of one node.", tells_rows_apart=False)] = (
+    batch_size: Annotated[Count | None, About("Samples in the minibatch of one node.")] = None
+    steps: Annotated[
+        Count | None, About("Train for this many local steps on each node.", tells_rows_apart=True)
+    ] = None
+    max_seconds: Annotated[Seconds | None, About("Stop at the first evaluation after this many train seconds.")] = (
         None
     )
-    steps: Annotated[Count | None, About("Train for this many local steps on each node.")] = None
-    max_seconds: Annotated[
-        Seconds | None, About("Stop at the first evaluation after this many train seconds.", tells_rows_apart=False)
-    ] = None
     target: Annotated[
-        Level | None,
-        About(
-            "Stop when the metric is at this level or better: accuracy 0.77, or loss 1.9.", tells_rows_apart=False
-        ),
+        Level | None, About("Stop when the metric is at this level or better: accuracy 0.77, or loss 1.9.")
     ] = None
     eval_every: Annotated[
         Interval | None,
         About(
             "Evaluate every N local steps, or every N train seconds, such as 30s. Default: once an epoch.",
             metavar="N|Ns",
+            tells_rows_apart=True,
             tells_methods_apart=True,
         ),
     ] = None
-    device: Annotated[
-        Device, About("auto, cpu or cuda.", show_default=True, of_machine=True, tells_rows_apart=False)
-    ] = "auto"
+    device: Annotated[Device, About("auto, cpu or cuda.", show_default=True, of_machine=True)] = "auto"
     amp: Annotated[
         Precision | None, About("Mixed precision: the type of the forward pass. Default: float32.", computing=True)
     ] = None
@@ -194,7 +178,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "Hold this share of the training data out and evaluate on it. The test split stays unread.",
             metavar="SHARE",
-            tells_rows_apart=False,
         ),
     ] = None
     tuned: Annotated[
@@ -241,7 +224,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     # Tables describe the lab in words.
     lab: Annotated[Lab | None, About(computing=True, tells_rows_apart=False)] = None
     # The schedule of `istbench faults`, in words.
-    faults: Annotated[Text | None, About(unnamed=True, tells_rows_apart=False)] = None
+    faults: Annotated[Text | None, About(unnamed=True)] = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):
@@ -331,7 +314,7 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
     device: Device
     save: Text | None = None
     sinks: Texts = ()
-    code: Short = ""
+    code: Annotated[Short, About(tells_rows_apart=True)] = ""
 
     @classmethod
     def of(cls, request: RunRequest, **resolved: Any) -> "RunConfig":
@@ -417,7 +400,11 @@ LABELLED = tuple(option.name for option in RUN_OPTIONS if option.computing and n
 COMPUTING = tuple(name for name, about in _FIELDS.items() if about.computing)
 """Fields of `RunConfig` that are equal in rows that are compared."""
 
-TELLING_APART = tuple(name for name, about in _FIELDS.items() if about.defines_cell and about.tells_rows_apart)
+TELLING_APART = tuple(
+    name
+    for name, about in _FIELDS.items()
+    if (about.computing if about.tells_rows_apart is None else about.tells_rows_apart)
+)
 """Fields of `RunConfig` that tell the rows of a table apart, beside the method's and the workload's options."""
 
 TELLING_METHODS_APART = tuple(name for name, about in _FIELDS.items() if about.tells_methods_apart)
