@@ -45,32 +45,22 @@ def computed(
         compiled: compile a model's forward pass, the first time that its loss is computed.
         weight: of this node's gradients in their mean; the loss itself stays.
     """
-    if amp or channels_last or compiled:
-        workload = cast(Workload, _Computed(workload, device, amp, channels_last, compiled))
-    return workload if weight == 1 else cast(Workload, _Weighted(workload, weight))
-
-
-class _Weighted:
-    """`workload`, with gradients of the loss that are multiplied by `weight`."""
-
-    def __init__(self, workload: Workload, weight: float) -> None:
-        self._workload, self._weight = workload, weight
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._workload, name)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        loss = self._workload.loss(model, batch)
-        if loss.requires_grad:
-            loss.register_hook(lambda gradient: gradient * self._weight)
-        return loss
+    if not (amp or channels_last or compiled) and weight == 1:
+        return workload
+    return cast(Workload, _Computed(workload, device, amp, channels_last, compiled, weight))
 
 
 class _Computed:
     def __init__(
-        self, workload: Workload, device: torch.device, amp: Precision | None, channels_last: bool, compiled: bool
+        self,
+        workload: Workload,
+        device: torch.device,
+        amp: Precision | None,
+        channels_last: bool,
+        compiled: bool,
+        weight: float,
     ) -> None:
-        self._workload, self._device = workload, device
+        self._workload, self._device, self._weight = workload, device, weight
         self._amp, self._channels_last, self.compiles = amp, channels_last, compiled
         self._forward: tuple[nn.Module, Callable[..., Any]] | None = None
         self._scaled_back: dict[int, weakref.ref[Tensor]] = {}
@@ -98,10 +88,13 @@ class _Computed:
         if self.compiles and model.training:
             model = self._compile(model)
         if self._amp is None:
-            return self._workload.loss(model, (inputs, targets))
-        with torch.autocast(self._device.type, dtype=HALF[self._amp]):
-            loss = self._workload.loss(model, (inputs, targets)).float()
-        return self._scaled(loss, model)
+            loss = self._workload.loss(model, (inputs, targets))
+        else:
+            with torch.autocast(self._device.type, dtype=HALF[self._amp]):
+                loss = self._scaled(self._workload.loss(model, (inputs, targets)).float(), model)
+        if self._weight != 1 and loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient * self._weight)
+        return loss
 
     def wide_softmax(self, model: nn.Module) -> WideSoftmax | None:
         found = self._workload.wide_softmax(model)
