@@ -1,4 +1,4 @@
-"""Ranks as threads of this process, with the part of a fabric that a checkpoint needs; and a stop at a step."""
+"""Ranks as threads of this process, with the part of a fabric that a checkpoint needs; a stop; a kept record."""
 
 import threading
 from contextlib import nullcontext
@@ -9,6 +9,8 @@ from torch.distributed import HashStore
 
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.texts import Texts
+from istbench.node.destinations import Destination
+from istbench.results.events import Evaluation
 
 
 class Rank:
@@ -67,3 +69,20 @@ class StopsAt:
 
     def close(self):
         pass
+
+
+class Kept(Destination):
+    """Keeps the events and the result of a run."""
+
+    def __init__(self):
+        self.events, self.result = [], None
+
+    @property
+    def evaluations(self):
+        return [event for event in self.events if isinstance(event, Evaluation)]
+
+    def record(self, event):
+        self.events.append(event)
+
+    def finish(self, result):
+        self.result = result

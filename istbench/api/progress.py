@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from rich.progress import (
 
 from istbench.base.errors import UserError, clipped, printable, printable_lines
 from istbench.base.scratch import scratch_folder
+from istbench.base.threads import thread_beside
 from istbench.base.units import clock
-from istbench.node.destinations import read_step
+from istbench.launch.processes.failures import read_progress
 from istbench.results.curves import Curve
 from istbench.results.events import Note, Resume
 from istbench.results.header import Header
@@ -100,7 +102,7 @@ class Display:
             seen, state, told = -1, "starting", len(_urgent(run))
             while not over.wait(_POLL_S):
                 # A smaller group takes more local steps for the same samples.
-                step, size = min(read_step(scratch), total), _size(run.events_jsonl)
+                step, size = min(read_progress(scratch).step, total), _size(run.events_jsonl)
                 if size != seen:
                     seen, state = size, printable(_state(run, header.own_metric))
                     told = self._tell(_urgent(run), told)
@@ -113,13 +115,10 @@ class Display:
             self._tell(_urgent(run), told)
 
         with scratch_folder() as scratch:
-            watcher = threading.Thread(target=watch, args=(scratch,), daemon=True)
-            watcher.start()
             try:
-                yield scratch
+                with thread_beside(partial(watch, scratch), over):
+                    yield scratch
             finally:
-                over.set()
-                watcher.join()
                 self._bars.remove_task(task)
 
     def _tell(self, lines: list[str], told: int) -> int:

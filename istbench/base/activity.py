@@ -1,4 +1,4 @@
-"""The current activity of a worker, in a small file that its launcher reads. It costs training no time.
+"""The activity and the steps of a worker, in a small file that its launcher reads. It costs training no time.
 
 The file outlives a killed worker. `current` is the activity of this process.
 """
@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
-_NUMBERS, _TEXT = struct.Struct("<qq??"), struct.Struct("80s")
+_NUMBERS, _TEXT, _PROGRESS = struct.Struct("<qq??"), struct.Struct("80s"), struct.Struct("<qdd")
 _PHASE_AT = _NUMBERS.size
 _OPERATION_AT = _PHASE_AT + _TEXT.size
-_SIZE = _OPERATION_AT + _TEXT.size
+_PROGRESS_AT = _OPERATION_AT + _TEXT.size
+_SIZE = _PROGRESS_AT + _PROGRESS.size
+
+
+class Progress(NamedTuple):
+    """The last finished local step, 0 before the first; its time, and that of the start, in seconds since 1970."""
+
+    step: int = 0
+    at: float = 0.0
+    began: float = 0.0
 
 
 class Record(NamedTuple):
@@ -27,6 +36,7 @@ class Record(NamedTuple):
         timed: whether `--timeout` bounds the work: a training step, or one batch of an evaluation.
         waits: whether the worker waits for other ranks in `operation`. The fabric bounds that wait.
         phase: for example "computing training step"; may be empty.
+        progress: of training; zeros before its start.
     """
 
     ticks: int
@@ -35,6 +45,7 @@ class Record(NamedTuple):
     waits: bool
     phase: str
     operation: str
+    progress: Progress
 
     def __str__(self) -> str:
         where = self.phase if self.step < 0 else f"{self.phase} {self.step}"
@@ -53,6 +64,7 @@ class Activity:
         self.ticks, self._step, self._timed, self._waits = 0, -1, False, False
         self._longest, self._longest_s = "", 0.0
         self._phase = self._operation = ""
+        self._began = 0.0
         self._write()
 
     def share(self, path: Path) -> None:
@@ -91,6 +103,15 @@ class Activity:
                 self._longest, self._longest_s = operation, waited_s
             self._waits = before
             self._tick()
+
+    def start(self) -> None:
+        """Start to count steps."""
+        self._began = time.time()
+        self.finish(0)
+
+    def finish(self, step: int) -> None:
+        """Local step number `step` is over. Training calls it on its clock."""
+        _PROGRESS.pack_into(self._bytes, _PROGRESS_AT, step, time.time(), self._began)
 
     def longest_wait(self) -> str:
         """The operation of the longest wait since the last call; empty without a wait."""
@@ -134,7 +155,8 @@ def read_activity(path: Path) -> Record | None:
 def _record(content: mmap.mmap | bytes | bytearray) -> Record:
     phase, operation = (_TEXT.unpack_from(content, at)[0] for at in (_PHASE_AT, _OPERATION_AT))
     ticks, step, timed, waits = _NUMBERS.unpack_from(content)
-    return Record(ticks, step, timed, waits, _text(phase), _text(operation))
+    progress = Progress(*_PROGRESS.unpack_from(content, _PROGRESS_AT))
+    return Record(ticks, step, timed, waits, _text(phase), _text(operation), progress)
 
 
 def _text(content: bytes) -> str:

@@ -1,15 +1,11 @@
-"""Destinations of steps, evaluations, notes and the result of a run. Only rank 0 has them."""
+"""Destinations of evaluations, notes and the result of a run. Only rank 0 has them."""
 
-import mmap
 import os
 import signal
-import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from istbench.base.errors import NoSpace, printable
 from istbench.node.registry import load_sink
@@ -23,19 +19,11 @@ from istbench.results.store import RunDirectory, wait_for_space
 if TYPE_CHECKING:
     from istbench.node.sinks.base import EvaluationSink
 
-_PROGRESS = struct.Struct("<qdd")
-_NAME = "step"
 _LONGEST_S = 30.0  # until the run goes on without a sink that does not return
 
 
 class Destination:
-    """A destination of the records of a run, in order, which takes nothing of them itself.
-
-    Only `step` runs on the train clock.
-    """
-
-    def step(self, done: int) -> None:
-        """Local step number `done` is over. This runs on the clock, so it must take almost no time."""
+    """A destination of the records of a run, in order, which takes nothing of them itself."""
 
     def record(self, event: Event) -> None:
         """Take an evaluation, a note or another event."""
@@ -66,46 +54,6 @@ class RunFiles(Destination):
     def finish(self, result: Result) -> None:
         """Write the result into the header."""
         wait_for_space(lambda: self._run.update(result=result))
-
-
-class StepCounter(Destination):
-    """Writes the last finished step to a file that the launcher maps too. It costs no training time."""
-
-    def __init__(self, directory: Path) -> None:
-        path, self._began = directory / _NAME, time.time()
-        path.write_bytes(_PROGRESS.pack(0, self._began, self._began))
-        with path.open("r+b") as file:
-            self._bytes = mmap.mmap(file.fileno(), _PROGRESS.size)
-
-    def step(self, done: int) -> None:
-        """Write that `done` steps are done."""
-        _PROGRESS.pack_into(self._bytes, 0, done, time.time(), self._began)
-
-
-class Progress(NamedTuple):
-    """The last finished step, 0 before the first; its time, and that of the start, in seconds since 1970."""
-
-    step: int = 0
-    at: float = 0.0
-    began: float = 0.0
-
-
-def read_progress(directory: Path) -> Progress:
-    """What a `StepCounter` wrote last in `directory`."""
-    try:
-        return Progress(*_PROGRESS.unpack((directory / _NAME).read_bytes()))
-    except (OSError, struct.error):
-        return Progress()
-
-
-def read_step(directory: Path) -> int:
-    """The last step that a `StepCounter` wrote in `directory`, 0 before the first."""
-    return read_progress(directory).step
-
-
-def forget_progress(directory: Path) -> None:
-    """Delete what an earlier `StepCounter` wrote in `directory`."""
-    (directory / _NAME).unlink(missing_ok=True)
 
 
 class RequestedSink(Destination):
@@ -234,11 +182,6 @@ class Destinations:
             signal.signal(END, before)
             os.close(writing)
 
-    def step(self, done: int) -> None:
-        """Pass it to every destination."""
-        for one in self._destinations:
-            one.step(done)
-
     def record(self, event: Event) -> None:
         """Pass it to every destination, unless they are closed."""
         with self._lock:
@@ -257,8 +200,3 @@ def _end_at_once() -> None:
     """In a process that a plug-in forks: `END` ends it, and does not wake the thread of its parent."""
     signal.set_wakeup_fd(-1)
     signal.signal(END, signal.SIG_DFL)
-
-
-def destinations_of_run(run: RunDirectory, scratch: Path, requested: Sequence[str] = ()) -> Destinations:
-    """The destinations of a run: its directory, `scratch` for its launcher, and those that the user `requested`."""
-    return Destinations([RunFiles(run), StepCounter(scratch), *(RequestedSink(text, run) for text in requested)])

@@ -59,7 +59,7 @@ class Trainer:
     ) -> None:
         self._sample, self._pace, last = sample, pace, pace.local(config.steps)
         self._config, self._method, self._fabric, self._totals = config, setup.method, fabric, totals
-        self._memory, self._destinations, self._stopping = memory, destinations, stopping
+        self._memory, self._stopping = memory, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
         self.stalls = Stalls(self._clock, fabric, destinations)
         self._lateness = (
@@ -176,7 +176,7 @@ class Trainer:
             if self._sample is not None and self._sample.due:
                 with self._off_the_clock():
                     self._sample.calibrate()
-            self._destinations.step(step + 1)
+            current.finish(step + 1)
             self._totals.step = step + 1
 
     def _agreed_s(self) -> float:

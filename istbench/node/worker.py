@@ -17,7 +17,7 @@ from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
 from istbench.node.checkpoint import seed_random_state
-from istbench.node.destinations import Destinations, destinations_of_run
+from istbench.node.destinations import Destinations, RequestedSink, RunFiles
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluated, Evaluator
 from istbench.node.measured_shares import with_measured_shares
@@ -43,8 +43,8 @@ from istbench.workloads.held_out import hold_out
 def train_cell(run_path: str, scratch: str, header: Header) -> None:
     """Train the cell of `header` in the directory `run_path`, as the rank that the environment names.
 
-    Continues from the cell's checkpoint where there is one. Rank 0 writes its number of steps to the directory
-    `scratch`. The launcher may request a stop there; training then ends with a checkpoint.
+    Continues from the cell's checkpoint where there is one. The launcher may request a stop in the directory
+    `scratch`; training then ends with a checkpoint.
 
     header: as the launcher resolved it. A worker takes no name of code, data or place from the directory.
     """
@@ -58,9 +58,9 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
     with closing(connect(device=config.device, timeout_s=config.timeout_s)) as fabric:
         if fabric.several_hosts or (config.lab and config.lab.latency_s):
             fabric.look_at_distance(config.lab.dilation if config.lab else 1.0)
-        destinations = (
-            destinations_of_run(run, Path(scratch), config.sinks or ()) if fabric.rank == 0 else Destinations([])
-        )
+        sinks = (RequestedSink(text, run) for text in config.sinks)
+        destinations = Destinations([RunFiles(run), *sinks] if fabric.rank == 0 else [])
+        current.start()
         # Launchers of other ranks look once a second, so they may hear a second later.
         ahead_s = 1.5 if "TORCHELASTIC_RUN_ID" in os.environ else 0.5
         request = StopRequest(Path(scratch))

@@ -27,7 +27,8 @@ import torch
 
 from istbench.base import activity
 from istbench.fabric.recorder import Recorder
-from istbench.node.destinations import Destinations, read_step
+from istbench.launch.processes.failures import read_progress
+from istbench.node.destinations import Destinations
 
 _POLL_S = 0.02
 _LAB = "istbench-lab-"
@@ -85,7 +86,7 @@ def worker(scratch: Path, rank: int) -> int:
 
 def steps_done(scratch: Path) -> int:
     """The steps that the run with temporary files in `scratch` has done."""
-    return max((read_step(path.parent) for path in scratch.glob("istbench-*/step")), default=0)
+    return max((read_progress(path).step for path in scratch.glob("istbench-*")), default=0)
 
 
 def stopped(seconds: float) -> Callable[[Path], None]:

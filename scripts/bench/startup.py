@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from istbench.node.destinations import read_step
+from istbench.launch.processes.failures import read_progress
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 
 
@@ -31,7 +31,7 @@ def seconds_to_first_step(nodes: int, clips: int) -> float:
             stderr=subprocess.DEVNULL,
         )
         try:
-            while not any(read_step(path) for path in Path(scratch).glob("istbench-*")):
+            while not any(read_progress(path).step for path in Path(scratch).glob("istbench-*")):
                 if process.poll() is not None:
                     raise SystemExit(f"istbench ended with status {process.returncode}")
                 time.sleep(0.01)

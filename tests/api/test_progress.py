@@ -7,6 +7,7 @@ from fake_runs import evaluation, header, write_run
 
 from istbench.api import progress
 from istbench.api.progress import Display, _state
+from istbench.base.activity import Progress
 from istbench.results.events import Resume, Start
 from istbench.results.metrics import Metric
 
@@ -28,7 +29,7 @@ def test_the_progress_line_says_at_which_step_it_was_evaluated(results):
 def test_lines_of_progress_have_their_figures_and_at_most_80_columns(results, monkeypatch, capsys, options):
     run = write_run(results, header(status="running", options=options), [evaluation(500, 9.0, 0.4312, loss=1.2034)])
     monkeypatch.setattr(progress, "_PLAIN_LINE_S", 0.0)
-    monkeypatch.setattr(progress, "read_step", lambda _scratch: 500)
+    monkeypatch.setattr(progress, "read_progress", lambda _scratch: Progress(step=500))
     with Display() as display:
         display.place = "cell 2 of 3"
         with display.training(run.header(), run):

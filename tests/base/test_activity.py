@@ -1,6 +1,6 @@
 """What a worker does, as its launcher reads it, and how long nothing changed."""
 
-from istbench.base.activity import Activity, Unchanged, read_activity
+from istbench.base.activity import Activity, Progress, Unchanged, read_activity
 
 
 def test_a_file_has_what_a_worker_does(tmp_path):
@@ -14,6 +14,12 @@ def test_a_file_has_what_a_worker_does(tmp_path):
         assert (str(told), told.timed, told.waits) == ("training step 7 (operation: averaging)", True, True)
     told = read_activity(path)
     assert (str(told), told.timed, told.waits) == ("training step 7", True, False)
+    assert told.progress == Progress(0, 0.0, 0.0)
+    activity.start()
+    activity.finish(8)
+    told = read_activity(path)
+    assert told.progress.step == 8
+    assert 0 < told.progress.began <= told.progress.at
     assert told == activity.look()
     path.write_bytes(b"torn")
     assert read_activity(path) is None

@@ -13,7 +13,6 @@ from istbench.base.files import append_line, fresh_file, require_no_link, writin
 # Folders that this process has just made, that only this user may enter, or that are a cache of the user.
 OWN_FOLDERS = {
     "base/activity.py": "the scratch directory of a run",
-    "node/destinations.py": "the scratch directory of a run",
     "launch/processes/worker.py": "the scratch directory of a run",
     "launch/processes/on_nodes.py": "a temporary directory",
     "launch/processes/recorded_script.py": "a temporary directory",

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from ranks import Kept
 
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.base.options.shares import Shares
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
-from istbench.node.destinations import Destination, Destinations
+from istbench.node.destinations import Destinations
 from istbench.node.losses import Losses
 from istbench.node.measured_shares import _step_seconds, relative_speeds
 from istbench.node.setup import set_up
@@ -88,19 +89,6 @@ def node_all(fabric):
     seen["speeds"] = speeds_with_a_slow_node(fabric, workload)
     seen["run"] = whole_run(fabric, workload)
     return seen
-
-
-class Kept(Destination):
-    """Keeps the events and the result of a run."""
-
-    def __init__(self):
-        self.events, self.result = [], None
-
-    def record(self, event):
-        self.events.append(event)
-
-    def finish(self, result):
-        self.result = result
 
 
 def whole_run(fabric, workload):

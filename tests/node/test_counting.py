@@ -2,7 +2,7 @@
 
 import pytest
 from late_messages import make_late
-from ranks import StopsAt
+from ranks import Kept, StopsAt
 
 from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
@@ -10,7 +10,6 @@ from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
 from istbench.node.worker import train_rank
-from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -19,21 +18,9 @@ pytestmark = pytest.mark.processes
 STOPPED_AT = 4
 
 
-class Counts:
-    """A sink of the bytes that evaluations tell, by step."""
-
-    def __init__(self):
-        self.by_step = {}
-
-    def step(self, done):
-        pass
-
-    def record(self, event):
-        if isinstance(event, Evaluation):
-            self.by_step[event.step] = [event.bytes_sent_per_node, event.bytes_received_per_node]
-
-    def finish(self, result):
-        self.by_step["result"] = [result.bytes_sent_per_node, result.bytes_received_per_node]
+def bytes_of(counted):
+    """Bytes that an evaluation or a result tells."""
+    return [counted.bytes_sent_per_node, counted.bytes_received_per_node]
 
 
 def node_counts(fabric, config, folder):
@@ -41,14 +28,15 @@ def node_counts(fabric, config, folder):
     make_late(fabric, 0.02)
     counts = []
     for name, stops in (("whole", [None]), ("resumed", [STOPPED_AT, None])):
-        counted = Counts()
+        kept = Kept()
         for stop in stops:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
-            sinks = Destinations([counted] if fabric.rank == 0 else [])
+            sinks = Destinations([kept] if fabric.rank == 0 else [])
             run = RunDirectory(folder / name)
             workload = open_workload("toy", config.workload_options)
             train_rank(run, config, workload, fabric, sinks, StopsAt(stop) if stop else None)
-        counts.append(counted.by_step)
+        by_step = {event.step: bytes_of(event) for event in kept.evaluations}
+        counts.append({**by_step, "result": bytes_of(kept.result)} if kept.result else {})
     return counts
 
 
@@ -56,12 +44,12 @@ def node_counts_by_evaluations(fabric, configs, folder):
     """Bytes at the end of runs that differ in nothing but how often they are evaluated."""
     found = []
     for number, config in enumerate(configs):
-        counted = Counts()
-        sinks = Destinations([counted] if fabric.rank == 0 else [])
+        kept = Kept()
+        sinks = Destinations([kept] if fabric.rank == 0 else [])
         fabric.recorder = Recorder(fabric.device)
         run = RunDirectory(folder / str(number))
         train_rank(run, config, open_workload("toy", config.workload_options), fabric, sinks)
-        found.append(counted.by_step.get("result"))
+        found.append(kept.result and bytes_of(kept.result))
     return found
 
 

@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 from late_messages import make_late
-from test_stalls import Kept
+from ranks import Kept
 
 from istbench.base.activity import current
 from istbench.base.options.run import RunRequest
@@ -133,14 +133,14 @@ class Slow(Destinations):
     def __init__(self, sinks, fabric, how, noted, script):
         super().__init__(sinks)
         self._fabric, self._how, self._noted, self._script = fabric, how, noted, script
+        current.finish = self.after_step
 
     def record(self, event):
         super().record(event)
         if getattr(event, "urgent", False):
             self._noted.touch()
 
-    def step(self, done):
-        super().step(done)
+    def after_step(self, done):
         if self._script is not None:
             self._script.steps = done
             if 0 < done < SLOW_FROM:

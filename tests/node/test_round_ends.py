@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ranks import Kept
 
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
@@ -14,7 +15,6 @@ from istbench.methods.flat import floating_tensors
 from istbench.methods.noloco import NoLoCo
 from istbench.node.destinations import Destinations
 from istbench.node.worker import train_rank
-from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -31,23 +31,6 @@ CASES = {
     "out of time, by seconds": {"local_steps": 100_000, "eval_every": Interval(seconds=1e-9), "max_seconds": 1e-6},
     "out of time with a round": {"local_steps": 2, "eval_every": Interval(steps=6), "max_seconds": 1e-9},
 }
-
-
-class Kept:
-    """A sink that keeps evaluations and the result."""
-
-    def __init__(self):
-        self.evaluations, self.result = [], None
-
-    def step(self, done):
-        pass
-
-    def record(self, event):
-        if isinstance(event, Evaluation):
-            self.evaluations.append(event)
-
-    def finish(self, result):
-        self.result = result
 
 
 def node_runs(fabric, methods):

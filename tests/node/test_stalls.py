@@ -1,6 +1,7 @@
 """Steps that something outside training held up. Functions named `node_*` run on every node."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from late_messages import make_late
-from ranks import StopsAt
+from ranks import Kept, StopsAt
 
+from istbench.base.activity import current
 from istbench.base.options.run import RunRequest
 from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
@@ -97,22 +99,6 @@ def test_a_link_that_stays_slow_is_no_stall_for_long():
     assert segment([(INSIDE, 5.0)] * 10, 430, usual) == []
 
 
-class Kept:
-    """A sink of events."""
-
-    def __init__(self):
-        self.events = []
-
-    def step(self, done):
-        pass
-
-    def record(self, event):
-        self.events.append(event)
-
-    def finish(self, result):
-        self.train_s = result.train_s
-
-
 def test_thousands_of_stalls_make_few_events():
     kept, usual = Kept(), UsualSeconds()
     watched = Stalls(None, SimpleNamespace(device=torch.device("cpu")), Destinations([kept]))
@@ -124,33 +110,27 @@ def test_thousands_of_stalls_make_few_events():
     assert sum(event.seconds for event in kept.events) == pytest.approx(2000 * 2.0)
 
 
-class Disturbing(Destinations):
-    """Destinations that disturb the local step after `step`: rank 1 sleeps in it, or all messages come late."""
-
-    def __init__(self, sinks, fabric, step, how):
-        super().__init__(sinks)
-        self._fabric, self._step, self._how = fabric, step, how
-
-    def step(self, done):
-        super().step(done)
-        if done == self._step and self._how == "sleep" and self._fabric.rank == 1:
-            time.sleep(HELD_UP_S)
-        elif self._how == "late":
-            make_late(self._fabric, HELD_UP_S if done == self._step else 0.0)
-        elif self._how == "always late":  # but messages of an evaluation need not be late too
-            make_late(self._fabric, LATE_S if done % EVERY else 0.0)
+def disturb(fabric, step, how, done):
+    """After `done` local steps, disturb the one after `step`: rank 1 sleeps in it, or all messages come late."""
+    if done == step and how == "sleep" and fabric.rank == 1:
+        time.sleep(HELD_UP_S)
+    elif how == "late":
+        make_late(fabric, HELD_UP_S if done == step else 0.0)
+    elif how == "always late":  # but messages of an evaluation need not be late too
+        make_late(fabric, LATE_S if done % EVERY else 0.0)
 
 
 def node_events(fabric, configs, folder, step, how, stops):
     """The events of each cell of `configs`, which is disturbed after `step`, stops at `stops` and resumes."""
     stalls.TIMES = 5  # a busy machine has slow steps
+    current.finish = partial(disturb, fabric, step, how)
     found = {}
     for name, config in configs.items():
         kept = Kept()
         for stop in [*stops, None]:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
             workload = open_workload("toy", config.workload_options)
-            sinks = Disturbing([kept] if fabric.rank == 0 else [], fabric, step, how)
+            sinks = Destinations([kept] if fabric.rank == 0 else [])
             stopping = StopsAt(stop) if stop else None
             train_rank(RunDirectory(folder / name), config, workload, fabric, sinks, stopping)
         found[name] = [msgspec.to_builtins(event) for event in kept.events]

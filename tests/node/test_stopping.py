@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import StopsAt
+from ranks import Kept, StopsAt
 from torch.distributed import HashStore
 
 from istbench.base.options.interval import Interval
@@ -18,7 +18,6 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
 from istbench.node.stopping import Stopping, StopRequest
 from istbench.node.worker import train_rank
-from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -91,24 +90,6 @@ SIZES = {"toy": {"hidden": 12, "layers": 2}, "amazon670k": {"hidden": 3, "featur
 METRICS = {"accuracy", "loss", "precision@1", "precision@3", "precision@5"}
 
 
-class Kept:
-    """A sink that keeps evaluations and the result."""
-
-    def __init__(self):
-        self.evaluations, self.result = [], None
-
-    def step(self, done):
-        pass
-
-    def record(self, event):
-        if isinstance(event, Evaluation):
-            metrics = {name: value for name, value in event.metrics.items() if name in METRICS}
-            self.evaluations.append([event.step, event.bytes_sent_per_node, event.train_loss, metrics])
-
-    def finish(self, result):
-        self.result = result
-
-
 def node_stopped(fabric, folder, name, stops):
     """What a run evaluates and its digest, one that is stopped at each of `stops` and gone on with."""
     workload, options = CASES[name]
@@ -128,7 +109,11 @@ def node_stopped(fabric, folder, name, stops):
         train_rank(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None)
         assert (run.checkpoint / str(stop) / "manifest.json").exists() == bool(stop)
         fabric.barrier()
-    return [kept.evaluations, kept.result and kept.result.weights_sha256]
+    told = []
+    for event in kept.evaluations:
+        metrics = {name: value for name, value in event.metrics.items() if name in METRICS}
+        told.append([event.step, event.bytes_sent_per_node, event.train_loss, metrics])
+    return [told, kept.result and kept.result.weights_sha256]
 
 
 @pytest.mark.processes

@@ -12,10 +12,17 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.restarts import Members, Restarts, loss
-from istbench.launch.processes.failures import MoreNodes, WorkerLost, same_command
+from istbench.launch.processes.failures import (
+    LOGS,
+    MoreNodes,
+    WorkerLost,
+    activity_path,
+    read_progress,
+    same_command,
+)
 from istbench.launch.processes.launcher import Job, Launcher, launch
 from istbench.node.checkpoint_steps import MANIFEST, NoneWhole, Totals, newest
-from istbench.node.destinations import forget_progress, place_of, read_progress
+from istbench.node.destinations import place_of
 from istbench.node.stopping import GrowRequest, StopRequest
 from istbench.node.weights_file import require_saved
 from istbench.node.worker import train_cell
@@ -129,7 +136,7 @@ def training_job(run: Path, scratch: Path, header: Header, nodes: int) -> Job:
         args=(str(run), str(scratch), header),
         nodes=nodes,
         threads=header.threads,
-        logs=scratch / "logs",
+        logs=scratch / LOGS,
         timeout_s=header.config.timeout_s,
         stop=StopRequest(scratch),
     )
@@ -161,7 +168,7 @@ def _launched(
         if change is None:
             raise MoreNodes("the run stopped with a checkpoint, to begin again with more nodes")
         again = None, change
-    forget_progress(scratch)
+    activity_path(job.logs, 0).unlink(missing_ok=True)
     StopRequest(scratch).forget_workers()
     return again
 

@@ -3,11 +3,11 @@
 import contextlib
 import time
 
+from istbench.base.activity import Progress
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
 from istbench.launch.processes.failures import StuckAtStep, WorkerLost, cause_in
 from istbench.node.checkpoint_steps import newest
-from istbench.node.destinations import Progress
 from istbench.results.curves import Curve
 from istbench.results.events import Loss
 from istbench.results.metrics import Metric

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from istbench.base.activity import read_activity
+from istbench.base.activity import Progress, read_activity
 from istbench.base.errors import RunFailed, UserError
 
+LOGS = "logs"
+"""The name of the folder for the output of workers, in the scratch directory of a run."""
 FORK_SERVER = "the fork server, the parent process of all workers,"
 _LAST_LINES = 5
 _LESS_MEMORY = "use fewer nodes, a smaller batch size or smaller workload options (see `istbench plan`)"
@@ -75,6 +77,12 @@ def cause_in(what: str) -> str:
 def activity_path(logs: Path, rank: int) -> Path:
     """The file with a worker's current activity; see `istbench.base.activity`."""
     return log_directory(logs, rank) / "activity"
+
+
+def read_progress(scratch: Path) -> Progress:
+    """The progress of the worker of rank 0 with output in directory `scratch`; zeros before training starts."""
+    activity = read_activity(activity_path(scratch / LOGS, 0))
+    return Progress() if activity is None else activity.progress
 
 
 def done_path(logs: Path, rank: int) -> Path:

@@ -16,7 +16,7 @@ from istbench.base.errors import UserError
 from istbench.base.processes import descendants
 from istbench.launch.backends.backend import Screen
 from istbench.launch.lab.network import ShapedNetwork
-from istbench.node.destinations import read_step
+from istbench.launch.processes.failures import read_progress
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation
 from istbench.results.fault_record import FaultRecord, Hit
@@ -108,7 +108,7 @@ class Injector:
             if self.began is None:
                 self._begin()
                 continue
-            step = read_step(self._scratch)
+            step = read_progress(self._scratch).step
             if self._waiting and self._progress.look(step) >= self._waiting[0].at_s:
                 self._hit(step)
 

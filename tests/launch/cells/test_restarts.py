@@ -8,11 +8,11 @@ from fake_runs import RESULT, evaluation
 from published_steps import publish_step, write_step
 from toy_cell import HEADER, names_of
 
+from istbench.base.activity import Activity, Progress
 from istbench.base.errors import RunFailed, UserError, diverged
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.restarts import Restarts, loss, restarted
-from istbench.launch.processes.failures import PeersLost, WorkerLost, may_go_on
-from istbench.node.destinations import Progress, StepCounter
+from istbench.launch.processes.failures import LOGS, PeersLost, WorkerLost, activity_path, may_go_on
 from istbench.results.events import Loss, Ready, Resume
 from istbench.results.run_parts import changes, restarts
 from istbench.results.store import RunDirectory
@@ -91,7 +91,11 @@ class Scripted:
         step, outcome = self.outcomes.pop(0)
         run_path, scratch, _ = self.jobs[-1].args
         run = RunDirectory(Path(run_path))
-        StepCounter(Path(scratch)).step(step)
+        file, activity = activity_path(Path(scratch, LOGS), 0), Activity()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        activity.share(file)
+        activity.start()
+        activity.finish(step)
         if self.saves and outcome is not None:
             write_step(run.checkpoint, step - 1, {"rank-0.json": b"{}"})
             publish_step(run.checkpoint, step - 1)
