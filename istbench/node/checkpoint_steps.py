@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +23,10 @@ from msgspec import Meta
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, printable
 from istbench.base.options.numbers import Amount, Count, Duration, Natural
+from istbench.results.header import NodeSeconds
 from istbench.results.store import OfAnotherCell
 
 LATEST, MANIFEST = "latest.json", "manifest.json"
-_BLOCK = 1 << 20
 _LONGEST_REASON = 200
 
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -71,11 +71,20 @@ class Totals(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     evaluations_sha256: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
     groups: tuple[WorkerGroup, ...] = ()
 
-    def present_s(self, ranks: int) -> list[float]:
-        """The seconds of `train_s` in which each of so many `ranks` was in the group."""
+    def node_seconds(self, ranks: int, hosts: Sequence[str]) -> tuple[NodeSeconds, ...]:
+        """Split the seconds in which each of so many `ranks` was in the group into computing and waiting.
+
+        hosts: of the ranks of the last group; the host of others is unknown.
+        """
         ends = [*(group.train_s for group in self.groups[1:]), self.train_s]
         parts = [(group.nodes, end - group.train_s) for group, end in zip(self.groups, ends, strict=True)]
-        return [sum(seconds for nodes, seconds in parts if rank < nodes) for rank in range(ranks)]
+        found = []
+        for rank in range(ranks):
+            present_s = sum(seconds for nodes, seconds in parts if rank < nodes)
+            computing_s = self.computing_s[rank] if rank < len(self.computing_s) else 0.0
+            host, waiting_s = hosts[rank] if rank < len(hosts) else "", max(0.0, present_s - computing_s)
+            found.append(NodeSeconds(rank=rank, host=host, computing_s=computing_s, waiting_s=waiting_s))
+        return tuple(found)
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,10 +177,7 @@ class Step:
         """
         for name in names:
             self._check_size(name)
-            digest = hashlib.sha256()
-            for block in _blocks(self.folder / name):
-                digest.update(block)
-            self.require(name, digest.hexdigest())
+            self.require(name, _sha256(self.folder / name))
 
     def require(self, name: str, sha256: str) -> None:
         """Compare the SHA-256 of file `name` with the manifest.
@@ -351,11 +357,10 @@ def _size(path: Path) -> int:
     return found.st_size
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _sha256(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                yield block
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise Broken(path, error.strerror or str(error)) from None
 

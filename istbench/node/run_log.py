@@ -6,7 +6,6 @@ from istbench.base.machine import host_name
 from istbench.fabric import Fabric
 from istbench.node.destinations import Destinations
 from istbench.node.full_model import Evaluated
-from istbench.node.train_clock import node_seconds
 from istbench.node.training_state import RunTotals
 from istbench.node.worker_group import Pace
 from istbench.results.events import Evaluation, Note, Ready, Resume, RunPart, digest_with
@@ -114,7 +113,6 @@ class RunLog:
         peak = self._fabric.maximum(peak_bytes or 0)
         hosts = self._fabric.texts.gather(host_name())
         last, totals = self._last, self._progress.totals
-        computing_s = totals.computing_s + (0.0,) * (nodes - len(totals.computing_s))
         if last is None:
             raise RuntimeError("a run has a result after an evaluation")
         self._destinations.finish(
@@ -129,6 +127,6 @@ class RunLog:
                 bytes_received_per_node=last.bytes_received_per_node,
                 peak_memory_bytes_per_node=int(peak) or None,
                 weights_sha256=weights_sha256,
-                node_seconds=node_seconds(totals.present_s(nodes), computing_s, hosts),
+                node_seconds=totals.node_seconds(nodes, hosts),
             )
         )

@@ -1,12 +1,11 @@
 """The train clock of one rank, and the seconds in which it computed and waited."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from istbench.fabric import Fabric
 from istbench.node.machine_speed import finish_kernels
-from istbench.results.header import NodeSeconds
 
 
 class TrainClock:
@@ -51,21 +50,3 @@ class TrainClock:
         """The part of the last `elapsed` in which this rank did not wait for others."""
         waited = self._fabric.recorder.waited_s() - self._waited_before
         return max(0.0, self._elapsed - waited / self.dilation)
-
-
-def node_seconds(
-    present_s: Sequence[float], computing_s: Sequence[float], hosts: Sequence[str]
-) -> tuple[NodeSeconds, ...]:
-    """Split the train seconds in which each rank was present into seconds of computing and of waiting.
-
-    hosts: of the ranks of the last group; the host of others is unknown.
-    """
-    return tuple(
-        NodeSeconds(
-            rank=rank,
-            host=hosts[rank] if rank < len(hosts) else "",
-            computing_s=computing,
-            waiting_s=max(0.0, present - computing),
-        )
-        for rank, (present, computing) in enumerate(zip(present_s, computing_s, strict=False))
-    )

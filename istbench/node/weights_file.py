@@ -36,19 +36,10 @@ _TYPES = {
 }  # fmt: skip
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write `tensors` (meta device is enough), whose values `block` reads, to `path` and to disk."""
-    with writing_whole(path) as file:
-        for part in file_content(tensors, block, metadata):
-            file.write(part)
-
-
 def file_content(
     tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes | memoryview]:
-    """The content of the file that `write_tensors` writes, a block at a time."""
+    """The content of a file of `tensors` (meta device is enough), whose values `block` reads, a block at a time."""
     # The largest types come first, so that each tensor starts at a multiple of its element size.
     names = sorted(tensors, key=lambda name: -tensors[name].element_size())
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -81,8 +72,9 @@ def save_weights(
     with _writing(directory, [*files, _INDEX]):
         directory.mkdir(parents=True, exist_ok=True)
         for name, parts in files.items():
-            metadata = {"format": "pt", _DIGEST: digest}
-            write_tensors(directory / f"{name}.tmp", {part: tensors[part] for part in parts}, block, metadata)
+            own, metadata = {part: tensors[part] for part in parts}, {"format": "pt", _DIGEST: digest}
+            with writing_whole(directory / f"{name}.tmp") as file:
+                file.writelines(file_content(own, block, metadata))
         index = {
             "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values()), _DIGEST: digest},
             "weight_map": {part: name for name, parts in files.items() for part in parts},

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 import pytest
-from ranks import StopsAt
+from ranks import Kept, StopsAt
 
 from istbench.base.machine import host_name
 from istbench.base.options.run import RunRequest
@@ -12,7 +12,6 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
-from istbench.node.train_clock import node_seconds
 from istbench.node.worker import train_rank
 from istbench.results.header import Result
 from istbench.results.slow_node import straggler
@@ -26,19 +25,6 @@ CELLS = {
     "ddp": {}, "local_sgd": {"local_steps": "2"}, "ist": {"local_steps": "2"}, "p3": {}, "fsdp": {},
     "streaming_ist": {"local_steps": "2"},
 }  # fmt: skip
-
-
-class Results:
-    """A sink of what came of a run."""
-
-    def step(self, done):
-        pass
-
-    def record(self, event):
-        pass
-
-    def finish(self, result):
-        self.result = result
 
 
 def pausing(workload):
@@ -57,7 +43,7 @@ def node_results(fabric, configs, folder, stops):
     """What came of each cell of `configs`, whose rank 1 is slow; each one stops at each of `stops` and resumes."""
     found = {}
     for name, config in configs.items():
-        sink = Results()
+        sink = Kept()
         for stop in [*stops, None]:
             fabric.recorder = Recorder(fabric.device)  # as in a new process
             workload = open_workload("toy", config.workload_options)
@@ -97,8 +83,3 @@ def test_seconds_of_a_resumed_run_add_up(tmp_path):
     result = msgspec.convert(on_nodes(node_results, 2, configs, tmp_path, [STEPS // 2])[0]["ddp"], Result)
     assert result.node_seconds[1].computing_s >= STEPS * PAUSE_S
     assert result.node_seconds[1].computing_s <= result.train_s
-
-
-def test_where_a_part_did_not_measure_it_nothing_is_told():
-    assert node_seconds([9.0, 9.0], (), ["a", "b"]) == ()
-    assert [node.waiting_s for node in node_seconds([9.0, 9.0], (4.0, 9.5), ["a", "b"])] == [5.0, 0.0]

@@ -34,9 +34,12 @@ def test_evaluations_fall_after_as_many_samples():
 
 def test_the_seconds_of_a_node_are_those_of_its_groups():
     totals = Totals(
-        step=50, train_s=100.0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(), evaluations=0,
+        step=50, train_s=100.0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(60.0, 100.5), evaluations=0,
         evaluations_sha256="", groups=(
             WorkerGroup(nodes=4), WorkerGroup(nodes=2, train_s=30.0), WorkerGroup(nodes=3, train_s=60.0),
         ),
     )  # fmt: skip
-    assert totals.present_s(5) == pytest.approx([100.0, 100.0, 70.0, 30.0, 0.0])
+    found = totals.node_seconds(5, ["a", "b", "a"])
+    assert [node.host for node in found] == ["a", "b", "a", "", ""]
+    assert [node.computing_s for node in found] == [60.0, 100.5, 0.0, 0.0, 0.0]
+    assert [node.waiting_s for node in found] == pytest.approx([40.0, 0.0, 70.0, 30.0, 0.0])
