@@ -44,19 +44,14 @@ def command(context: click.Context, latency: float, **given: Any) -> None:
     # torch warns that namespaces have no host names, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
-        _check_nothing_named(context)
+        named = typed_options(context).values()
+        if named:
+            raise UserError(f"validate makes its own labs: give {', '.join(named)} after it")
         return
     place = ShapedNetwork(latency_s=latency, **given)
     check()
     context.obj = Here(lab=place)
     _say(place)
-
-
-def _check_nothing_named(context: click.Context) -> None:
-    """Refuse options of the lab before `validate`, which has its own."""
-    named = typed_options(context).values()
-    if named:
-        raise UserError(f"validate makes its own labs: give {', '.join(named)} after it")
 
 
 def _say(place: ShapedNetwork) -> None:

@@ -52,16 +52,14 @@ def command(
     if kind == "sinks" and (with_options or plugins):
         given = "--options" if with_options else "--plugin"
         raise UserError(f"leave out {given}: a sink has no options, and comes from an installed package")
-    known = registered(kind)
-    local = [name for path in plugins for name in plugin_names(Path(path), kind)]
-    width = max(len(name) for name in [*(entry.name for entry in known), *local])
-    for entry in known:
-        origin = "" if entry.package == "istbench" else f"  [{entry.package}]"
-        click.echo(f"{entry.name:<{width}}  {entry.summary}{origin}")
-        if with_options:
-            _print_options(kind, entry.name, plugins)
-    for name in local:
-        click.echo(f"{name:<{width}}  [plug-in]")
+    listed = [
+        (entry.name, entry.summary if entry.package == "istbench" else f"{entry.summary}  [{entry.package}]")
+        for entry in registered(kind)
+    ]
+    listed += [(name, "[plug-in]") for path in plugins for name in plugin_names(Path(path), kind)]
+    width = max(len(name) for name, _ in listed)
+    for name, line in listed:
+        click.echo(f"{name:<{width}}  {line}")
         if with_options:
             _print_options(kind, name, plugins)
 

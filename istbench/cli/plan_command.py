@@ -146,7 +146,13 @@ def plan_table(plan: "CellPlan") -> Table:
         rows,
         title=f"{plan.workload} by {plan.method}, {count_nodes(plan.nodes)} of {plan.cluster.name}, "
         f"{_batch(plan)}: planned, not run",
-        footer=(*_turns(plan), *_network(plan), f"Assumed: {'; '.join(plan.assumed)}."),
+        footer=(
+            *_turns(plan),
+            *network_line(plan.cluster),
+            *sustained_line(plan.cluster),
+            *latency_line(plan.cluster.latency_s),
+            f"Assumed: {'; '.join(plan.assumed)}.",
+        ),
     )
 
 
@@ -175,14 +181,6 @@ def _known(value: float | None) -> tuple[str, Scalar]:
 
 def _mb(size: int) -> str:
     return f"{size / _MEGA:,.2f}"
-
-
-def _network(plan: "CellPlan") -> list[str]:
-    return [
-        *network_line(plan.cluster),
-        *sustained_line(plan.cluster),
-        *latency_line(plan.cluster.latency_s),
-    ]
 
 
 def _turns(plan: "CellPlan") -> list[str]:

@@ -86,13 +86,7 @@ def _profile(cluster: str | None, bandwidth: str | None) -> "ClusterProfile | No
             raise UserError(f"--bandwidth needs a cluster: name one with --cluster ({', '.join(names())})")
         return None
     profile = load_profile(cluster)
-    if bandwidth is None:
-        return profile
-    rate = parse_bandwidth(bandwidth, "--bandwidth")
-    try:
-        return profile.with_bandwidth(rate)
-    except UserError as error:
-        raise UserError(f"--bandwidth: {error}") from None
+    return profile if bandwidth is None else profile.with_bandwidth(parse_bandwidth(bandwidth, "--bandwidth"))
 
 
 def _check_there(directory: "RunDirectory") -> None:
