@@ -3,7 +3,6 @@
 import codecs
 import contextlib
 import errno
-import io
 import os
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, TextIO
 # Replacements for an encoding without these characters. Any other missing character becomes its code: `\xe9`.
 _PLAIN = {"×": "x", "–": "-", "—": "-", "─": "-", "−": "-", "±": "+-", "≥": ">=", "≤": "<=", "≈": "~", "µ": "u",
           "…": "...", "∞": "inf", "→": "->", "·": "."}  # fmt: skip
-_REPLACING = "istbench-plain"
 _READER_GONE = errno.EPIPE
 
 
@@ -72,12 +70,10 @@ class _Stream:
 
     def __init__(self, stream: TextIO, failed: Any) -> None:
         self._stream, self._failed = stream, failed
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_REPLACING)
 
     def write(self, text: str) -> int:
         try:
-            self._stream.write(text)
+            self._stream.write(_writable(text, self._stream.encoding))
         except OSError as error:
             self._fail(error)
         return len(text)
@@ -120,6 +116,17 @@ def _opened(mode: int) -> TextIO:
     return os.fdopen(os.open(os.devnull, mode), "w", encoding="utf-8")
 
 
+def _writable(text: str, encoding: str | None) -> str:
+    """`text` with only characters that `encoding` has; None has all."""
+    if encoding is None:
+        return text
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.encode(encoding, "istbench-plain").decode(encoding)
+    return text
+
+
 def _replace(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
@@ -127,4 +134,4 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "".join(plain).encode("ascii", "backslashreplace").decode(), error.end
 
 
-codecs.register_error(_REPLACING, _replace)
+codecs.register_error("istbench-plain", _replace)
