@@ -219,11 +219,13 @@ class Task(Workload):
         """What `loss(model, batch)` returns, or `model(batch)` without it.
 
         Raises:
-            UserError: if that is no scalar, or no gradient flows from it.
+            UserError: if that is no scalar, or no gradient flows from it; or if a model cannot take the batch.
         """
         parts = batch[0].parts
         with self.file.running(self.file.first_of("loss", "model")):
-            found: Any = self.file.function("loss")(model, parts) if "loss" in self.file else model(parts)
+            found: Any = (
+                self.file.function("loss")(model, parts) if "loss" in self.file else _own_loss(model, parts)
+            )
         if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
             raise self._wrong_loss(f"returns {kind_of(found)}; it should return a scalar tensor")
         if torch.is_grad_enabled() and not found.requires_grad:
@@ -466,3 +468,14 @@ def _as_groups(file: TaskFile, found: Any, model: nn.Module) -> list[NeuronGroup
             ) from None
         groups.append(NeuronGroup(str(name), size, slots))
     return groups
+
+
+def _own_loss(model: nn.Module, parts: Any) -> Any:
+    """What `model` returns for a batch. It should be a loss."""
+    try:
+        return model(parts)
+    except (AttributeError, TypeError) as error:
+        raise UserError(
+            f"{reason_of(error)}; without def loss(model, batch), the model gets the whole batch, a "
+            f"{type(parts).__name__}: write one"
+        ) from None

@@ -473,6 +473,8 @@ opened =""")  # fmt: skip
         UserError, match=r"model\(batch\) returns a Tensor of shape .*, or write def loss\(model, batch"
     ):
         task(code=code.replace(".mean()", "")).try_out()
+    with pytest.raises(UserError, match=r"not dict; without def loss.*, the model gets .* a dict: write"):
+        task(code=code.replace('batch["x"]', "batch")).try_out()
 
 
 OPTIMIZERS = {
