@@ -5,6 +5,7 @@ hashed once, for the longest code. The number of first functions in which a pair
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,14 @@ MOST_TABLES = 50
 _ROWS, _SAMPLES = 4_096, 64
 
 
+class Choice(NamedTuple):
+    """K functions for each of L tables, and the expected number of active rows of a sample."""
+
+    functions: int
+    tables: int
+    active: float
+
+
 def choose(
     family: Family,
     weight: np.ndarray,
@@ -25,7 +34,7 @@ def choose(
     *,
     seed: int,
     most_tables: int = MOST_TABLES,
-) -> tuple[int, int]:
+) -> Choice:
     """Choose K and L for about `target` active rows of `weight` (float32 [n, width]) for `hidden` [b, width].
 
     K is the largest with which at most `most_tables` tables are expected to reach the target: among equally many
@@ -34,13 +43,10 @@ def choose(
 
     Args:
         seed: the seed of the tables' hash family.
-
-    Returns:
-        K, the functions of a table, and L, the tables.
     """
     size = len(weight)
     if target == size:
-        return 0, 1
+        return Choice(0, 1, size)
     rows, samples = _sampled(weight, hidden, seed)
     scale = size / len(rows) / len(samples)
     expected = scale * _expected(family, rows, samples, threads, seed, most_tables, size)
@@ -49,8 +55,8 @@ def choose(
             drawn = family(weight.shape[1], functions, most_tables, seed)
             active = scale * _measured(drawn, rows, samples, threads)
             nearest = int(np.argmin(np.abs(np.log(np.maximum(active, 1e-9) / target))))
-            return functions, nearest + 1
-    return 0, 1
+            return Choice(functions, nearest + 1, float(active[nearest]))
+    return Choice(0, 1, size)
 
 
 def _sampled(weight: np.ndarray, hidden: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

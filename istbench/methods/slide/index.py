@@ -94,7 +94,7 @@ class Index:
         weight, threads, sizes = self._weight, self._threads, self._sizes
         seed = functions_seed(self._seed, self.rebuilds)
         if self._target:
-            sizes = choose(self._kind, weight, hidden, self._target, threads, seed=seed)
+            sizes = choose(self._kind, weight, hidden, self._target, threads, seed=seed)[:2]
         self.family = self._kind(weight.shape[1], *sizes, seed)
         self.tables = Tables.empty(len(weight))  # free the memory of the old tables first
         self.tables = Tables.build(self.family, weight, threads)

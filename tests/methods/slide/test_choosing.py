@@ -30,17 +30,18 @@ def measured(kind, functions, tables, seeds):
 @pytest.mark.parametrize("kind", [SimHash, DWTA])
 @pytest.mark.parametrize("target", [60, 700])
 def test_the_chosen_tables_make_about_as_many_rows_active(kind, target):
-    functions, tables = choose(kind, WEIGHT, HIDDEN, target, ONE, seed=3, most_tables=20)
-    assert measured(kind, functions, tables, [3]) == pytest.approx(target, rel=0.16)
-    assert measured(kind, functions, tables, range(12)) == pytest.approx(target, rel=0.3)
+    choice = choose(kind, WEIGHT, HIDDEN, target, ONE, seed=3, most_tables=20)
+    assert choice.active == pytest.approx(target, rel=0.15)
+    assert measured(kind, choice.functions, choice.tables, [3]) == pytest.approx(choice.active, rel=0.02)
+    assert measured(kind, choice.functions, choice.tables, range(12)) == pytest.approx(target, rel=0.3)
 
 
 def test_the_largest_k_that_tables_allow_is_taken():
-    few, few_tables = choose(SimHash, WEIGHT, HIDDEN, 60, ONE, seed=3, most_tables=5)
-    many, many_tables = choose(SimHash, WEIGHT, HIDDEN, 60, ONE, seed=3, most_tables=40)
-    assert few < many
-    assert few_tables <= 5 < many_tables
+    few = choose(SimHash, WEIGHT, HIDDEN, 60, ONE, seed=3, most_tables=5)
+    many = choose(SimHash, WEIGHT, HIDDEN, 60, ONE, seed=3, most_tables=40)
+    assert few.functions < many.functions
+    assert few.tables <= 5 < many.tables
 
 
 def test_all_rows_are_one_bucket():
-    assert choose(DWTA, WEIGHT, HIDDEN, 3000, ONE, seed=0) == (0, 1)
+    assert choose(DWTA, WEIGHT, HIDDEN, 3000, ONE, seed=0).functions == 0
