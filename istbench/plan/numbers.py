@@ -8,6 +8,7 @@ from pathlib import Path
 
 from istbench.base.decode import read_text
 from istbench.base.errors import UserError, shown
+from istbench.base.units import counted
 from istbench.cluster.profile import ClusterProfile, Host, bandwidth_text, load_profile
 from istbench.cluster.script_record import DType, RecordedModule, RecordedParameter, ScriptRecord
 from istbench.cluster.this_machine import NodesLikeHere, machines_of
@@ -101,8 +102,8 @@ class Numbers:
     def placed(self) -> str:
         """`2 hosts of 8 GPUs (16 nodes)`, or `4 nodes`."""
         if self.gpus_per_host == 1:
-            return f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
-        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
+            return counted(self.nodes, "node")
+        hosts = counted(self.hosts, "host")
         return f"{hosts} of {self.gpus_per_host} GPUs ({self.nodes} nodes)"
 
     @property

@@ -10,6 +10,7 @@ from typing import Literal
 
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
+from istbench.base.units import counted
 from istbench.cluster.clock import dollars
 from istbench.report.baseline import pair
 from istbench.report.groups import Contender, Group
@@ -45,7 +46,7 @@ class RowTime:
     @property
     def seeds(self) -> str:
         """`3 of 3 seeds`."""
-        return f"{self.seconds.reached} of {self.seconds.seeds} seed{'s' if self.seconds.seeds > 1 else ''}"
+        return f"{self.seconds.reached} of {counted(self.seconds.seeds, 'seed')}"
 
     @property
     def known(self) -> str:

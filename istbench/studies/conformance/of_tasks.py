@@ -11,6 +11,7 @@ from torch import nn
 from istbench.base.error_lines import during, reason_of
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
+from istbench.base.units import counted
 from istbench.fabric import Fabric, FabricError
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
@@ -128,7 +129,7 @@ def by_methods(
         failed = [(count, found[name]) for count, found in zip(_NODES, problems, strict=True) if found[name]]
         if failed:
             count, problem = failed[0]
-            yield name, "failed", f"on {count} node{'s' if count > 1 else ''}: {problem}"
+            yield name, "failed", f"on {counted(count, 'node')}: {problem}"
         else:
             cuts = issubclass(load_method(name, plugins), CutsUnits)
             yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
