@@ -45,7 +45,7 @@ class Exchanges:
         self._transport = transport
         self._begun = 0
         self._under_way: dict[int, _Exchange] = {}
-        self._channel = transport.open(self, counted=False)
+        self._channel = transport.open(self, counted=False, overtaking=False)
 
     def begin(self, turns: Sequence[Turn]) -> int:
         """Start to fill the buffers of all `turns`; each peer stands in one turn as receiver and in one as sender.

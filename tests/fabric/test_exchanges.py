@@ -7,6 +7,9 @@ import torch
 from thread_transports import transports
 
 from istbench.fabric.exchanges import Exchanges
+from istbench.fabric.transport import TransportMessage
+
+SIZE = 8_000_000  # more than a connection holds
 
 
 def wait(transport, exchanges, number):
@@ -74,6 +77,38 @@ def test_an_exchange_is_complete_once_its_messages_have_left():
         ends[1].begin([({}, {0: torch.empty_like(large)})])
         for node, end in zip(nodes, ends, strict=True):
             wait(node, end, 0)
+
+
+class Inbox:
+    """Keeps the keys of what arrives, in order."""
+
+    def __init__(self):
+        self.came = []
+
+    def buffer(self, peer, key):
+        return memoryview(bytearray(SIZE))
+
+    def arrived(self, peer, key, size):
+        self.came.append(key)
+        return True
+
+
+def test_an_exchange_overtakes_no_message_that_its_peer_needs_before_it_begins_the_exchange():
+    with transports(2) as nodes:
+        ends = [Exchanges(node) for node in nodes]
+        inbox, unused = Inbox(), Inbox()
+        (channel,) = {nodes[0].open(unused), nodes[1].open(inbox)}
+        received = torch.zeros(1)
+        with nodes[1].lock:  # nothing is delivered, so the second message waits in the queue
+            for key in (1, 2):
+                nodes[0].send(1, [TransportMessage(channel, key, key, memoryview(bytes(SIZE)))])
+            ends[0].begin([({1: torch.ones(1)}, {})])
+            nodes[0].send(1, [TransportMessage(channel, 3, 3, memoryview(bytes(SIZE)))])
+        nodes[1]._timeout_s = 5.0
+        nodes[1].wait(lambda: {1, 2} <= set(inbox.came), lambda: {0})
+        wait(nodes[1], ends[1], ends[1].begin([({}, {0: received})]))
+        nodes[1].wait(lambda: 3 in inbox.came, lambda: {0})
+        assert received == 1.0
 
 
 def test_a_node_that_leaves_does_not_wait_for_an_exchange_that_it_never_begins():

@@ -34,6 +34,10 @@ class TransportMessage(NamedTuple):
     left: Callable[[], None] | None = None
 
 
+def _place(message: TransportMessage, behind: int | None) -> tuple[int, bool, int]:
+    return (message.channel, False, message.order) if behind is None else (behind, True, message.order)
+
+
 def payload_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor, as bytes."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
@@ -93,12 +97,13 @@ class PeerConnection:
         (microseconds,) = _LEAST_ROUND_TRIP.unpack(info)
         return 0.0 if microseconds == _UNKNOWN else float(microseconds) / 1e6
 
-    def put(self, messages: Iterable[TransportMessage]) -> None:
+    def put(self, messages: Iterable[TransportMessage], *, behind: int | None = None) -> None:
         """Queue `messages` and return at once.
 
         Messages of an older channel go first, since a peer stops reading at a channel that it has not opened yet.
+        With `behind`, these go after all queued messages of the channels up to that one.
         """
-        self._queue.put([((message.channel, message.order), message) for message in messages])
+        self._queue.put([(_place(message, behind), message) for message in messages])
 
     def close(self) -> None:
         """Send the queued messages while the peer reads, then end both threads."""

@@ -55,6 +55,7 @@ class Transport:
         self._changed = threading.Condition(self.lock)
         self._receivers: list[weakref.ref[Receiver]] = []
         self._counted: list[bool] = []  # by channel
+        self._overtaking: list[bool] = []
         self._failure: Exception | None = None  # of a task
         self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
@@ -65,15 +66,25 @@ class Transport:
             for peer, connection in sorted(connections.items())
         }
 
-    def open(self, receiver: Receiver, *, window_bytes: int | None = None, counted: bool = True) -> int:
+    def open(
+        self,
+        receiver: Receiver,
+        *,
+        window_bytes: int | None = None,
+        counted: bool = True,
+        overtaking: bool = True,
+    ) -> int:
         """Open a channel to `receiver`, which is referenced weakly; returns its number.
 
         `window_bytes` limits the send buffer of each connection: an urgent message cannot overtake bytes in it.
         None keeps the kernel's default. counted: whether the transport counts the bytes of the channel.
+        overtaking: false if `receiver` may call `stay`. Its peer then reads nothing more, so a message of this
+        channel must not overtake one that the peer needs first.
         """
         with self._changed:
             self._receivers.append(weakref.ref(receiver))
             self._counted.append(counted)
+            self._overtaking.append(overtaking)
             self._changed.notify_all()
         if window_bytes is not None:
             for link in self._links.values():
@@ -86,13 +97,14 @@ class Transport:
         return bool(self._receivers)
 
     def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:
-        """Queue `messages` to `peer` and return at once."""
+        """Queue `messages` of one channel to `peer` and return at once."""
         messages = list(messages)
         size = sum(len(message.payload) for message in messages if self._counted[message.channel])
         if size:  # a receiver that holds the lock may send what does not count
             with self.lock:
                 self._traffic.sent += size
-        self._links[peer].put(messages)
+        may_overtake = all(self._overtaking[message.channel] for message in messages)
+        self._links[peer].put(messages, behind=None if may_overtake else len(self._receivers) - 1)
 
     def work(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
         """Queue (order, task) pairs for the transport's own thread, which runs the lowest order first."""
