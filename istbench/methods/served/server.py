@@ -56,7 +56,7 @@ class SliceServer:
             index: build([values[index]], part_of=parameters.tensors[slice.parameter])
             for index, slice in self._slices.items()
         }
-        self.optimizer = SliceOptimizer(values, optimizers, fabric.world_size)
+        self.optimizer = SliceOptimizer(values, optimizers, fabric.rank, fabric.world_size)
         self._incoming = {
             (peer, index): memory.empty(slice) for peer in self._peers for index, slice in self._slices.items()
         }
@@ -113,12 +113,14 @@ class SliceOptimizer:
     Args:
         values: flat views of the model's values, by the index of their slice.
         optimizers: of each of them.
+        rank: of this node. Its own gradients stay as they are: where gradients of two tensors have the same values,
+            autograd gives them the same memory, and may still read the other. Those of other nodes are overwritten.
     """
 
     def __init__(
-        self, values: dict[int, Tensor], optimizers: dict[int, torch.optim.Optimizer], world_size: int
+        self, values: dict[int, Tensor], optimizers: dict[int, torch.optim.Optimizer], rank: int, world_size: int
     ) -> None:
-        self._values, self._optimizers = values, optimizers
+        self._values, self._optimizers, self._rank = values, optimizers, rank
         self._plain = {index for index, optimizer in optimizers.items() if is_plain_sgd(optimizer)}
         self._world_size = world_size
         self._gradients: dict[int, dict[int, Tensor | None]] = {index: {} for index in values}
@@ -139,17 +141,17 @@ class SliceOptimizer:
 
     def update(self, index: int) -> bool:
         """Update slice `index` from all contributions; returns whether its values changed."""
-        gradients = self._gradients[index]
+        gradients, value = self._gradients[index], self._values[index]
+        own = gradients[self._rank]
         present = [gradient for _, gradient in sorted(gradients.items()) if gradient is not None]
         gradients.clear()
         if not present:
             return False
-        value = self._values[index]
         mean, *others = (gradient.to(value.device, non_blocking=True) for gradient in present)
         for other in others:
-            mean.add_(other)
+            mean = torch.add(mean, other, out=other if mean is own else mean)
         if self._world_size > 1:
-            mean.div_(self._world_size)
+            mean = mean.div(self._world_size) if mean is own else mean.div_(self._world_size)
         optimizer = self._optimizers[index]
         if index in self._plain:  # torch's step of a slice spends two thirds of its time outside of kernels
             value.add_(mean, alpha=-optimizer.param_groups[0]["lr"])

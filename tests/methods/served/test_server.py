@@ -11,23 +11,33 @@ from istbench.methods.served.server import SliceOptimizer, SliceServer
 from istbench.methods.served.slices import SendOrder, SlicedParameters
 
 
+@pytest.mark.parametrize("own", [0, 1])
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}])
-def test_an_update_of_a_slice_is_a_step_of_torch_bit_for_bit(options):
+def test_an_update_of_a_slice_is_a_step_of_torch_bit_for_bit_and_leaves_the_own_gradient(options, own):
     generator = torch.Generator().manual_seed(0)
     value = torch.randn(1001, generator=generator)
     expected = value.clone()
-    slices = SliceOptimizer({0: value}, {0: torch.optim.SGD([value], lr=0.1, **options)}, world_size=3)
+    slices = SliceOptimizer({0: value}, {0: torch.optim.SGD([value], lr=0.1, **options)}, own, world_size=3)
     theirs = torch.optim.SGD([expected], lr=0.1, **options)
     for rate in (0.3, 0.2):
         gradients = torch.randn(3, 1001, generator=generator)
         expected.grad = (gradients[0] + gradients[1] + gradients[2]) / 3
+        kept = gradients[own].clone()
         slices.set_rate(0, rate)
         theirs.param_groups[0]["lr"] = rate
         for rank in (2, 0, 1):
             slices.contribute(0, rank, gradients[rank])
         assert slices.update(0)
         theirs.step()
+        assert torch.equal(gradients[own], kept)
+    slices.contribute(0, own, kept)
+    for rank in {0, 1, 2} - {own}:
+        slices.contribute(0, rank, None)
+    assert slices.update(0)
+    expected.grad = kept / 3
+    theirs.step()
     assert torch.equal(value, expected)
+    assert torch.equal(gradients[own], kept)
 
 
 class Gradient(torch.Tensor):
