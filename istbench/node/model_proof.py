@@ -47,12 +47,18 @@ def prove_model(task: Task, method: type[Method], nodes: int = 1) -> None:
     Raises:
         UserError: they differ; the message names the first difference and what caused it. Or some minibatch gives a
             parameter no gradient, and `method` needs all. Or torch compiled a part of a model that it interrupts.
-            Or nodes that average gradients alone would change their weights apart, by `max_norm`.
+            Or nodes that average gradients alone would change their weights apart, by `max_norm`, or the mean of a
+            buffer of those that average values would overflow.
     """
     if nodes > 1 and method.unequal == "gradients" and (rows := _renormed(task.own_model(0))):
         raise UserError(
             f"{task.in_errors}: {rows} has max_norm, so forward changes the rows that its minibatch names, and "
             f"nodes of {method.name} would train different models; leave max_norm out, or use local_sgd"
+        )
+    if nodes > 1 and method.unequal != "gradients" and (name := _too_large(task.own_model(0), nodes)):
+        raise UserError(
+            f"{task.in_errors}: buffer {name} has values of which {nodes} nodes can make no mean, as their sum "
+            f"overflows; use smaller ones, such as -1e9 for a mask, or train by ddp"
         )
     if method.all_gradients and (idle := task.idle_parameters()):
         raise UserError(
@@ -83,6 +89,13 @@ def _renormed(model: nn.Module) -> str:
     embeddings = (nn.Embedding, nn.EmbeddingBag)
     named = model.named_modules()
     found = (name for name, own in named if isinstance(own, embeddings) and own.max_norm is not None)
+    return next(found, "")
+
+
+def _too_large(model: nn.Module, nodes: int) -> str:
+    """The name of the first buffer of `model` whose sum over `nodes` overflows; empty if there is none."""
+    named = ((name, own) for name, own in model.named_buffers() if own.is_floating_point())
+    found = (name for name, own in named if (own.isfinite() & (own * float(nodes)).isinf()).any())
     return next(found, "")
 
 

@@ -200,6 +200,18 @@ def test_nodes_that_average_gradients_alone_have_no_embedding_with_a_largest_nor
     prove_model(workload, method, nodes=1)
 
 
+@pytest.mark.parametrize("method", [LocalSGD, DataParallel])
+def test_nodes_average_no_buffer_whose_sum_overflows(task, method):
+    least = "self.masked = nn.Buffer(torch.tensor([torch.finfo(torch.float32).min, -torch.inf]))"
+    workload = task({"made": least, "added": " + 0 * self.masked[0].clamp(-1)"})
+    if method is DataParallel:  # which sends gradients alone
+        prove_model(workload, method, nodes=2)
+        return
+    with pytest.raises(UserError, match="buffer masked has values of which 2 nodes can make no mean, .* by ddp"):
+        prove_model(workload, method, nodes=2)
+    prove_model(workload, method, nodes=1)
+
+
 def test_a_loss_that_counts_its_calls_is_proved(task):
     prove_model(task({"added": " + (CALLS.append(1) or len(CALLS))"}), LocalSGD)
 
