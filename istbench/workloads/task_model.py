@@ -153,6 +153,8 @@ class TaskModel:
                         "; keep torch.view_as_real of it as the parameter, and use torch.view_as_complex in forward"
                     )
                 raise self._file.wrong("model", f"{name} is {tensor.dtype}; it should be torch.float32{way}")
+            if tensor.is_complex() and tensor.dtype != torch.complex64:
+                raise self._file.wrong("model", f"{name} is {tensor.dtype}; checkpoints keep torch.complex64 alone")
         return model
 
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from istbench.base.errors import UserError
-from istbench.node import digest
+from istbench.node import digest, weights_file
 from istbench.node.digest import blocks_of, sha256_of, weights_sha256
 from istbench.node.weights_file import check_directory, save_weights, saved_digest
 
@@ -47,6 +47,18 @@ def test_what_is_small_is_one_file(tmp_path):
     with safe_open(path, "pt") as file:
         assert file.metadata() == {"format": "pt", "weights_sha256": "abc"}
     assert saved_digest(path.parent) == "abc"
+
+
+def test_every_type_of_a_buffer_is_saved(tmp_path):
+    numbers = torch.arange(10) % 2
+    tensors = {str(dtype): numbers.to(dtype) for dtype in weights_file._TYPES}
+    tensors["freqs_cis"] = torch.polar(torch.ones(3), torch.arange(3.0))
+    save(tmp_path, tensors=tensors)
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, own in tensors.items():
+        assert found[name].dtype == own.dtype
+        assert found[name].view(torch.uint8).tolist() == own.view(torch.uint8).tolist()
 
 
 def test_what_is_large_is_several_with_an_index(tmp_path):
