@@ -1,7 +1,10 @@
 """Parameters that are read elsewhere than in their own module. Functions named `node_*` run on every node."""
 
+import time
+
 import pytest
 import torch
+import torch.distributed as dist
 from late_messages import make_late
 from torch import nn
 from torch.nn import functional as F
@@ -103,6 +106,35 @@ def node_fickle(fabric):
 
 def test_a_later_step_that_goes_past_what_waits_is_refused_by_name():
     with pytest.raises(
-        UserError, match=r"^input.(bias|weight) was read before its new values arrived: .*train this model by ddp$"
+        UserError, match=r"^input.(bias|weight) was read too early or too late, beside .*train this model by ddp$"
     ):
         on_nodes(node_fickle, 1)
+
+
+class Detached(nn.Module):
+    """Reads the weight of its layer twice. The backward pass needs the first one after it has the gradient."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.input = nn.Linear(features, 8)
+        self.layer = nn.Linear(8, 8)
+        self.output = nn.Linear(8, classes)
+
+    def forward(self, x):
+        x = F.linear(self.input(x), self.layer.weight.detach())
+        x.register_hook(lambda gradient: time.sleep(0.3 * dist.get_rank()))  # on the node that receives values
+        return self.output(self.layer(x))
+
+
+class DetachedToy(Toy):
+    def build_model(self):
+        return Detached(self.options.features, self.options.classes)
+
+
+def node_detached(fabric):
+    train(fabric, opened(DetachedToy()), set_up(fabric, opened(DetachedToy()), "parameter_server", {}), 0, 2)
+
+
+def test_values_that_arrive_while_a_backward_pass_needs_the_old_ones_are_refused_by_name():
+    with pytest.raises(UserError, match=r"was read too early or too late, .* or read it by detach\(\); train this"):
+        on_nodes(node_detached, 2)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
@@ -45,6 +46,8 @@ class NewValues:
 
     def buffer(self, index: int) -> memoryview:
         """The memory that takes in the new values of slice `index`."""
+        # Without torch's functions, autograd would not see that values which it still needs are overwritten.
+        increment_version(self._parameters.tensors[self._parameters.all[index].parameter])
         return self._buffers[index]
 
     def expect(self, number: int) -> None:
@@ -163,8 +166,9 @@ class GradientWorker:
 
     def _read_early(self, number: int) -> UserError:
         return UserError(
-            f"{self._parameters.names[number]} was read before its new values arrived: this step did not call the "
-            "module that read it in the first step; train this model by ddp"
+            f"{self._parameters.names[number]} was read too early or too late, beside its new values: this step "
+            "did not call the module that read it in the first step, or read it by detach(); train this model by "
+            "ddp"
         )
 
     def _push(self, number: int) -> None:
