@@ -29,6 +29,7 @@ from istbench.fabric import Fabric
 from istbench.methods.base import counted, fitting
 from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.methods.slide.active import owned
 from istbench.methods.slide.kernels import RowOptimizer, Rule
@@ -187,7 +188,7 @@ class ActiveOutputs(CutMethod):
     def state_dict(self) -> dict[str, Any]:
         rows = self._shard.optimizer
         return {
-            "part": self._part.state_dict(),
+            "part": model_state(self._part),
             "hidden": optimizer_state(self._optimizer),
             "outputs": {
                 "moments": torch.from_numpy(rows.moments),
@@ -198,7 +199,7 @@ class ActiveOutputs(CutMethod):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._part.load_state_dict(state["part"])
+        load_model_state(self._part, state["part"])
         load_optimizer_state(self._optimizer, state["hidden"])
         rows = self._shard.optimizer
         for name in ("moments", "bias_moments"):

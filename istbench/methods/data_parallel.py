@@ -25,6 +25,7 @@ from istbench.methods.base import Method, all_gradients, counted, is_parameter, 
 from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compression_buffers, planned_averages
 from istbench.methods.flat import average
 from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state
 from istbench.methods.resharding import mean_tensors
 from istbench.workloads.base import Batch, Workload
@@ -157,7 +158,7 @@ class DataParallel(Method):
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
-            "model": self._model.state_dict(),
+            "model": model_state(self._model),
             "optimizer": optimizer_state(self._own_optimizer),
         }
         if (powersgd := self._averages.powersgd) is not None:
@@ -176,7 +177,7 @@ class DataParallel(Method):
         return keys[0] == "optimizer" or (keys[0] == "model" and is_parameter(self._model, keys[1]))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
+        load_model_state(self._model, state["model"])
         load_optimizer_state(self._own_optimizer, state["optimizer"])
         if (powersgd := self._averages.powersgd) is not None:
             powersgd.load_state_dict(state["powersgd"])

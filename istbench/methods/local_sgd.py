@@ -34,6 +34,7 @@ from istbench.fabric.group import GroupNodes, Groups, check_group, groups_of
 from istbench.methods.base import Method, OwnObject, Unequal, all_gradients, counted, materialise
 from istbench.methods.flat import BufferPlaces, average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
 from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_optimizer, mean_tensors
@@ -207,7 +208,7 @@ class LocalSGD(Method):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "model": self._model.state_dict(),
+            "model": model_state(self._model),
             "optimizer": optimizer_state(self._optimizer),
             "steps": self._steps,
         }
@@ -218,10 +219,10 @@ class LocalSGD(Method):
         if keys[0] == "optimizer":
             return self.options.average_optimizer and keys[-1] in self.options.slots
         averaged = keys[0] == "model" and keys[1] not in own_vectors(self._model)
-        return averaged and bool(self._model.state_dict()[keys[1]].is_floating_point())
+        return averaged and bool(model_state(self._model)[keys[1]].is_floating_point())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._model.load_state_dict(state["model"])
+        load_model_state(self._model, state["model"])
         load_optimizer_state(self._optimizer, state["optimizer"])
         self._steps = counted(state, "steps", below=self.round_steps)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from istbench.fabric import Fabric
 from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
 
@@ -53,10 +54,10 @@ class ModelParallel(CutMethod):
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"part": self._part.state_dict(), "optimizer": optimizer_state(self._optimizer)}
+        return {"part": model_state(self._part), "optimizer": optimizer_state(self._optimizer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._part.load_state_dict(state["part"])
+        load_model_state(self._part, state["part"])
         load_optimizer_state(self._optimizer, state["optimizer"])
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started
 from istbench.methods.subnets.exchange import (
     Holdings,
@@ -191,7 +192,7 @@ class SubnetShare:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "subnet": self.subnet.state_dict(),
+            "subnet": model_state(self.subnet),
             "home": {
                 name: {str(plane): shard for plane, shard in enumerate(shards)}
                 for name, shards in self.home.items()
@@ -200,7 +201,7 @@ class SubnetShare:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.subnet.load_state_dict(state["subnet"])
+        load_model_state(self.subnet, state["subnet"])
         slots = len(self._options.slots)
         self.home |= {
             name: loaded_shards(name, state["home"][name], shards[0], slots) for name, shards in self.home.items()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from istbench.fabric import Fabric
 from istbench.fabric.transport import TransportMessage
+from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.served.memory import DirectMemory, StagedMemory
 from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.server import Build, SliceServer
@@ -137,11 +138,11 @@ class ServedModel:
     def state_dict(self) -> dict[str, Any]:
         """The model, and the optimizer state of the slices that this node serves."""
         self.drain()
-        return {"model": self.model.state_dict(), "served": self._server.optimizer.state_dict()}
+        return {"model": model_state(self.model), "served": self._server.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drain()
-        self.model.load_state_dict(state["model"])
+        load_model_state(self.model, state["model"])
         self._memory.reload()
         self._server.optimizer.load_state_dict(state["served"])
 
