@@ -4,7 +4,7 @@ Each ordered pair of nodes has one connection, first in first out, with one mess
 connection prepares each message for `overhead` seconds, one after another, while earlier messages flow. The last
 byte arrives after the latency, which is another between nodes of one host, and later if the message goes in
 segments that wait for each other. A connection has at most `tcp_window` bytes under way, and pauses until a third
-of them is acknowledged. One that was idle for a while begins slowly, as TCP's do. Sends wait in a priority queue
+of them is acknowledged. One that was idle for a while begins with less, as TCP's do. Sends wait in a priority queue
 before their connection. The connection holds `window` sends and never reorders them.
 """
 
@@ -80,8 +80,10 @@ def _start_head(state: State, pair: int, now: float) -> None:
     connection.flow_start = now
     connection.bytes_after = state.message[connection.wire_head].bytes
     until = state.message[connection.wire_head].ready_at
-    if not connection.inside and max(now, until) - connection.idle_since > shared.slow_from:
-        until = max(now, until) + _slow_start(state, pair)
+    if shared.slow_from < np.inf and not connection.inside:
+        lost = _slow_start(state, pair, max(now, until) - connection.idle_since)
+        if lost > 0:
+            until = max(now, until) + lost
     _start_flow_at(state, pair, until, now)
 
 
@@ -103,19 +105,24 @@ def _start_flow_at(state: State, pair: int, until: float, now: float) -> None:
 
 
 @jit_part
-def _slow_start(state: State, pair: int) -> float:
-    """Seconds that a connection loses until it has as much under way as it can, or the whole message.
+def _slow_start(state: State, pair: int, idle_s: float) -> float:
+    """Seconds that a connection loses after `idle_s`, until it has all of the message under way that it can.
 
-    It begins with a few segments, and doubles them in each round trip.
+    Linux lets it have twice as much under way as it had. It halves that for each time-out of idling, down to a few
+    segments (RFC 2861), and doubles it in each round trip.
     """
     shared, connection = state.shared[0], state.connection[pair]
     capacity = state.link[state.node[connection.source].link_out].capacity
     round_trip = 2 * shared.latency
     rate = min(capacity, shared.tcp_window / round_trip)
     most = min(rate * round_trip, state.message[connection.wire_head].bytes)
-    if most <= _FIRST_BYTES:
-        return 0.0
-    return float(max(0.0, round_trip * np.log2(most / _FIRST_BYTES) - most / rate))
+    begun, lost = 2 * connection.reached, 0.0
+    if idle_s > shared.slow_from:
+        begun = max(_FIRST_BYTES, begun / 2 ** np.floor(idle_s / shared.slow_from))
+        if begun < most:
+            lost = max(0.0, round_trip * np.log2(most / begun) - (most - begun) / rate)
+    connection.reached = max(most, begun / 2)
+    return float(lost)
 
 
 @jit_part

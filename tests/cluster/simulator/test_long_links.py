@@ -75,8 +75,31 @@ def test_a_window_does_not_slow_nodes_of_one_host():
 @pytest.mark.parametrize("size", [FIRST // 2, 8 * FIRST, SIZE])
 def test_an_idle_connection_begins_with_ten_segments_and_doubles_them(size):
     most = min(size, BANDWIDTH * 2 * FAR)
-    lost = max(0.0, 2 * FAR * math.log2(max(1.0, most / FIRST)) - most / BANDWIDTH)
+    lost = max(0.0, 2 * FAR * math.log2(max(1.0, most / FIRST)) - max(0.0, most - FIRST) / BANDWIDTH)
     plain = seconds(sent(size, (1,), pause_s=1.0))
     assert seconds(sent(size, (1,), pause_s=1.0), slow_start=True) - plain == exactly(lost)
     assert seconds(sent(size, (1,), pause_s=0.1), slow_start=True) == exactly(plain - 0.9)
     assert (lost > 0) == (size > FIRST)
+
+
+def sent_again(size, pause_s):
+    """Node 0 sends `size` bytes to another one, pauses, and sends them again."""
+    both = [
+        ("post", "send", size, (1,)),
+        ("wait", 0),
+        ("compute", pause_s),
+        ("post", "send", size, (1,)),
+        ("wait", 1),
+    ]
+    return trace(both, [*[("post", "receive", size, (0,))] * 2, ("wait", 0), ("wait", 1)])
+
+
+@pytest.mark.parametrize("timeouts", [0, 1, 2, 3, 4, 20])
+@pytest.mark.parametrize("size", [FIRST // 2, 8 * FIRST, SIZE])
+def test_each_timeout_of_idling_halves_what_a_connection_begins_with(size, timeouts):
+    most = min(size, BANDWIDTH * 2 * FAR)
+    begun = min(most, max(FIRST, 2 * most / 2**timeouts))
+    lost = max(0.0, 2 * FAR * math.log2(most / begun) - (most - begun) / BANDWIDTH)
+    program = sent_again(size, (timeouts + 0.5) * (0.2 + 2 * FAR))
+    assert seconds(program, slow_start=True) - seconds(program) == pytest.approx(lost, abs=1e-9)
+    assert (lost > 0) == (timeouts > 1 and size > FIRST and begun < most)
