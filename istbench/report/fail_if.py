@@ -48,7 +48,7 @@ class Checked:
 
     Attributes:
         verdict: it held in all of the interval, or only at its median (`close`), or not. value: over the baseline,
-            if the condition has one.
+            if the condition has one, as in `_ratio`.
     """
 
     condition: Condition
@@ -191,14 +191,24 @@ def _values(condition: Condition, row: Contender) -> Mapping[int, float]:
 
 
 def _ratios(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, float]:
-    ratios = dict[int, float]()
-    for seed in now.keys() & before.keys():
-        if math.isinf(before[seed]):
-            if not math.isinf(now[seed]):
-                ratios[seed] = 0.0
-        elif before[seed]:
-            ratios[seed] = now[seed] / before[seed]
-    return ratios
+    """The value over the baseline by seed; without seeds that missed in both."""
+    return {
+        seed: _ratio(now[seed], before[seed])
+        for seed in sorted(now.keys() & before.keys())
+        if math.isfinite(now[seed]) or math.isfinite(before[seed])
+    }
+
+
+def _ratio(now: float, before: float) -> float:
+    """`now` over `before`, rising with `now` for any `before`: 1 plus the change over the size of `before`.
+
+    A change from 0 is infinite. A run that diverged before, and no longer does, is infinitely far from it.
+    """
+    if math.isinf(before):
+        return 0.0 if before > 0 else math.inf
+    if before == 0:
+        return math.copysign(math.inf, now) if now else 1.0
+    return now / before if before > 0 else 2 - now / before
 
 
 def _text(value: float) -> str:

@@ -1,7 +1,7 @@
 """`--fail-if`: what a condition says of rows, beside a baseline and alone."""
 
 import pytest
-from fake_runs import write_plausible
+from fake_runs import evaluation, header, ramp, write_plausible, write_run
 
 from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
@@ -97,3 +97,46 @@ def test_the_parts_of_a_condition():
     assert (found.measure, found.level, found.above, found.bound, found.of_baseline) == (
         "final", None, False, 0.7, False
     )  # fmt: skip
+
+
+def with_finals(results, finals, method="ddp"):
+    """The groups of runs that end at `finals`, a seed each; None for a seed that diverged."""
+    for seed, value in enumerate(finals):
+        diverged = {"status": "failed", "error": "the loss became nan"} if value is None else {}
+        write_run(results, header(method, seed=seed, **diverged), ramp(9.0, value or 0.1))
+    return groups(results)
+
+
+@pytest.mark.parametrize(
+    ("condition", "before", "now", "verdict"),
+    [
+        ("final < 0.95 * baseline", (0.9, None, None), (0.9, 0.9, 0.9), "no"),
+        ("final < 0.95 * baseline", (0.9, 0.9, 0.9), (None, None, 0.8), "held"),
+        ("final < 0.95 * baseline", (-2.0,), (-1.0,), "no"),
+        ("final < 0.95 * baseline", (-2.0,), (-2.0,), "no"),
+        ("final < 0.95 * baseline", (-2.0,), (-2.05,), "no"),
+        ("final < 0.95 * baseline", (-2.0,), (-2.2,), "held"),
+        ("final < 0.95 * baseline", (-2.0,), (1.0,), "no"),
+        ("final < 0.95 * baseline", (2.0,), (-1.0,), "held"),
+        ("final > 1.05 * baseline", (-2.0,), (-4.0,), "no"),
+        ("final > 1.05 * baseline", (-2.0,), (-1.8,), "held"),
+        ("final < 0.95 * baseline", (-2.0, -2.0, -2.0), (-2.0, None, None), "close"),
+        ("final < 0.95 * baseline", (0.0,), (-1.0,), "held"),
+        ("final < 0.95 * baseline", (0.0,), (0.0,), "no"),
+        ("final < 0.95 * baseline", (0.0,), (1.0,), "no"),
+        ("time_to(0) > 1.2 * baseline", (0.5,), (0.6,), "no"),
+        ("time_to(0) > 1.2 * baseline", (0.5,), (0.5, 0.5), "no"),
+    ],
+)
+def test_a_final_value_is_held_against_the_size_of_the_baseline(tmp_path, condition, before, now, verdict):
+    found, _ = verdicts(condition, with_finals(tmp_path / "now", now), with_finals(tmp_path / "before", before))
+    assert found == {"ddp on 2 nodes": verdict}
+
+
+def test_a_target_reached_at_the_start_of_the_baseline_may_still_be_lost(tmp_path):
+    for name, first in (("before", 0.5), ("now", 0.0)):
+        write_run(tmp_path / name, header(), [evaluation(0, 0.0, first), evaluation(100, 9.0, 0.3)])
+        write_run(tmp_path / name, header("ist"), ramp(9.0))
+    now, before = groups(tmp_path / "now"), groups(tmp_path / "before")
+    found, lacking = verdicts("time_to(0.4) > 1.2 * baseline", now, before)
+    assert (found, lacking) == ({"ddp on 2 nodes": "held", "ist on 2 nodes": "no"}, [])
