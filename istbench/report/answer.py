@@ -40,8 +40,10 @@ class RowTime:
 
     @property
     def time(self) -> str:
-        """`12.3 s [11.9–12.8]`."""
-        return f"{number(self.seconds.median)} s{interval(self.seconds, number)}"
+        """`12.3 s [11.9–12.8]`, or `more than 30.0 s [12.0–∞]` if half of the seeds missed."""
+        missed = math.isinf(self.seconds.median)
+        median = f"more than {number(self.contender.trained())}" if missed else number(self.seconds.median)
+        return f"{median} s{interval(self.seconds, number)}"
 
     @property
     def seeds(self) -> str:
@@ -74,8 +76,11 @@ def replay_error(runs: Iterable[Run]) -> float:
 
 
 def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_error: float) -> bool:
-    """Whether the ranges over seeds of two times overlap, each first widened by the error of its replays."""
-    return slower.low * (1 - min(slower_error, 1)) <= faster.high * (1 + error)
+    """Whether the ranges over seeds of two times overlap, each first widened by the error of its replays.
+
+    A range of misses alone overlaps with none.
+    """
+    return math.isfinite(slower.low) and slower.low * (1 - min(slower_error, 1)) <= faster.high * (1 + error)
 
 
 Outcome = Literal["first", "close", "nobody"]
@@ -160,23 +165,22 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     """The answer of the table of `group`, which has finished runs, for `target`.
 
     Two rows are too close to call if their ranges over seeds overlap, also after widening the range of a replay by
-    its largest error in a lab. A control (`Group.is_control`) is never the first; a sentence names those that are
-    sooner.
+    its largest error in a lab. The second may be a row of which most seeds missed it. A control
+    (`Group.is_control`) is never the first; a sentence names those that are sooner.
     """
     rows = [row_time(contender, target) for contender in group.competing]
     if not rows:
         controls = f"Only controls have finished, so no method is the first to {target.of(group.metric)}."
         return Answer(outcome="nobody", lead=(controls,), basis=_basis(group, ()))
-    there = sorted((row for row in rows if math.isfinite(row.seconds.median)), key=lambda row: row.seconds.median)
-    if not there:
+    first, *others = sorted(rows, key=lambda row: (row.seconds.median, row.seconds.low))
+    if math.isinf(first.seconds.median):
         found = (*_nobody(group, target, rows), *_sooner_controls(group, target, None))
         return Answer(outcome="nobody", lead=found, basis=_basis(group, ()))
-    first = there[0]
     # More nodes are rivals of one machine, but not of fewer nodes.
     alone = first.contender.nodes == 1
-    rivals = [row for row in there[1:] if alone or row.contender.name != first.contender.name]
+    rivals = [row for row in others if alone or row.contender.name != first.contender.name]
     close = [row for row in rivals if first.overlaps(row)]
-    shown = [first, *(close or rivals[:1])]
+    shown = [first, *(close or [row for row in rivals[:1] if math.isfinite(row.seconds.median)])]
     lead = _close(group, target, shown) if close else _first(group, target, shown, rows)
     outcome: Outcome = "close" if close else "first"
     return Answer(
@@ -212,11 +216,11 @@ def _one_machine(rows: Sequence[RowTime], first: RowTime, *, close: bool) -> Ite
         if close:
             yield "One machine may be enough: no row on more nodes is clearly faster."
         return
-    one = min(own, key=lambda row: row.seconds.median)
-    if math.isinf(one.seconds.median):
-        yield f"One machine does not reach it: {one.name}, {one.seeds}."
-    elif first.overlaps(one):
+    one = min(own, key=lambda row: (row.seconds.median, row.seconds.low))
+    if first.overlaps(one):
         yield f"One machine may be enough, it is too close to call: {one.name} takes {one.time}."
+    elif math.isinf(one.seconds.median):
+        yield f"One machine does not reach it: {one.name}, {one.seeds}."
     else:
         yield f"One machine, {one.name}, takes {one.time}{_times_as_long(one, first)}."
 
@@ -228,16 +232,26 @@ def _times_as_long(slower: RowTime, faster: RowTime) -> str:
 
 
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
-    some = [f"{row.seeds} of {row.name}" for row in rows if row.seconds.reached]
     finals = [(median(row.contender.finals()), row) for row in rows]
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
         f"{'None' if group.of_rows else 'Nobody'}{group.of_rows} reached {target.of(group.metric)} within "
-        f"{group.budget}, {_where(group)}" + (f", apart from {joined(some)}." if some else "."),
+        f"{group.budget}, {_where(group)}{_apart_from(rows)}.",
         f"The best final {group.metric.name} is that of {found.name}, "
         f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
     )
+
+
+def _few(rows: Iterable[RowTime]) -> list[str]:
+    """`1 of 3 seeds of ist on 2 nodes`, of each row that reached a target with half of its seeds at most."""
+    few = [row for row in rows if row.seconds.reached and math.isinf(row.seconds.median)]
+    return [f"{row.seeds} of {row.name}" for row in few]
+
+
+def _apart_from(rows: Iterable[RowTime]) -> str:
+    few = _few(rows)
+    return f", apart from {joined(few)}" if few else ""
 
 
 def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
@@ -253,7 +267,8 @@ def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequenc
     else:
         names = {row.contender.name for row in rows}
         tried = len(names) > 1 or any(run.diverged for run in group.unfinished)
-        yield f"{lead}. {'No other method did.' if tried else 'No other method ran.'}"
+        apart = _apart_from(row for row in rows if row.contender.name != first.contender.name)
+        yield f"{lead}. No other method {'did' if tried else 'ran'}{apart}."
 
 
 def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, *, close: bool) -> Iterable[str]:
@@ -280,13 +295,15 @@ def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[s
         if by_seeds
         else "The difference is smaller than the largest error of such replays in a lab."
     )
+    if few := _few(others):
+        yield f"Only {joined(few)} reached it."
 
 
 def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Iterable[str]:
     """A sentence for each control that is sooner than `first`, or too close to it, the soonest first."""
     controls = [row_time(contender, target) for contender in group.contenders if group.is_control(contender)]
-    for row in sorted(controls, key=lambda row: row.seconds.median):
-        if math.isinf(row.seconds.median):
+    for row in sorted(controls, key=lambda row: (row.seconds.median, row.seconds.low)):
+        if first is None and math.isinf(row.seconds.median):
             continue
         wide = bool(row.contender.narrowed)
         sooner = first is None or row.seconds.median < first.seconds.median
@@ -299,9 +316,11 @@ def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Ite
 
 
 def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[str]:
-    """A sentence with the traffic and the dollars of each row, up to the target."""
+    """A sentence with the traffic and the dollars of each row that reached the target, up to it."""
     costs = []
     for row in rows:
+        if math.isinf(row.seconds.median):
+            continue
         parts = [f"{number(row.contender.bytes_sent(target.level) / _MEGA)} MB sent per node"]
         if group.profile is not None:
             spent = dollars(group.profile, row.contender.nodes, row.seconds.median)

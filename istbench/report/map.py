@@ -59,7 +59,7 @@ class Tile:
     rivals: number of other rows that ran, beside the fastest.
     leaders: names of the fastest row, and for `close` of all that overlap with it, the fastest first.
     method: of the fastest row. seconds: its median over seeds. over_next: seconds of the second row over those of
-    the fastest, paired by seed; None if no other row reached the target.
+    the fastest, paired by seed; None if no other row reached the target with more than half of its seeds.
     rough: a time is interpolated from step 0. extrapolated: a row was never run on these nodes.
     row: value of the other axis. bandwidth: of a host's link, bits/s.
     """
@@ -397,7 +397,7 @@ def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _
     )
     if not there:
         return nobody
-    first, *others = there
+    first, *others = rows
     overlapping = [row for row in others if first.overlaps(row)]
     compared = [*there[:2], *overlapping]
     return dataclasses.replace(
@@ -406,7 +406,7 @@ def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _
         leaders=(first.contender.name, *(row.contender.name for row in overlapping)),
         method=first.contender.method,
         seconds=first.seconds.median,
-        over_next=_lead(first, others[0], target) if others else None,
+        over_next=_lead(first, there[1], target) if len(there) > 1 else None,
         rough=any(row.contender.from_start(target.level) for row in compared),
         extrapolated=_never_run(compared),
     )

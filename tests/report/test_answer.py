@@ -80,6 +80,40 @@ def test_a_minority_of_seeds_is_named(results):
     assert "apart from 1 of 3 seeds of ist on 2 nodes" in answered(group_of(results))[1]
 
 
+def write_minority(results, nodes, earliest):
+    """ddp in 10 s, 11 s and a miss; local_sgd in `earliest` and two misses."""
+    for seed, (ddp, local_sgd) in enumerate(((10.0, earliest), (11.0, None), (None, None))):
+        for method, seconds, on in (("ddp", ddp, 2), ("local_sgd", local_sgd, nodes)):
+            events = ramp(9 / 8 * seconds) if seconds else ramp(30.0, 0.5)
+            write_run(results, header(method, seed=seed, nodes=on), events)
+
+
+def test_a_minority_of_seeds_that_is_as_early_makes_it_too_close_to_call(results):
+    write_minority(results, 2, 3.0)
+    found, text = answered(group_of(results))
+    assert found.outcome == "close"
+    assert text.startswith(
+        "Too close to call of ddp and local_sgd: to accuracy 0.8, ddp on 2 nodes takes 11.0 s [10.0–∞], local_sgd "
+        "on 2 nodes more than 30.0 s [3.00–∞], measured on laptop. Their ranges over seeds overlap. Only 1 of 3 "
+        "seeds of local_sgd on 2 nodes reached it. Cost to the target: ddp on 2 nodes 1.78 MB sent per node."
+    )
+
+
+def test_a_minority_of_seeds_on_one_machine_may_be_enough(results):
+    write_minority(results, 1, 3.0)
+    said = ": local_sgd on 1 node takes more than 30.0 s [3.00–∞]."
+    assert f"One machine may be enough, it is too close to call{said}" in lead(results)
+
+
+def test_a_late_minority_of_seeds_is_named_beside_the_first(results):
+    for seed in range(3):
+        write_run(results, header("ddp", seed=seed), ramp(9.0))
+        write_run(results, header("ist", seed=seed), ramp(20.0, 0.5 if seed else 0.9))
+    found, text = answered(group_of(results))
+    assert found.outcome == "first"
+    assert "No other method did, apart from 1 of 3 seeds of ist on 2 nodes." in text
+
+
 @pytest.mark.parametrize(("others", "words"), [((), "No other method ran."), (("ddp",), "No other method did.")])
 def test_the_only_method_has_no_next(results, others, words):
     write_run(results, header("ist"), ramp(9.0))

@@ -114,6 +114,14 @@ def test_a_seed_that_missed_overlaps_with_all_that_reached_the_target(results):
     assert (tile.verdict, tile.leaders) == ("close", ("ddp", "ist"))
 
 
+def test_a_minority_of_seeds_that_is_as_early_is_too_close_to_call(results):
+    for seed, (ddp, local_sgd) in enumerate(((0.9, 0.9), (0.9, 0.1), (0.1, 0.1))):
+        write(results, "ddp", 0.02, seed=seed, value=ddp)
+        write(results, "local_sgd", 0.01, seed=seed, value=local_sgd)
+    ((tile,),) = map_of(results, FAST).tiles
+    assert (tile.text, tile.over_next) == ("ddp or local_sgd too close", None)
+
+
 def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(results):
     write(results, "ddp", 0.01, value=0.1)
     write(results, "ist", 0.01, value=0.75)

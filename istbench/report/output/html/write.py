@@ -70,7 +70,7 @@ _GUIDES = {
     "maps": (
         "Each cell has the method that reaches the target first, and the seconds of the next one over its own. Too "
         "close: the ranges over seeds overlap, each first widened by the largest error of that method's replays in "
-        "a lab. Others missed: no other method reached the target."
+        "a lab. Others missed: no other method reached the target with more than half of its seeds."
     ),
 }
 _BEFORE = "How to read this table: docs/"
