@@ -78,10 +78,10 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> dict[str, 
     ]
     whole = np.concatenate([times.seconds for times in found])
     kept_s = sum(times.kept_s for times in found) / len(found)
-    missed = len(contender.runs) - len(reached)
+    missed = contender.seeds - len(reached)
     counted = np.concatenate([whole, np.full(missed * DRAWS, math.inf)])
     low, middle, high = np.percentile(counted, (_LOW, 50, _HIGH), method="higher").tolist()
-    count = f" {len(reached)}/{len(contender.runs)}" if missed else ""
+    count = f" {len(reached)}/{contender.seeds}" if missed else ""
     return {
         "faulty_s": Entry(
             text=f"{number(middle)} [{number(low)}–{number(high)}]{count}",

@@ -165,9 +165,13 @@ def test_a_row_that_misses_the_target_has_no_seconds_with_faults(results):
     assert {row[0].text: row[column].value is None for row in table.rows} == {"ddp": False, "ist": True}
 
 
-def test_a_seed_that_misses_counts_as_infinite_with_faults(results):
+DIVERGED = {"status": "failed", "error": "the loss became nan at step 60"}
+
+
+@pytest.mark.parametrize("ending", [{}, DIVERGED])
+def test_a_seed_that_misses_counts_as_infinite_with_faults(results, ending):
     write_run(results, header("ddp", seed=0), ramp(9.0, 0.9), trace=averaging_trace())
-    write_run(results, header("ddp", seed=1), ramp(9.0, 0.1), trace=averaging_trace())
+    write_run(results, header("ddp", seed=1, **ending), ramp(9.0, 0.1), trace=averaging_trace())
     faults = Faults(mtbf_s=1e9, restart_s=3.0, checkpoint_s=1.0)
     (*_, table) = build_report_on_clusters(results, {"m5.2xlarge": [M5]}, faults=faults).overview
     (row,) = table.rows
