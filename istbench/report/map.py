@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,6 +124,13 @@ class WinnerMap:
     stem: str
     faults: "Faults | None" = None
 
+    @cached_property
+    def shown(self) -> Group:
+        """`group` with the rows of the cells alone."""
+        nodes = {tile.nodes for row in self.tiles for tile in row}
+        rows = tuple(row for row in self.group.competing if row.nodes in nodes)
+        return dataclasses.replace(self.group, contenders=rows)
+
     @property
     def title(self) -> str:
         """The data, and the target."""
@@ -138,18 +146,18 @@ class WinnerMap:
         said = [counted_winners(winners, len(tiles))] if winners else []
         said += [f"{close} of {len(tiles)} too close to call"] if close else []
         said += [f"nobody in {missed}"] if missed else []
-        several = any(row.seeds > 1 for row in self.group.contenders)
+        several = any(row.seeds > 1 for row in self.shown.contenders)
         return (
             self.sentence
-            or f"First to {self.target.of(self.group.metric)}{self.group.of_rows}: {'; '.join(said)}.",
-            f"Replayed on {self.cluster}, among {self.group.among}"
+            or f"First to {self.target.of(self.group.metric)}{self.shown.of_rows}: {'; '.join(said)}.",
+            f"Replayed on {self.cluster}, among {self.shown.among}"
             f"{'' if several else '; one seed each, so no spread is known'}.",
         )
 
     @property
     def subtitle(self) -> str:
         """The budget, the batch size, the cluster, the nodes, and the meaning of the figures."""
-        kinds = {interval_name(row.seeds) for row in self.group.contenders if row.seeds > 1}
+        kinds = {interval_name(row.seeds) for row in self.shown.contenders if row.seeds > 1}
         ranges = (
             f"too close: ranges over seeds ({' or '.join(sorted(kinds))}), widened by errors of replays, overlap"
             if kinds
@@ -168,8 +176,8 @@ class WinnerMap:
     def words(self) -> str:
         """One line: the contenders, the data, the clock, and how far replays are off."""
         return (
-            f"Among {self.group.among}. Data: {self.group.source.seen}. Seconds: recorded on "
-            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.group.times)}{self._fault_words}"
+            f"Among {self.shown.among}. Data: {self.group.source.seen}. Seconds: recorded on "
+            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.shown.times)}{self._fault_words}"
         )
 
     @property
@@ -253,7 +261,7 @@ def build_maps(
 
     clusters: profiles of `cluster` by rising bandwidth; with `by` latency, several families by rising latency.
     by: the other axis, `nodes`, `latency` or the name of an option of a method.
-    target: level of the metric; None for the hardest target that a row reached.
+    target: level of the metric; None for the hardest target that a row of the map reached.
     nodes: numbers of nodes to show, by default all that were run. The other axes take one number; by default the
     largest of those with the most rows.
     faults: with which all seconds are means.
@@ -286,24 +294,26 @@ def winner_map(
     """The map of one group of runs; None without a target, or without rows on `nodes`.
 
     family: the group's sweeps over the bandwidths, one; with `by` latency, one for each latency.
-    target: by default the hardest that a row reached.
+    target: by default the hardest that a row of the map reached.
     """
     group = family[0].groups[0]
-    target = target or _hardest_reached(group)
     shown = [count for count in nodes or group.nodes if _rivals(group, count)]
-    if target is None or not shown:
+    if not shown:
+        return None
+    if by != "nodes":
+        shown = [shown[0] if nodes else max(shown, key=lambda count: (len(_rivals(group, count)), count))]
+    target = target or _hardest_reached(group, shown)
+    if target is None:
         return None
     if by == "nodes":
         lines = [_Line(count, str(count), count, family[0]) for count in shown]
+    elif by == "latency":
+        lines = [_Line(latency, f"{latency * 1e3:g} ms", shown[0], sweep) for latency, sweep in _latencies(family)]
     else:
-        on = shown[0] if nodes else max(shown, key=lambda count: (len(_rivals(group, count)), count))
-        if by == "latency":
-            lines = [_Line(latency, f"{latency * 1e3:g} ms", on, sweep) for latency, sweep in _latencies(family)]
-        else:
-            lines = [
-                _Line(value, option_text(value), on, family[0], _having(by, value))
-                for value in _values(group, by, on)
-            ]
+        lines = [
+            _Line(value, option_text(value), shown[0], family[0], _having(by, value))
+            for value in _values(group, by, shown[0])
+        ]
     if not lines:
         return None
     sweep = family[0]
@@ -373,10 +383,11 @@ def _check_option(option: str, families: Sequence[Sequence[Sweep]]) -> None:
         raise unknown_name("axis", option, {"nodes", "latency", *known}, "in --by")
 
 
-def _hardest_reached(group: Group) -> Target | None:
-    """The hardest target that the median of a row reached; the easiest if none did; None without targets."""
+def _hardest_reached(group: Group, nodes: Iterable[int]) -> Target | None:
+    """The hardest target that the median of a row on `nodes` reached, or else the easiest; None without targets."""
+    rivals = [row for count in nodes for row in _rivals(group, count)]
     for target in reversed(group.targets):
-        if any(math.isfinite(row_time(row, target).seconds.median) for row in group.competing):
+        if any(math.isfinite(row_time(row, target).seconds.median) for row in rivals):
             return target
     return next(iter(group.targets), None)
 
@@ -438,24 +449,24 @@ def _entry(tile: Tile) -> Entry:
 
 
 def _footer(found: WinnerMap) -> Iterable[str]:
-    group, profile = found.group, found.group.profile
+    group, shown, profile = found.group, found.shown, found.group.profile
     assert profile is not None
     tiles = [tile for row in found.tiles for tile in row]
     if found.sentence:
         yield Lead(found.sentence)
     yield Lead(found.words)
     yield Lead(f"Runs: {found.subtitle}.")
-    yield from (line for line in seeds_line(group) if isinstance(line, Caution))
-    if group.unequal_trials:
-        yield Caution(f"Tuned unequally. Trials: {group.unequal_trials}. A lead may be the tuning.")
+    yield from (line for line in seeds_line(shown) if isinstance(line, Caution))
+    if shown.unequal_trials:
+        yield Caution(f"Tuned unequally. Trials: {shown.unequal_trials}. A lead may be the tuning.")
     if any(tile.rough for tile in tiles):
         yield ROUGH_LINE
     if found.extrapolated:
         yield Caution(f"{NEVER_RUN}: extrapolated, a method of the cell was never run on so many nodes.")
-    yield from replay_lines(group.times, profile, group.device)
+    yield from replay_lines(shown.times, profile, group.device)
     if found.by == "latency":
         yield from latency_line(max(float(tile.row) for tile in tiles))
-    yield from doubted_lines(group)
+    yield from doubted_lines(shown)
     yield from target_lines(group)
     yield from network_line(profile)
     yield guide_line("replays.md#maps")

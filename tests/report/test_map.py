@@ -141,6 +141,32 @@ def test_a_target_that_nobody_reached_and_one_that_a_single_method_reached(resul
     )
 
 
+def write_levels(results):
+    """On 2 nodes ddp and ist reach 0.7 at most; on 4 nodes ddp reaches 0.8."""
+    write(results, "ddp", 0.01, value=0.75)
+    write(results, "ist", 0.05, value=0.75)
+    write(results, "ddp", 0.01, nodes=4)
+    write(results, "ddp", 0.01, nodes=4, seed=1)
+
+
+def test_the_target_and_the_words_are_those_of_the_nodes_that_the_map_shows(results):
+    write_levels(results)
+    found = winner_map([sweep_of(results, FAST)], "nodes", "bare", nodes=[2])
+    assert found.answers[0] == "First to accuracy 0.7 of ddp and ist: ddp."
+    assert "among ddp and ist; " in found.answers[1]
+    assert "Among ddp and ist; " in found.words
+    assert "one seed each" in found.answers[1]
+    assert map_of(results, FAST).answers[0].startswith("First to accuracy 0.8 of ddp and ist on 2 and 4 nodes: ")
+
+
+def test_the_target_of_a_map_by_latency_is_that_of_its_nodes(results):
+    write_levels(results)
+    families = {f"bare, {ms} ms": bare(FAST, latency_s=ms / 1e3) for ms in (0, 1000)}
+    (found,), _ = build_maps(results, families, by="latency", cluster="bare")
+    assert found.target.level == 0.7
+    assert [row[0].nodes for row in found.tiles] == [2, 2]
+
+
 def test_the_only_method_that_ran_has_no_winner_and_says_so(results):
     write_pair(results)
     write(results, "ddp", 0.01, nodes=4)
