@@ -10,7 +10,7 @@ import msgspec
 
 from istbench.base.units import period_text
 from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun
-from istbench.report.phrases import Lead, count_nodes, guide_line
+from istbench.report.phrases import Lead, count_nodes, guide_line, joined
 from istbench.report.tables.numbers import finite, number, rounded, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.results.fault_record import OF_LINKS, Wall
@@ -58,19 +58,20 @@ def _part(key: str, title: str) -> ColumnOf[FaultRow]:
 
 
 def faults_answer(found: FaultResults) -> str:
-    """The method that loses least and the one that loses most at the highest rate, in a sentence."""
-    last = found.rows[-1].schedule
-    rows = [row for row in found.rows if row.schedule == last and math.isfinite(_factor(row))]
+    """The methods that lose least and most at the highest rate, and those that missed the target."""
+    last = [row for row in found.rows if row.schedule == found.rows[-1].schedule]
+    rows = [row for row in last if math.isfinite(_factor(row))]
+    missed = [_missed(row) for row in last if row not in rows]
     if not rows:
-        return "No run with faults reached its target."
+        none = all(own.wall is None for row in last for own in row.runs)
+        return "No run with faults reached its target." if none else f"{joined(missed)}."
     least, most = min(rows, key=_factor), max(rows, key=_factor)
-    where = f"with {_rate_words(least)}"
+    end = f", measured; {joined(missed)}." if missed else ", measured."
+    where, taken = f"with {_rate_words(least)}", f"{number(_factor(least))} times its seconds without faults"
     if least is most:
-        return f"{_place(least)} takes {number(_factor(least))} times its seconds without faults {where}, measured."
-    return (
-        f"{_place(least)} loses least {where}: it takes {number(_factor(least))} times its seconds without faults, "
-        f"{_place(most)} {number(_factor(most))} times, measured."
-    )
+        return f"{_place(least)} takes {taken} {where}{end}"
+    more = f"{_place(most)} {number(_factor(most))} times"
+    return f"{_place(least)} loses least {where}: it takes {taken}, {more}{end}"
 
 
 def faults_record(found: FaultResults, problems: Sequence[str]) -> dict[str, Any]:
@@ -124,6 +125,12 @@ def _rate_words(row: FaultRow) -> str:
 
 def _place(row: FaultRow) -> str:
     return f"{row.label} on {count_nodes(row.nodes)}"
+
+
+def _missed(row: FaultRow) -> str:
+    reached = _reached(row)
+    some = f"reached its target in {reached.text} runs"
+    return f"{_place(row)} {some if reached.value else 'did not reach its target'}"
 
 
 def _reached(row: FaultRow) -> Entry:
