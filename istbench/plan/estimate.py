@@ -25,13 +25,12 @@ LEFT_OUT = (
 )
 _EVENTS = 150_000
 _CLOSE = 4e-3
-_TRIES = 14
 _QUICK_NODES = 16
 _MANY_MESSAGES = ("zero", "parameter_server", "p3")
-_FLAT = -0.1  # slopes of logarithms above which bandwidth hardly matters
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
-_WIDEST = 1e13  # bits/s: more than any link of today
-_SLOWEST = 1e3
+_GRID = 500  # points of a search in a decade of bandwidth, .46 % apart
+_WIDEST = 13 * _GRID  # 10 Tbit/s: more than any link of today
+_SLOWEST = 3 * _GRID
 _HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
 _DEFAULT = (
     "ddp", "ddp accumulate=4", "local_sgd", "diloco", "streaming_diloco", "sparseloco", "zero", "fsdp",
@@ -145,6 +144,7 @@ class _Replays:
         self.alone_s = cluster.alone_s
         self.step_s = step_seconds(self.trace, cluster.profile)
         self._found = {cluster.given: self.step_s}
+        self._points = {_SLOWEST, _WIDEST}
 
     def at(self, bandwidth: float) -> float:
         """Seconds of a step at `bandwidth` of the hosts' links, as named."""
@@ -153,37 +153,42 @@ class _Replays:
         return self._found[bandwidth]
 
     def bandwidth_for(self, level: float) -> float | None:
-        """The least bandwidth at which the share `level` of a step computes; None if no link is that fast."""
-        wanted = self.alone_s * (1 / level - 1)
+        """The least bandwidth at which the share `level` of a step computes; None if no link is that fast.
 
-        def excess(bandwidth: float) -> float:
-            """Seconds of communication over those wanted."""
-            return max(self.at(bandwidth) - self.alone_s, 1e-9 * self.alone_s) / wanted
+        It is a point of a grid, so that it does not depend on the bandwidth given; the point below does not reach
+        `level`. The Illinois rule finds it. It interpolates over 1 / bandwidth, as seconds of bytes do.
+        """
+        longest = self.alone_s / level
 
-        if excess(_WIDEST) > 1:
+        def late(point: int) -> float:
+            return self.at(_bits(point)) - longest
+
+        if late(_WIDEST) > 0:
             return None
-        tried = list(self._found)
-        low = max((bits for bits in tried if excess(bits) > 1), default=_SLOWEST)
-        high = min(bits for bits in tried if excess(bits) <= 1)
-        bandwidth = min(tried, key=lambda bits: abs(math.log(excess(bits))))
-        slope = -1.0  # seconds of bytes fall as bandwidth rises, and faster where computing hides a part
-        for _ in range(_TRIES):
-            off = excess(bandwidth)
-            if abs(self.alone_s / self.at(bandwidth) - level) < _CLOSE:
-                return bandwidth
-            low, high = (bandwidth, high) if off > 1 else (low, bandwidth)
-            guess = bandwidth * off ** (-1 / slope)
-            if not low < guess < high:
-                guess = math.sqrt(low * high)
-            rise = math.log(excess(guess) / off) / math.log(guess / bandwidth)
-            slope = rise if rise < _FLAT else -1.0
-            bandwidth = guess
-        return high
+        low = max((point for point in self._points if late(point) > 0), default=_SLOWEST)
+        high = min(point for point in self._points if late(point) <= 0)
+        above, below, moved = late(low), late(high), 0
+        while high - low > 1:
+            slow, fast = 1 / _bits(low), 1 / _bits(high)
+            root = fast + (slow - fast) * below / (below - above)
+            point = min(max(low + 1, math.ceil(-_GRID * math.log10(root))), high - 1)
+            self._points.add(point)
+            if (off := late(point)) > 0:
+                low, above, below = point, off, below / 2 if moved > 0 else below
+            else:
+                high, below, above = point, off, above / 2 if moved < 0 else above
+            moved = 1 if off > 0 else -1
+        return _bits(high)
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
         exposed = (self.step_s - self.alone_s) * self.trace.round_steps
         return max(1, math.ceil(exposed * level / ((1 - level) * self.alone_s) - _CLOSE))
+
+
+def _bits(point: int) -> float:
+    """Bits/s at a point of the grid."""
+    return float(10 ** (point / _GRID))
 
 
 def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate:
