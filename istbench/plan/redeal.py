@@ -102,19 +102,26 @@ def _work_seconds(events: NDArray[Any]) -> float:
 def _dealt(run: Run, method: Method, trace: Trace, sent_per_step: float) -> Run:
     """`run` with the header of the nodes of `trace`, without measurements that do not follow from the plan."""
     header, result, nodes = run.header, run.header.result, trace.world_size
+    samples_per_step = header.batch_size * method.minibatches(nodes)
+
+    def counts(step: int) -> dict[str, int]:
+        """Samples and bytes up to `step`."""
+        exchanges = int(trace.warmup_exchanges(step)) * trace.round_steps
+        sent = round(sent_per_step * (step + exchanges))
+        return {
+            "samples": step * samples_per_step,
+            "bytes_sent_per_node": sent,
+            "bytes_received_per_node": sent,
+        }
+
     if result is not None:
-        exchanges = int(trace.warmup_exchanges(result.steps)) * trace.round_steps
-        sent = round(sent_per_step * (result.steps + exchanges))
         result = msgspec.structs.replace(
-            result,
-            samples=result.steps * header.batch_size * method.minibatches(nodes),
-            bytes_sent_per_node=sent,
-            bytes_received_per_node=sent,
-            peak_memory_bytes_per_node=None,
-            node_seconds=(),
+            result, **counts(result.steps), peak_memory_bytes_per_node=None, node_seconds=()
         )
+    evaluations = tuple(msgspec.structs.replace(at, **counts(at.step)) for at in run.curve.evaluations)
     return dataclasses.replace(
         run,
         header=msgspec.structs.replace(header, nodes=nodes, result=result),
+        curve=dataclasses.replace(run.curve, evaluations=evaluations),
         extrapolated_from=header.nodes,
     )

@@ -32,7 +32,13 @@ def recorded(tmp_path_factory):
     @functools.cache
     def trained(method, nodes):
         request = RunRequest(
-            workload="toy", method=method, nodes=nodes, steps=40, workload_options={"hidden": 512}, threads=1
+            workload="toy",
+            method=method,
+            nodes=nodes,
+            steps=40,
+            eval_every=8,
+            workload_options={"hidden": 512},
+            threads=1,
         )
         cell = prepare_cell(request, lambda *_: None)
         directory = RunDirectory.of(out, cell.cell)
@@ -56,6 +62,11 @@ def test_two_nodes_dealt_to_four_are_the_run_on_four(method, recorded):
     assert dealt_run.header.result.bytes_sent_per_node == pytest.approx(
         there.header.result.bytes_sent_per_node, rel=0.02 if method == "ist" else 1e-9
     )
+    for at, there_at in zip(dealt_run.curve.evaluations, there.curve.evaluations, strict=True):
+        assert (at.step, at.samples) == (there_at.step, there_at.samples)
+        for name in ("bytes_sent_per_node", "bytes_received_per_node"):
+            rel = 0.02 if method == "ist" else 1e-9
+            assert getattr(at, name) == pytest.approx(getattr(there_at, name), rel=rel), (at.step, name)
     seconds, expected = (cluster_time(found, SLOW, [40]).seconds[0] for found in (dealt, on_four))
     assert seconds == pytest.approx(expected, rel=0.05)
     # Some of four servers have more slices than others.
