@@ -390,6 +390,7 @@ def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
 def test_activations_alone_can_be_too_much(monkeypatch):
     options = {"hidden": 64, "samples": 20_000}
     request = RunRequest(workload="toy", method="ddp", workload_options=options, batch_size=16_384)
+    monkeypatch.setattr("istbench.launch.cells.refusals._OF_A_WORKER", 0)
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 10_000_000)
     with pytest.raises(UserError, match=r"activations 0\.0[1-9]"):
         prepare_cell(request, lambda *_: None)

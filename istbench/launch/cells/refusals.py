@@ -35,6 +35,8 @@ _GIB = 2**30
 _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 # An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
+# A lower bound: each of 12 workers of the toy workload has 122 MiB that it shares with no other process.
+_OF_A_WORKER = 100 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +206,7 @@ def _by_method(unchecked: UncheckedCell) -> None:
 
 
 def _memory(unchecked: UncheckedCell) -> None:
-    """This machine has enough memory for all known parts of training and data."""
+    """This machine has enough memory for all known parts of training, data and processes."""
     request, workload, method, here = unchecked.request, unchecked.workload, unchecked.method, unchecked.here
     if unchecked.device != "cpu" or request.anyway:
         return
@@ -214,26 +216,32 @@ def _memory(unchecked: UncheckedCell) -> None:
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
+    processes = here * _OF_A_WORKER
+    always = data + processes
     if footprint is None:
-        memory, needed = None, data
+        memory, needed = None, always
     else:
         updates_wide = footprint.updates_wide_layers
         least = unknown_cost(footprint.model, updates_wide=updates_wide)
         memory = node_memory(footprint, least, stepping=False)
-        needed = here * memory.total + data
+        needed = here * memory.total + always
         largest = max((tensor_bytes([tensor]) for tensor in footprint.stepped), default=0)
         most = needed + here * _MOST_OF_STEPPED * largest
         if most > there:
             memory = node_memory(footprint, least)
-            needed = here * memory.total + data
+            needed = here * memory.total + always
         if needed <= there and activations and _may_matter(workload, here, batch_size, most, there):
             copied = footprint.gradients_copied
             cost = step_cost(footprint.model, workload, footprint.samples, copied=copied, updates_wide=updates_wide)
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
-            needed = here * memory.total + data
+            needed = here * memory.total + always
     if needed > there:
         on = counted(nodes, "node") if nodes == here else f"{here} of {nodes} nodes"
-        parts = [f"a node: {memory.in_words()}" if memory else "", f"data {data / _GIB:,.2f} GiB" if data else ""]
+        parts = [
+            f"a node: {memory.in_words()}" if memory else "",
+            f"data {data / _GIB:,.2f} GiB" if data else "",
+            f"Python and torch of the workers {processes / _GIB:,.2f} GiB",
+        ]
         raise UserError(
             f"{workload.name} by {method.name} on {on} needs at least {needed / _GIB:,.1f} GiB, but this machine "
             f"has {there / _GIB:,.1f}; use fewer nodes or smaller workload options, or try --anyway "

@@ -41,6 +41,7 @@ def test_a_subnet_is_smaller_than_the_model():
 
 def test_what_an_optimizers_step_makes_is_looked_at_only_where_it_may_be_too_much(monkeypatch):
     monkeypatch.setattr("istbench.plan.step.optimizer_scratch", lambda *_, **__: 10**6)
+    monkeypatch.setattr("istbench.launch.cells.refusals._OF_A_WORKER", 0)
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**20)
     assert prepare().config.nodes == 1  # a mebibyte is far more than a toy's step can take
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 60_000)
@@ -128,6 +129,13 @@ def test_the_largest_subnet_of_unequal_nodes_needs_the_memory(monkeypatch):
     assert with_shares("ist", "1,1,1,1", **fields).config.nodes == 4
     with pytest.raises(UserError, match="needs at least"):
         with_shares("ist", "1,1,1,97", **fields)
+
+
+def test_more_workers_than_the_memory_holds_are_refused(monkeypatch):
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**32)
+    assert prepare("ddp", nodes=20, batch_size=1).config.nodes == 20
+    with pytest.raises(UserError, match="99 nodes needs at least 9.7 GiB, .* has 4.0; use fewer nodes"):
+        prepare("ddp", nodes=99, batch_size=1)
 
 
 def test_the_fullest_node_needs_the_memory(monkeypatch):
