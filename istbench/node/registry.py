@@ -371,7 +371,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     note_plugin(name)
     try:
-        with users_code(f"importing plug-in {printable(str(path))}"), _beside(path):
+        with users_code(f"importing plug-in {printable(str(path))}"), _beside(path), _same_numbers():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -385,6 +385,22 @@ def _module_name(path: Path) -> str:
     """A name from resolved `path`, with a hash: `a/b_c.py` and `a_b/c.py` are the same with _ in place of /."""
     short = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     return f"istbench_plugin_{path.as_posix().replace('/', '_').removesuffix('.py')}_{short}"
+
+
+@contextmanager
+def _same_numbers() -> Iterator[None]:
+    """Inside, code draws the same random numbers in every process and run: a file may split its data as it loads."""
+    import torch
+
+    from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
+
+    device = torch.device("cpu")
+    before = random_state(device)
+    seed_random_state(0)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
 
 
 @contextmanager

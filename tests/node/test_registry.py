@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -45,6 +46,17 @@ def test_plug_ins_that_do_not_load_are_named(tmp_path):
     broken.write_text("import nothing_of_the_kind\n")
     with pytest.raises(UserError, match=r"broken\.py does not load: line 1: ModuleNotFoundError"):
         registry.load_method("mine", [str(broken)])
+
+
+def test_a_file_draws_the_same_numbers_wherever_it_loads_and_the_loader_draws_on(tmp_path):
+    drawn = "random.random(), float(numpy.random.rand()), float(torch.rand(()))"
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(f"import random, numpy, torch\nDRAWN = {drawn}\ndef model():\n    pass\n")
+    random.seed(5)
+    wanted = random.Random(5).random()
+    one, two = (registry._import_file(tmp_path / name) for name in ("one.py", "two.py"))
+    assert random.random() == wanted
+    assert one.DRAWN == two.DRAWN
 
 
 def test_own_modules_leave_out_unknown_names_and_other_packages(monkeypatch):
