@@ -389,7 +389,7 @@ def _module_name(path: Path) -> str:
 
 @contextmanager
 def _same_numbers() -> Iterator[None]:
-    """Inside, code draws the same random numbers in all processes and runs: a file may split its data as it loads."""
+    """Inside, code draws the same random numbers in every process and run: a file may split its data there."""
     import torch
 
     from istbench.node.checkpoint import random_state, seed_random_state, set_random_state

@@ -405,6 +405,11 @@ class Task(Workload):
                 value = self.loss(model, self.example_batch(model, number))
                 if not torch.isfinite(value):
                     raise self._wrong_loss(f"returns {value.item()} on untrained weights; it should be finite")
+                if (strange := _other_parameter(value, model)) is not None:
+                    raise self._wrong_loss(
+                        f"uses a parameter of shape {tuple(strange.shape)} that model() does not return, so nobody "
+                        "would train it; make it part of the model, or use it under torch.no_grad()"
+                    )
                 value.backward()
             named = model.named_parameters()
             idle |= {name for name, own in named if own.requires_grad and own.grad is None}
@@ -415,6 +420,22 @@ class Task(Workload):
             for kept in optimizer.state_dict()["state"].values():
                 _check_plain(self.file, kept)
         return [name for name, _ in model.named_parameters() if name in idle]
+
+
+def _other_parameter(loss: Tensor, model: nn.Module) -> nn.Parameter | None:
+    """A parameter that `loss` depends on, with a gradient, and `model` lacks; None if there is none."""
+    own = set(map(id, model.parameters()))
+    nodes, seen = [loss.grad_fn], set[object]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in own:
+            return leaf
+        nodes += [other for other, _ in node.next_functions]
+    return None
 
 
 @functools.cache

@@ -459,6 +459,24 @@ def data(train):
     assert ", data, joining samples by torch's default_collate: RuntimeError: stack" in error_line(raised.value)
 
 
+HEAD = "head = nn.Linear(2, 2)\n\ndef model"
+
+
+@pytest.mark.parametrize(("used", "fits"), [
+    ("head(model(points))", False),
+    ("model(points) @ head.weight", False),
+    ("model(points) + head(points[:, :2]).detach()", True),
+    ("model(points.requires_grad_())", True),
+])  # fmt: skip
+def test_a_loss_uses_no_parameter_that_nobody_trains(task, used, fits):
+    code = WHOLE.replace("def model", HEAD).replace("cross_entropy(model(points)", f"cross_entropy({used}")
+    if fits:
+        task(code=code).try_out()
+        return
+    said = refusal(task, code=code)
+    assert "loss: uses a parameter of shape (2, 2) that model() does not return, so nobody would train it" in said
+
+
 def test_a_model_of_its_own_loss_needs_no_loss(task):
     code = STREAM[: STREAM.index("def loss")].replace("return nn.Linear(2, 1)", "return Own()").replace(
         "opened =", """
