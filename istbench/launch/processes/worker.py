@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -65,6 +66,10 @@ def run_and_report(target: Callable[..., None], args: tuple[object, ...], logs: 
     If the target raises, write a failure report to `logs` and end the process. If the target ends the process
     itself, there is no mark.
     """
+    if sys.platform == "linux":
+        # As in the launcher. Processes of a user's DataLoader could not import a task file, which has no place on
+        # the path, and Python's fork server hands on its own way to start processes.
+        multiprocessing.set_start_method("fork", force=True)
     try:
         target(*args)
         done_path(logs, int(os.environ["RANK"])).touch()

@@ -1,5 +1,6 @@
 """Workers of this machine: told who they are, watched, and never left behind. Real processes."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.launch.processes import local
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.on_nodes import on_nodes
 
 pytestmark = pytest.mark.processes
 
@@ -63,6 +65,15 @@ def test_workers_are_told_who_they_are(tmp_path):
     launch(LocalLauncher(), job)
     assert (tmp_path / "0").read_text() == "0 0 2 2 127.0.0.1 3 collects garbage"
     assert (tmp_path / "1").read_text() == "1 1 2 2 127.0.0.1 3 collects garbage"
+
+
+def node_way_to_start_processes(fabric):
+    return multiprocessing.get_start_method()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another way is the default")
+def test_processes_of_a_users_loader_find_a_file_that_has_no_place_on_the_path():
+    assert on_nodes(node_way_to_start_processes, 1) == ["fork"]
 
 
 def test_a_worker_that_dies_is_named_with_what_it_said(tmp_path):
