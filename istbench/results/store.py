@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from istbench.base.decode import decode_json, encode_own, read_bytes, regular_file
+from istbench.base.decode import decode_json, encode_json, read_bytes, regular_file
 from istbench.base.errors import NoSpace, UserError, printable, shown
 from istbench.base.files import append_line, is_full, require_no_link, write_errors, writing_whole
 from istbench.base.options.texts import message_of
@@ -132,7 +132,7 @@ class RunDirectory:
         Raises:
             UserError: if the directory cannot be written.
         """
-        content = msgspec.json.format(msgspec.json.encode(header, enc_hook=encode_own), indent=1) + b"\n"
+        content = msgspec.json.format(encode_json(header), indent=1) + b"\n"
         with _write_errors(self.run_json), writing_whole(self.run_json) as file:
             file.write(content)
 

@@ -37,6 +37,13 @@ def test_a_header_is_read_back_and_updated(run):
     assert [path.name for path in run.path.iterdir()] == ["run.json"]
 
 
+def test_a_path_that_is_not_utf8_is_recorded_for_readers(run):
+    config = msgspec.structs.replace(HEADER.config, plugins=("/lat\udcf6/ä.py",), save="/lat\udcf6")
+    run.create(msgspec.structs.replace(HEADER, config=config))
+    assert (run.header().config.plugins, run.header().config.save) == (("/lat?/ä.py",), "/lat?")
+    assert msgspec.structs.replace(run.header(), config=HEADER.config) == HEADER
+
+
 @pytest.mark.parametrize("name", ["copy", "..", HEADER.cell + "-copy"])
 def test_nothing_is_written_for_a_run_under_another_name(run, name):
     other = RunDirectory(run.path.parent / name)

@@ -117,6 +117,15 @@ def encode_own(value: Any) -> Any:
     raise NotImplementedError(f"cannot write a {type(value).__name__}")
 
 
+def encode_json(value: Any) -> bytes:
+    """`value` as JSON. Bytes of paths that are not UTF-8 become question marks: such paths are for readers only."""
+    try:
+        return msgspec.json.encode(value, enc_hook=encode_own)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, enc_hook=encode_own)
+        return json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _raw_json(content: bytes) -> Any:
     with contextlib.suppress(ValueError, RecursionError, UnicodeDecodeError):
         return json.loads(content)

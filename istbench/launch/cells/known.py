@@ -83,7 +83,7 @@ def _read(request: RunRequest) -> KnownCell | None:
 
 
 def _path(request: RunRequest) -> Path:
-    place = None if request.data is None else str(request.data.resolve())
+    place = None if request.data is None else os.fsencode(request.data.resolve())
     text = msgspec.json.encode([request, place], enc_hook=encode_own)
     return cache_directory() / "known-cells" / f"{hashlib.sha256(text).hexdigest()[:24]}.json"
 

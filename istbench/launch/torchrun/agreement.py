@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from istbench.base.decode import encode_own
+from istbench.base.decode import encode_json, encode_own
 from istbench.base.errors import UserError, shown
 from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunConfig, RunRequest
 from istbench.launch.torchrun.meeting import Card
@@ -15,7 +15,7 @@ from istbench.results.header import Header, HostRecord
 
 def as_text(config: RunConfig) -> str:
     """`config` as text for a card."""
-    return msgspec.json.encode(config, enc_hook=encode_own).decode()
+    return encode_json(config).decode()
 
 
 def command_as_text(requests: Sequence[RunRequest]) -> str:

@@ -1,5 +1,8 @@
 """Finished cells that show without resolving: only while nothing that names a cell has changed."""
 
+import os
+from pathlib import Path
+
 import msgspec
 import pytest
 from fake_runs import RESULT
@@ -84,6 +87,18 @@ def test_a_change_of_the_given_data_has_it_resolved(tmp_path, cell, folder):
     assert finished([request], tmp_path) is not None
     data.write_text("a b c")
     assert finished([request], tmp_path) is None
+
+
+def test_data_below_folders_that_are_not_utf8_is_told_apart(tmp_path, cell, monkeypatch):
+    request, found = msgspec.structs.replace(REQUEST, data=Path("data")), []
+    for name in (b"lat\xf6", b"lat\xfc"):
+        folder = tmp_path / os.fsdecode(name)
+        (folder / "data").mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        found.append(finished([request], tmp_path))
+        keep(request, cell)
+        found.append(finished([request], tmp_path))
+    assert [one is None for one in found] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("own", [{"plugins": ("mine.py",)}, {"workload": "mine.py"}, {"method": "a plug-in's"}])
