@@ -66,7 +66,11 @@ def _run(words: list[str]) -> int:
     adopt_orphans()
     sys.stderr.flush()
     with Signals() as signals:
-        process = subprocess.Popen(words, stdout=2)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # in the process, until `_record_here`
+        try:
+            process = subprocess.Popen(words, stdout=2)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
             with signals.raised():
                 return process.wait()
@@ -82,6 +86,9 @@ def _run(words: list[str]) -> int:
 def _record_here(folder: str, steps: str, max_seconds: str, threads: str, script: str, *arguments: str) -> None:
     """In the process of the script: run it, and leave its record or its failure in `folder`."""
     die_with_parent()
+    # Ctrl-C ends an import at once. A KeyboardInterrupt would print its traceback, or vanish in a library.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     import torch
 
     from istbench.plan.recording.script import record_script
@@ -99,6 +106,7 @@ def _record_here(folder: str, steps: str, max_seconds: str, threads: str, script
 
     end_within(float(max_seconds) + _GRACE_S)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         record_script(Path(script), arguments, steps=int(steps), max_seconds=float(max_seconds), done=done)
     except (UserError, RunFailed) as error:
         Path(folder, _FAILURE).write_text(f"{type(error).__name__}\n{error}")

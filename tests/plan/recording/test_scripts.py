@@ -322,3 +322,20 @@ def test_a_signal_ends_the_script_and_its_children(tmp_path, ending):
     assert "istbench: interrupted" in command.communicate()[1]
     assert command.returncode == 130
     assert not running(mark)
+
+
+@pytest.mark.processes
+def test_ctrl_c_before_the_script_starts_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)")
+    (tmp_path / "train.py").touch()
+    command = subprocess.Popen(
+        [sys.executable, "-m", "istbench", "record", "train.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    os.killpg(command.pid, signal.SIGINT)
+    assert one_line(command.communicate()[1]).startswith("istbench: interrupted")
+    assert command.returncode == 130
