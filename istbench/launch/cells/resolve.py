@@ -186,17 +186,24 @@ def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
 
 
 def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
-    """`source`, whose note also has the remark of the method, and for a task file the size of a minibatch."""
+    """`source`, whose note also has the remark of the method, and for a task file the size of a minibatch.
+
+    A pass over an iterable would count its samples exactly, but may take long. So the count supposes equal batches.
+    """
     workload, method, nodes = unchecked.workload, unchecked.method, unchecked.request.nodes
     notes = [source.note]
-    if isinstance(whole(workload), Task):
+    unit, task = source.unit, whole(workload)
+    if isinstance(task, Task):
+        if task.in_turn and task.file.settings.samples is None:
+            unit += " if every batch has as many as the first"
+            notes.append("samples are counted as if every batch had as many as the first")
         together = unchecked.batch_size * method.minibatches(nodes)
         least, most = min(unchecked.samples), max(unchecked.samples)
         size = f"{most}" if least == most else f"{least} to {most}"
         step = f"{together:,} in a step of {counted(nodes, 'node')}"
         notes.append(f"{size} samples in a minibatch of a node, {step}")
     notes.append(method.remark(unchecked.model, workload, nodes))
-    return msgspec.structs.replace(source, note="; ".join(filter(None, notes)))
+    return msgspec.structs.replace(source, unit=unit, note="; ".join(filter(None, notes)))
 
 
 def _device(asked: Device) -> Device:

@@ -76,6 +76,13 @@ def test_the_files_own_groups_and_optimizer_are_taken(tmp_path):
         assert prepared(tmp_path, TASK + OPTIMIZER, method=method, nodes=2).config.method == method
 
 
+@pytest.mark.parametrize(("more", "supposed"), [("", True), ("samples = 4\n", False)])
+def test_the_count_of_an_iterables_samples_is_called_supposed(tmp_path, more, supposed):
+    source = prepared(tmp_path, TASK + more).data_source
+    assert source.seen.endswith("24 samples if every batch has as many as the first" if supposed else "24 samples")
+    assert ("; samples are counted as if every batch had as many as the first; " in source.note) == supposed
+
+
 def test_groups_with_fewer_units_than_nodes_are_named_before_a_run_and_in_a_plan(tmp_path):
     code = TASK.replace("nn.Linear(8, 1))", "nn.Linear(8, 2), nn.Tanh(), nn.Linear(2, 1))").replace("ReLU", "Tanh")
     line = "neuron groups with fewer units than the 3 nodes stay whole: 2 (2)"
