@@ -30,7 +30,7 @@ _NEARLY = 1 + 1e-6  # sums of floats
 
 _Name = Annotated[str, Meta(max_length=500)]
 _Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
-_Dimension = Annotated[int, Meta(ge=0, le=2**40)]
+_Dimension = Annotated[int, Meta(ge=0, le=2**45)]
 _Shape = Annotated[tuple[_Dimension, ...], Meta(max_length=32)]
 DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 ITEM_BYTES: dict[str, int] = {

@@ -25,7 +25,7 @@ from istbench.fabric import Fabric
 from istbench.methods.base import Method, is_parameter, materialise
 from istbench.methods.footprint import Footprint, trained
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.methods.served.messages import Slice, cut, served_rounds
+from istbench.methods.served.messages import Slice, cut, most_slices, served_rounds
 from istbench.methods.served.model import ServedModel
 from istbench.workloads.base import Batch, Workload
 
@@ -124,8 +124,9 @@ def _slices(
     sizes: Sequence[int], slice_params: int, world_size: int, split_params: int
 ) -> list[list[Slice]] | None:
     """The slices of each parameter; None if there are too many to list."""
-    at_most = sum(-(-size // (slice_params or size or 1)) for size in sizes) * (1 if slice_params else world_size)
-    return cut(sizes, slice_params, world_size, split_params=split_params) if at_most <= _MOST_SLICES else None
+    if most_slices(sizes, slice_params, world_size, split_params=split_params) > _MOST_SLICES:
+        return None
+    return cut(sizes, slice_params, world_size, split_params=split_params)
 
 
 def _busiest(slices: Sequence[Sequence[Slice]], world_size: int) -> int:

@@ -22,6 +22,7 @@ from istbench.methods.planned_node import Rounds, StepCost
 from istbench.plan.traced_node import TracedNode, UpdateCost, trace_like, trace_of_nodes
 
 LEAST_STEPS = 4
+_MOST_STEPS = 100_000  # of a round; each of them has events of its own
 
 
 def _computing_s(record: ScriptRecord) -> float:
@@ -68,6 +69,11 @@ def trace_of_rounds(record: ScriptRecord, method: str, planned: PlannedRounds, n
     Raises:
         UserError: for too many messages.
     """
+    if planned.steps > _MOST_STEPS:
+        raise UserError(
+            f"{method} has {planned.steps:,} local steps in a round, a replay at most {_MOST_STEPS:,}; "
+            "name fewer by local_steps or accumulate"
+        )
     cost, seconds, memory = step_cost(record), [_computing_s(record)], record.machine.memory_gb_per_s
     update = UpdateCost(
         before_s=record.before_update_s,

@@ -156,7 +156,10 @@ def _planned(record: ScriptRecord, chosen: ChosenMethod, nodes: int) -> tuple[Si
     method = build_method(chosen.name, chosen.options, workload=workload)
     cell = sized_cell(workload, method, nodes, workload.batch_size)
     if cell.footprint is None or cell.footprint.rounds is None:
-        raise UserError(f"{chosen.name} does not say how its messages follow from the sizes of a model")
+        raise UserError(
+            f"{chosen.name} lists no messages for {record.model_bytes:,} bytes on {nodes} nodes: too many, "
+            "or unknown from sizes; name larger parts, as by slice_params of p3, or another method"
+        )
     return cell, cell.footprint
 
 

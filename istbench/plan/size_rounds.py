@@ -22,7 +22,7 @@ from istbench.methods.planned_node import (
     streaming_rounds,
 )
 from istbench.methods.planned_node import message_bytes as mean_bytes
-from istbench.methods.served.messages import cut, served_rounds
+from istbench.methods.served.messages import cut, most_slices, served_rounds
 from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, PlannedRounds, trace_of_rounds
 from istbench.plan.traced_node import MOST_EVENTS
 
@@ -124,13 +124,30 @@ def _streaming(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
 
 
 def _served(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:
-    slices = cut(sizes.values, options.get("slice_params", 0), sizes.nodes)
+    slice_params = options.get("slice_params", 0)
+    _check_slices(sizes, slice_params)
+    slices = cut(sizes.values, slice_params, sizes.nodes)
     priority = bool(options.get("priority", False))
-    count = sum(map(len, slices))
-    if _EVENTS_OF_SLICE * count * sizes.nodes * LEAST_STEPS > sizes.most:
-        raise UserError(f"its {count:,} slices on {sizes.nodes} nodes take more than a second to replay; name it")
     window = int(options["window"]) if priority else None
     return PlannedRounds(rounds=served_rounds(slices, sizes.itemsize, priority), window=window)
+
+
+def _check_slices(sizes: _Sizes, slice_params: int) -> None:
+    """Refuse too many slices before `cut` lists them."""
+    values, nodes = sum(sizes.values), sizes.nodes
+    count, events = most_slices(sizes.values, slice_params, nodes), _EVENTS_OF_SLICE * nodes * LEAST_STEPS
+    if count * events <= sizes.most:
+        return
+    if count * events <= MOST_EVENTS:
+        raise UserError(f"its {count:,} slices on {nodes} nodes take more than a second to replay; name it")
+    # Each layer may have one slice beyond its share. Half of the events replay in less than a minute.
+    spare = MOST_EVENTS // 2 // events - len(sizes.values)
+    larger = slice_params and spare > 0
+    raise UserError(
+        f"{values:,} parameters in {count:,} slices{f' of slice_params={slice_params}' if slice_params else ''} on "
+        f"{nodes} nodes have too many messages to replay in minutes; name "
+        + (f"'p3 slice_params={-(-values // spare)}'" if larger else "fewer nodes or larger layers")
+    )
 
 
 def _fsdp(sizes: _Sizes, options: Mapping[str, Any]) -> PlannedRounds:

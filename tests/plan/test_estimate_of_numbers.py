@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from istbench.base.errors import UserError
+from istbench.cluster.profile import load_profile
 from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
 from istbench.plan.estimate import LEVELS, chosen, estimate
@@ -145,3 +146,14 @@ def test_the_seconds_after_a_few_rounds_are_those_of_the_steady_state(numbers):
         for bandwidth in (1e8, 1e9, 2e10):
             there = cluster_of(dataclasses.replace(numbers, bandwidth=bandwidth), record)
             assert step_seconds(trace, there) == pytest.approx(steady_step(trace, there)[1], rel=1e-5)
+
+
+def test_a_burst_that_ends_sooner_than_a_float_can_add_is_spent():
+    bursts = dataclasses.replace(load_profile("m5.2xlarge"), burst_bytes=1e6)
+    numbers = Numbers(parameters=10**13, step_s=1.0, nodes=3, bandwidth=1e6, cluster=bursts)
+    assert estimate(numbers, [chosen("parameter_server")]).rows[0].step_s > 1e8
+
+
+def test_a_record_of_the_largest_model_loads(tmp_path):
+    save_script(record_of(Numbers(parameters=10**14, step_s=1.0, nodes=2)), tmp_path / "my.record.json")
+    assert load_script(tmp_path / "my.record.json").parameters[0].values == 10**14 // 16

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from istbench.base.errors import UserError
 from istbench.plan.numbers import Numbers, record_of
 from istbench.plan.script_time import chosen_methods
 from istbench.plan.script_trace import script_trace
@@ -34,6 +35,32 @@ def test_a_plan_from_sizes_is_the_plan_of_the_method(method, nodes):
 @pytest.mark.parametrize("method", ["ist", "ddp lr=0.1", "ddp accumulate=0", "local_sgd local_steps=x"])
 def test_other_methods_and_options_need_their_own_plan(method):
     assert sized(chosen_methods([method])[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "method", "line"),
+    [
+        (
+            6,
+            "p3",
+            r"10,000,000,000,000 parameters in 200,000,000 slices of slice_params=50000 on 6 nodes.*'p3 slice",
+        ),
+        (256, "p3 slice_params=9", "1,111,111,111,120 slices of slice_params=9"),
+        (2, "local_sgd local_steps=1000000000000", "local_sgd has 1,000,000,000,000 local steps.*name fewer"),
+    ],
+)
+def test_too_many_parts_of_a_large_model_are_refused_before_they_are_listed(nodes, method, line):
+    record = record_of(Numbers(parameters=10**13, step_s=1.0, nodes=nodes))
+    with pytest.raises(UserError, match=line):
+        size_trace(record, sized(chosen_methods([method])[0]), nodes)
+
+
+def test_the_slices_that_a_refusal_names_are_few_enough():
+    record = record_of(Numbers(parameters=10**13, step_s=1.0, nodes=6))
+    with pytest.raises(UserError) as refused:
+        size_trace(record, sized(chosen_methods(["p3"])[0]), 6)
+    named = str(refused.value).split("'")[1]
+    assert len(size_trace(record, sized(chosen_methods([named])[0]), 6).nodes[0])
 
 
 @pytest.mark.processes

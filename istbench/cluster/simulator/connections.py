@@ -15,7 +15,7 @@ from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import WAKING, State, insert
 
 _FIRST_BYTES = 14_480  # ten segments of 1448 bytes (RFC 6928)
-_MOST_PAUSES = 64  # of a message; the windows of a longer one are put together
+MOST_PAUSES = 64  # of a message; the windows of a longer one are put together
 
 
 @jit_part
@@ -132,7 +132,7 @@ def start_flow(state: State, pair: int, now: float) -> None:
     size = connection.bytes_after
     if shared.tcp_window < np.inf and _has_window(state, pair):
         if now >= connection.window_ends:
-            joined = max(1.0, np.ceil(connection.bytes_after / (_MOST_PAUSES * shared.tcp_window)))
+            joined = max(1.0, np.ceil(connection.bytes_after / (MOST_PAUSES * shared.tcp_window)))
             capacity = state.link[state.node[connection.source].link_out].capacity
             pause_s = 2 * shared.latency + WAKING * shared.tcp_window / capacity
             connection.window_ends = now + pause_s * joined

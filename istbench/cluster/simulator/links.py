@@ -109,6 +109,7 @@ def _note_use(state: State, now: float) -> None:
         link = state.link[number]
         if link.burst_left >= _A_BYTE and link.used > link.capacity:
             spent = now + link.burst_left / (link.used - link.capacity)
+            spent = max(spent, np.nextafter(now, np.inf))  # after weeks, the shortest time that a float adds
             state.shared[0].next_end = min(state.shared[0].next_end, spent)
 
 

@@ -14,6 +14,7 @@ from istbench.cluster.in_turns import seen_on, turns_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import fold, unfold
 from istbench.cluster.scale import scale as scale_of
+from istbench.cluster.simulator.connections import MOST_PAUSES
 from istbench.cluster.simulator.program import Program, compile_trace, stops
 from istbench.cluster.simulator.state import Room, State, blank_state, new_state
 from istbench.cluster.trace import (
@@ -159,8 +160,7 @@ def replay(
         marks=len(marks),
         spans=int(ends.sum()) * 2 + messages if spans else 0,
     )
-    steps = int(ends.sum()) + messages
-    state, seconds = _simulated(trace, program, profile, ends, room, steps, window=window, streams=streams)
+    state, seconds = _simulated(trace, program, profile, ends, room, messages, window=window, streams=streams)
     _check_finished(program, state.node["waits_for"])
     alike = program.world // program.n
     sent, received = (_of_all(size, alike) for size in (state.node["bytes_out"], state.node["bytes_in"]))
@@ -202,24 +202,31 @@ def _simulated(
     profile: ClusterProfile,
     ends: Ints,
     room: Room,
-    steps: int,
+    messages: int,
     *,
     window: int,
     streams: int,
 ) -> tuple[State, float]:
-    """The end of the simulation. steps: events and messages."""
+    """The end of the simulation. messages: on the network."""
     from istbench.cluster.simulator.simulate import simulation
 
     _check_room(program)
-    simulate = simulation(steps)
+    simulate = None
     while True:
         given = room, program.at_once  # the trace alone decides all else that is read of `program`
         blank = trace.derived("blank", given, functools.partial(blank_state, program, room))
         state = new_state(blank, profile, window=window, streams=streams)
+        simulate = simulate or simulation(int(ends.sum()) + messages * _windows(program, state))
         seconds = simulate(program, state, ends)
         if not state.shared["overflow"][0]:
             return state, seconds
         room = room._replace(under_way=2 * room.under_way)
+
+
+def _windows(program: Program, state: State) -> int:
+    """Windows of the largest message, which pauses after each; 1 where no window holds it back."""
+    size = int(program.op["bytes"].max(initial=0))
+    return max(1, int(min(MOST_PAUSES, size / state.shared["tcp_window"][0])))
 
 
 def _check_room(program: Program) -> None:

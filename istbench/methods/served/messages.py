@@ -49,6 +49,12 @@ def cut(sizes: Sequence[int], slice_params: int, world_size: int, *, split_param
     return slices
 
 
+def most_slices(sizes: Sequence[int], slice_params: int, world_size: int, *, split_params: int = 0) -> int:
+    """At least as many slices as `cut` makes, without making them: a large model has too many to list."""
+    parts = world_size if split_params and not slice_params else 1
+    return sum(max(parts, -(-size // (slice_params or size or 1))) for size in sizes)
+
+
 class Recorder(Protocol):
     """The part of `istbench.fabric.recorder.Recorder` that a served model needs; a planned node has it too."""
 
