@@ -858,6 +858,7 @@ def main() -> None:
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     pairs = pairs_of(arguments.kinds or [None], arguments.commands or [None])
+    os.environ["OMP_NUM_THREADS"] = "1"  # threads of OpenMP do not survive a fork: its next loop waits for them
     import_all()
     good = train_good(out)
     warm_up(good)
