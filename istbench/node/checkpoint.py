@@ -127,6 +127,17 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(numbers), gauss))
 
 
+@contextmanager
+def own_random_state(device: torch.device, seed: int) -> Iterator[None]:
+    """Inside, all generators start from `seed`; afterwards they go on as if nothing had drawn."""
+    before = random_state(device)
+    seed_random_state(seed)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
+
+
 def part_names(rank: int, files: Collection[str] = ()) -> list[str]:
     """The names of the files from which `rank` reads its state: its own, and the shared one if it is in `files`."""
     own = [f"rank-{rank}.json", f"rank-{rank}.safetensors"]

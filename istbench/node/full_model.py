@@ -18,7 +18,7 @@ from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import EvaluatedInParts, Method, ReadInBlocks
-from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
+from istbench.node.checkpoint import own_random_state
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, evaluate_part, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
@@ -91,25 +91,15 @@ class Evaluator:
         training_threads = torch.get_num_threads()
         alone = self._fabric.rank == 0 and _parts(self._method, self._workload, self._fabric) is None
         torch.set_num_threads(self._all_threads if alone else training_threads)
+        seed = derived_seed(self._config.seed, "evaluation", self._fabric.rank)
         try:
             with (
-                _own_random_numbers(self._config.seed, self._fabric),
+                own_random_state(self._fabric.device, seed),  # so training does not depend on its evaluations
                 full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model,
             ):
                 yield model
         finally:
             torch.set_num_threads(training_threads)
-
-
-@contextmanager
-def _own_random_numbers(seed: int, fabric: Fabric) -> Iterator[None]:
-    """Inside, this rank draws random numbers of their own, so that training does not depend on its evaluations."""
-    training = random_state(fabric.device)
-    seed_random_state(derived_seed(seed, "evaluation", fabric.rank))
-    try:
-        yield
-    finally:
-        set_random_state(training, fabric.device)
 
 
 @contextmanager

@@ -392,15 +392,10 @@ def _same_numbers() -> Iterator[None]:
     """Inside, code draws the same random numbers in every process and run: a file may split its data there."""
     import torch
 
-    from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
+    from istbench.node.checkpoint import own_random_state
 
-    device = torch.device("cpu")
-    before = random_state(device)
-    seed_random_state(0)
-    try:
+    with own_random_state(torch.device("cpu"), 0):
         yield
-    finally:
-        set_random_state(before, device)
 
 
 @contextmanager

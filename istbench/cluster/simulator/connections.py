@@ -81,9 +81,8 @@ def _start_head(state: State, pair: int, now: float) -> None:
     connection.bytes_after = state.message[connection.wire_head].bytes
     until = state.message[connection.wire_head].ready_at
     if shared.slow_from < np.inf and not connection.inside:
-        lost = _slow_start(state, pair, max(now, until) - connection.idle_since)
-        if lost > 0:
-            until = max(now, until) + lost
+        until = max(now, until)
+        until += _slow_start(state, pair, until - connection.idle_since)
     _start_flow_at(state, pair, until, now)
 
 
@@ -116,12 +115,13 @@ def _slow_start(state: State, pair: int, idle_s: float) -> float:
     round_trip = 2 * shared.latency
     rate = min(capacity, shared.tcp_window / round_trip)
     most = min(rate * round_trip, state.message[connection.wire_head].bytes)
-    begun, lost = 2 * connection.reached, 0.0
+    lost = 0.0
     if idle_s > shared.slow_from:
-        begun = max(_FIRST_BYTES, begun / 2 ** np.floor(idle_s / shared.slow_from))
+        halved = connection.may_send / 2 ** np.floor(idle_s / shared.slow_from)
+        begun = connection.may_send = max(_FIRST_BYTES, halved)
         if begun < most:
             lost = max(0.0, round_trip * np.log2(most / begun) - (most - begun) / rate)
-    connection.reached = max(most, begun / 2)
+    connection.may_send = max(2 * most, connection.may_send)
     return float(lost)
 
 

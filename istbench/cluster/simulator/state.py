@@ -24,7 +24,7 @@ _SHARED: Fields = (
 )
 _CONNECTION: Fields = (
     "source target inside between_racks queue_head queue_tail wire_head wire_tail in_window",
-    "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since reached",
+    "rate bytes_left bytes_after window_left window_ends since end flow_start prepared idle_since may_send",
 )
 _LINK: Fields = ("flows tight", "capacity capacity_left used burst burst_left since bytes")
 _FLOW: Fields = ("pair fixed hops", "")

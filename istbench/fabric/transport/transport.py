@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport.connections import connect_peers
@@ -38,6 +38,14 @@ class Receiver(Protocol):
         """
 
 
+class _Channel(NamedTuple):
+    """A channel; see `Transport.open`."""
+
+    receiver: weakref.ref[Receiver]
+    counted: bool
+    overtaking: bool
+
+
 class Transport:
     """The connections of this node to all others.
 
@@ -53,9 +61,7 @@ class Transport:
         self._traffic = traffic
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
-        self._receivers: list[weakref.ref[Receiver]] = []
-        self._counted: list[bool] = []  # by channel
-        self._overtaking: list[bool] = []
+        self._channels: list[_Channel] = []
         self._failure: Exception | None = None  # of a task
         self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
@@ -82,29 +88,27 @@ class Transport:
         channel must not overtake one that the peer needs first.
         """
         with self._changed:
-            self._receivers.append(weakref.ref(receiver))
-            self._counted.append(counted)
-            self._overtaking.append(overtaking)
+            self._channels.append(_Channel(weakref.ref(receiver), counted, overtaking))
             self._changed.notify_all()
         if window_bytes is not None:
             for link in self._links.values():
                 link.limit(window_bytes)
-        return len(self._receivers) - 1
+        return len(self._channels) - 1
 
     @property
     def has_channels(self) -> bool:
         """Whether a channel is open."""
-        return bool(self._receivers)
+        return bool(self._channels)
 
     def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:
         """Queue `messages` of one channel to `peer` and return at once."""
         messages = list(messages)
-        size = sum(len(message.payload) for message in messages if self._counted[message.channel])
+        size = sum(len(message.payload) for message in messages if self._channels[message.channel].counted)
         if size:  # a receiver that holds the lock may send what does not count
             with self.lock:
                 self._traffic.sent += size
-        may_overtake = all(self._overtaking[message.channel] for message in messages)
-        self._links[peer].put(messages, behind=None if may_overtake else len(self._receivers) - 1)
+        may_overtake = all(self._channels[message.channel].overtaking for message in messages)
+        self._links[peer].put(messages, behind=None if may_overtake else len(self._channels) - 1)
 
     def work(self, tasks: Iterable[tuple[int, Callable[[], None]]]) -> None:
         """Queue (order, task) pairs for the transport's own thread, which runs the lowest order first."""
@@ -180,7 +184,7 @@ class Transport:
 
     def _arrived(self, receiver: Receiver, number: int, peer: int, key: int, size: int) -> None:
         with self._changed:
-            if self._counted[number]:
+            if self._channels[number].counted:
                 self._traffic.received += size
             if receiver.arrived(peer, key, size):
                 self._changed.notify_all()
@@ -188,8 +192,8 @@ class Transport:
     def _receiver(self, number: int) -> Receiver | None:
         """The receiver of channel `number`; waits if a peer opened the channel before this node."""
         with self._changed:
-            self._changed.wait_for(lambda: number < len(self._receivers) or self._closing)
-            return self._receivers[number]() if number < len(self._receivers) else None
+            self._changed.wait_for(lambda: number < len(self._channels) or self._closing)
+            return self._channels[number].receiver() if number < len(self._channels) else None
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
