@@ -73,21 +73,25 @@ def values(fabric, method):
 
 
 def write(fabric, folder, methods, states):
-    DistributedCheckpoint(Path(folder), fabric).write(
-        TOTALS, states, lambda keys: methods[keys[0]].is_shared(keys[1:])
-    )
+    """Write a checkpoint of each case."""
+    for name, own in methods.items():
+
+        def shared(keys, own=own):
+            return own.is_shared(keys[1:])
+
+        DistributedCheckpoint(Path(folder, name), fabric).write(TOTALS, {name: states[name]}, shared)
 
 
 def taken_over(fabric, folder, workload):
     """The method of each case, with the state of a group of another size."""
     methods = {name: set_up(fabric, workload, *case[:2]) for name, case in EVERY.items()}
-
-    def reshard(step, rank):
-        return {name: own.resharded(SavedStates(step, name), rank) for name, own in methods.items()}
-
-    _, states, _ = DistributedCheckpoint(Path(folder), fabric).read(reshard)
     for name, own in methods.items():
-        own.load_state_dict(states[name])
+
+        def reshard(step, rank, name=name, own=own):
+            return own.resharded(SavedStates(step, name), rank)
+
+        _, state, _ = DistributedCheckpoint(Path(folder, name), fabric).read(reshard)
+        own.load_state_dict(state)
     return methods
 
 
@@ -119,10 +123,11 @@ def node_takes_over(fabric, folder, before, after):
 
 def changed(fabric, folder, methods, states):
     """By case, the tensors of this node that a way by another group changed."""
-    first, found = newest(Path(folder, "4")), {}
+    found = {}
     for name, own in methods.items():
+        first = newest(Path(folder, "4", name))
         at_once = own.resharded(SavedStates(first, name), fabric.rank)
-        own_before = read_rank(Path(folder, "4"), 1, fabric.rank)[name]
+        own_before = read_rank(Path(folder, "4", name), 1, fabric.rank)[name]
         found[name] = [differing(states[name], at_once), differing(states[name], own_before)]
     return found
 
