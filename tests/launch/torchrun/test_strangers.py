@@ -16,7 +16,7 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.results.store import RunDirectory
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("warm_commands")]
 
 STRANGER = Path(__file__).parents[2] / "stranger.py"
 UID = 65534  # of nobody
