@@ -19,6 +19,8 @@ from istbench.base.options.task_file import task_name
 
 _MARK = "# Written by istbench.Task: changes here are lost."
 _PLAIN = (int, float, str, bool, bytes, types.NoneType)
+# Cells that Python makes for the functions of a class, and those that annotate it.
+_OF_CLASSES = {"__class__", "__classdict__", "__conditional_annotations__"}
 _LONGEST_VALUE = 10_000  # characters of a global that a file can hold
 
 
@@ -138,7 +140,7 @@ class _Source:
             self.add(value.__name__, value, where)
             self.definitions.append(f"{name} = {value.__name__}\n\n")
             return
-        around = {one for function in _functions(value) for one in function.__code__.co_freevars} - {"__class__"}
+        around = {one for function in _functions(value) for one in function.__code__.co_freevars} - _OF_CLASSES
         if around:
             raise UserError(
                 f"{where} uses {min(around)} of the function around {name}; make {name} outside of functions"

@@ -7,12 +7,28 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from istbench.base.errors import UserError
 
-# Those of `Path` raise an error for a path that cannot be seen, for instance without permission.
+# These answer no for a path that cannot be seen, for instance without permission.
 is_directory, is_file, is_there = os.path.isdir, os.path.isfile, os.path.exists
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def kind_at(path: Path) -> Literal["", "file", "directory", "other"]:
+    """What is at `path`, after links; "" for nothing. `Path.exists` and its kin hide errors from Python 3.14 on.
+
+    Raises:
+        OSError: the path cannot be seen, for instance without permission.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno in _NOTHING:
+            return ""
+        raise
+    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
 
 
 def is_full(error: OSError) -> bool:

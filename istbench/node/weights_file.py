@@ -18,7 +18,7 @@ from torch import Tensor
 
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError
-from istbench.base.files import sync, writing_whole
+from istbench.base.files import kind_at, sync, writing_whole
 from istbench.node.digest import content_of
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
@@ -131,8 +131,8 @@ def check_directory(directory: Path) -> None:
         UserError: they cannot.
     """
     with _writing(directory, []):
-        there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
-        if not there.is_dir():
+        there = next(path for path in (directory.absolute(), *directory.absolute().parents) if kind_at(path))
+        if kind_at(there) != "directory":
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(there, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

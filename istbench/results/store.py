@@ -16,7 +16,7 @@ import msgspec
 
 from istbench.base.decode import decode_json, encode_json, read_bytes, regular_file
 from istbench.base.errors import NoSpace, UserError, printable, shown
-from istbench.base.files import append_line, is_full, require_no_link, write_errors, writing_whole
+from istbench.base.files import append_line, is_full, kind_at, require_no_link, write_errors, writing_whole
 from istbench.base.options.texts import message_of
 from istbench.results.events import Evaluation, Event, Fault, Ready, Resume, Start, Stop
 from istbench.results.header import SCHEMA, Header, Status, schema_of
@@ -277,7 +277,7 @@ class RunDirectory:
 
     def _has(self, path: Path) -> bool:
         try:
-            return path.exists()
+            return bool(kind_at(path))
         except OSError as error:  # the directory belongs to another user
             way_out = f"make {self.path} readable, or choose another results directory"
             raise UserError(f"cannot read {path}: {error.strerror}; {way_out}") from None

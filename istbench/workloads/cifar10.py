@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import nn
 
 from istbench.base.errors import UserError, printable
+from istbench.base.files import kind_at
 from istbench.base.options.numbers import Count, Seed, Units
 from istbench.base.options.options import option
 from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
@@ -108,8 +109,8 @@ class Cifar10(ImageClassifier, Sourced):
 def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
     """CIFAR-10's batches in `data`, or the image folders there."""
     with named_errors(str(data)):
-        if not data.is_dir():
-            what = "not a directory; extract archives first" if data.exists() else "no such directory"
+        if (kind := kind_at(data)) != "directory":
+            what = "not a directory; extract archives first" if kind else "no such directory"
             raise UserError(printable(f"{data}: {what}; {_EXPECTED}"))
         batches = find_batches(data)
         if batches is None:

@@ -8,7 +8,7 @@ import pytest
 
 import istbench
 from istbench.base.errors import UserError
-from istbench.base.files import append_line, fresh_file, require_no_link, writing_whole
+from istbench.base.files import append_line, fresh_file, kind_at, require_no_link, writing_whole
 
 # Folders that this process has just made, that only this user may enter, or that are a cache of the user.
 OWN_FOLDERS = {
@@ -133,3 +133,14 @@ def test_lines_are_appended_to_no_pipe(tmp_path):
     os.mkfifo(tmp_path / "lines")
     with pytest.raises(OSError, match="it is a pipe or a device, not a file"):
         append_line(tmp_path / "lines", b"ours")
+
+
+def test_what_is_at_a_path_is_told_and_an_error_is_not_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    found = {name: kind_at(tmp_path / name) for name in ("", "file", "pipe", "link", "loop", "none", "file/below")}
+    assert list(found.values()) == ["directory", "file", "other", "file", "", "", ""]
+    with pytest.raises(OSError, match="too long"):
+        kind_at(tmp_path / ("long" * 100))

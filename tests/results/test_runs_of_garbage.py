@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import msgspec
 import pytest
@@ -272,8 +273,9 @@ def test_nesting_pipes_and_folders_are_left_out_at_once(whole, name):
     before = path.read_bytes()
     try:
         path.write_text(nested('{"a":', "}") + "\n")
-        refused = "a: unknown name" if name == "run.json" else "nested too deep"
-        assert any(refused in problem for problem in report(results))
+        # From Python 3.14 on, the stack's size is the limit, and the text is read to the error in its middle.
+        refused = "a: unknown name" if name == "run.json" else "nested too deep|not JSON"
+        assert any(re.search(refused, problem) for problem in report(results))
         path.unlink()
         os.mkfifo(path)
         assert any("is a pipe, not a file" in problem for problem in report(results))

@@ -14,6 +14,7 @@ from istbench.node.rehearsal import rehearse
 FILE = """
 import itertools
 import random
+import sys
 from types import SimpleNamespace
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ from torch.utils.data import TensorDataset
 import counted_beside
 
 batch_size = 4
-STEP, SEEN, BY_NAME, NUMBERS = 0, [], {}, itertools.count()
+STEP, SEEN, BY_NAME = 0, [], {}
+# From Python 3.14 on, nobody can copy a count.
+NUMBERS = itertools.count() if sys.version_info < (3, 14) else iter(range(1000))
 DRAWS, STATE, TOTAL, ROWS = np.random.default_rng(0), SimpleNamespace(step=0), torch.zeros(()), np.zeros(2)
 
 class Net(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from istbench.base.errors import UserError, printable
+from istbench.base.files import kind_at
 from istbench.workloads.extreme_data.points import Points
 from istbench.workloads.extreme_data.read import RepositoryHeader, read_header, read_points
 from istbench.workloads.prepared import SPLITS, files_digest, listed, named_errors, visible
@@ -133,14 +134,15 @@ def find_files(data: Path) -> RepositoryFiles:
         UserError: if there is none, several, or only a part of one.
     """
     with named_errors(str(data)):
-        if data.is_file():
+        kind = kind_at(data)
+        if kind == "file":
             return _files_in(data.parent, {"data": data})
-        if not data.is_dir():
+        if kind != "directory":
             raise UserError(f"{printable(str(data))}: no such directory; {_EXPECTED}")
         own = _found(data)
         if own:
             return _files_in(data, own)
-        inside = [folder for folder in sorted(visible(data)) if folder.is_dir() and _found(folder)]
+        inside = [folder for folder in sorted(visible(data)) if kind_at(folder) == "directory" and _found(folder)]
     if len(inside) > 1:
         names = listed([folder.name for folder in inside])
         raise UserError(f"{printable(str(data))}: it has several data sets ({names}); give the folder of one")
@@ -159,7 +161,8 @@ def _found(folder: Path) -> dict[str, Path]:
     """The files of a data set in `folder` by kind; empty if there are none."""
     named: dict[str, list[Path]] = {kind: [] for kind in _NAMES}
     for path in sorted(visible(folder)):
-        kind = _kind(path.stem.lower()) if path.suffix.lower() in _ENDINGS and path.is_file() else None
+        own = path.suffix.lower() in _ENDINGS and kind_at(path) == "file"
+        kind = _kind(path.stem.lower()) if own else None
         if kind is not None:
             named[kind].append(path)
     for kind, paths in named.items():

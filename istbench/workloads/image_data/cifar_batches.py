@@ -9,6 +9,7 @@ import numpy as np
 
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError, printable
+from istbench.base.files import kind_at
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
 from istbench.workloads.prepared import Download, files_digest
 
@@ -74,11 +75,11 @@ def find_batches(data: Path) -> CifarBatches | None:
     for folder, suffix in _FOLDERS.items():
         for root in (data, data / folder):
             batches = CifarBatches(root.resolve(), suffix)
-            there = [path for path in batches.paths if path.exists()]
-            missing = [path for path in batches.paths if not path.exists()]
+            there = [path for path in batches.paths if kind_at(path)]
+            missing = [path for path in batches.paths if path not in there]
             if there and missing:
                 raise UserError(f"{printable(str(root))}: no {missing[0].name} beside {there[0].name}; {_WAY_OUT}")
-            if there or (root.name == folder and root.is_dir()):
+            if there or (root.name == folder and kind_at(root) == "directory"):
                 if missing:
                     raise UserError(f"{printable(str(root))}: no {missing[0].name} in it; {_WAY_OUT}")
                 return batches

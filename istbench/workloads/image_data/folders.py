@@ -9,6 +9,7 @@ import numpy as np
 
 from istbench.base.decode import read_text
 from istbench.base.errors import UserError, printable
+from istbench.base.files import kind_at
 from istbench.workloads.prepared import files_digest, listed, named_errors, utf8_name, visible
 
 MOST_CLASSES = 30_000
@@ -64,7 +65,7 @@ def find_image_files(data: Path) -> ImageFiles:
         train_files = _class_files(root / "train")
         classes = tuple(train_files)
         annotated = test / _ANNOTATIONS
-        test_files = _annotated(annotated) if annotated.is_file() else _class_files(test)
+        test_files = _annotated(annotated) if kind_at(annotated) == "file" else _class_files(test)
     unknown = [name for name in test_files if name not in train_files]
     if unknown:
         raise UserError(
@@ -93,12 +94,12 @@ def find_root(data: Path) -> Path:
     Raises:
         UserError: if there is none.
     """
-    if not data.is_dir():
-        what = "not a directory; extract archives first" if data.exists() else "no such directory"
+    if (kind := kind_at(data)) != "directory":
+        what = "not a directory; extract archives first" if kind else "no such directory"
         raise _unfit(data, what)
-    if (data / "train").is_dir():
+    if kind_at(data / "train") == "directory":
         return data.resolve()
-    inner = sorted(folder for folder in visible(data) if (folder / "train").is_dir())
+    inner = sorted(folder for folder in visible(data) if kind_at(folder / "train") == "directory")
     if len(inner) > 1:
         raise UserError(f"{printable(str(data))}: images in {listed(inner)}; give one of these folders")
     if inner:
@@ -117,15 +118,16 @@ def _test_folder(root: Path) -> Path:
 
 def _holds_labels(folder: Path) -> bool:
     """Whether `folder` has class folders or annotations; Tiny ImageNet's test/images has neither."""
-    if not folder.is_dir():
+    if kind_at(folder) != "directory":
         return False
-    inner = [path.name for path in visible(folder) if path.is_dir()]
-    return (folder / _ANNOTATIONS).is_file() or any(name != "images" for name in inner)
+    inner = [path.name for path in visible(folder) if kind_at(path) == "directory"]
+    return kind_at(folder / _ANNOTATIONS) == "file" or any(name != "images" for name in inner)
 
 
 def _class_files(split: Path) -> dict[str, list[Path]]:
     """The images in every class folder of `split`, by class."""
-    names = sorted(utf8_name(path.name, split, "a class's folder") for path in visible(split) if path.is_dir())
+    folders = [path.name for path in visible(split) if kind_at(path) == "directory"]
+    names = sorted(utf8_name(name, split, "a class's folder") for name in folders)
     if len(names) < 2:
         raise _unfit(split, "it has fewer than two class folders")
     if len(names) > MOST_CLASSES:
@@ -146,7 +148,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def _with_images(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
+    if kind_at(folder) == "directory":
         yield from (path for path in visible(folder) if path.suffix.lower() in (*SUFFIXES, *_OTHER_IMAGES))
 
 

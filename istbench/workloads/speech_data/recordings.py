@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from istbench.base.errors import UserError, printable
+from istbench.base.files import kind_at
 from istbench.workloads.prepared import Download, files_digest, listed, named_errors, utf8_name, visible
 from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, MOST_WORDS, WORDS
@@ -154,8 +155,8 @@ def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
         UserError: if `data` is missing, empty or in another layout; naming the place.
         OSError: if a folder cannot be read.
     """
-    if not data.is_dir():
-        what = "not a directory" if data.exists() else "no such directory"
+    if (kind := kind_at(data)) != "directory":
+        what = "not a directory" if kind else "no such directory"
         raise _unfit(data, what)
     level, single = [data], ""
     for _ in range(_DEPTH):
@@ -166,7 +167,7 @@ def word_folders(data: Path) -> tuple[Path, tuple[str, ...]]:
         if found:
             return found[0].resolve(), words[found[0]]
         single = single or next((f"{folder / names[0]}" for folder, names in words.items() if names), "")
-        level = [inner for folder in level for inner in visible(folder) if inner.is_dir()]
+        level = [inner for folder in level for inner in visible(folder) if kind_at(inner) == "directory"]
     if single:
         raise _unfit(data, f"only one word folder, {single}")
     raise _unfit(data, "it has no word folders" if any(data.iterdir()) else "empty")
@@ -187,14 +188,15 @@ def clips_in(folder: Path) -> tuple[list[Path], list[Path]]:
         suffix = path.suffix.lower()
         if suffix in _OTHER_SOUNDS:
             raise UserError(f"{printable(str(path))}: only WAV, FLAC and Ogg are read; convert it or remove it")
-        (clips if suffix in _SUFFIXES or path.is_dir() else beside).append(path)
+        (clips if suffix in _SUFFIXES or kind_at(path) == "directory" else beside).append(path)
     if not clips:
         raise UserError(f"{printable(str(folder))}: no clip; expected recordings such as 0a7c2a8d{DIVIDER}0.wav")
     return clips, beside
 
 
 def _words_in(folder: Path) -> tuple[str, ...]:
-    inner = {path.name: path for path in visible(folder) if not path.name.startswith("_") and path.is_dir()}
+    named = (path for path in visible(folder) if not path.name.startswith("_"))
+    inner = {path.name: path for path in named if kind_at(path) == "directory"}
     if inner.keys() >= set(WORDS):
         return WORDS
     words: list[str] = []

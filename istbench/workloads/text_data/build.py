@@ -15,7 +15,7 @@ import numpy as np
 
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError, printable
-from istbench.base.files import sync
+from istbench.base.files import kind_at, sync
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, Natural
 from istbench.workloads import prepared as shared
@@ -101,9 +101,10 @@ def find_text(data: Path | None) -> TextFiles:
             raise UserError(f"this Python has no help topics to train on ({_HELP}); give --data FILE.txt")
         return TextFiles(place=_HELP_NAME, files=())
     with named_errors(str(data)):
-        if not data.exists():
+        kind = kind_at(data)
+        if not kind:
             raise UserError(f"no file {printable(str(data))}; give {_WHAT}")
-        if not data.is_dir():
+        if kind != "directory":
             return TextFiles(place=str(data), files=(data,))
         files = sorted(path for path in visible(data) if path.suffix == ".txt")
     if not files:
