@@ -122,7 +122,9 @@ def test_the_record_is_replayed_and_planned(record, capfd):
 
 LBFGS = "optimizer = torch.optim.LBFGS(model.parameters())\noptimizer.step(lambda: 0)"
 SPAWN = "import torch.multiprocessing as mp\nmp.spawn(lambda rank: step(), nprocs=2)"
-CHILD = "import multiprocessing\nchild = multiprocessing.Process(target=step)\nchild.start(), child.join()"
+CHILD = """import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=step)
+child.start(), child.join()"""
 WITHOUT_RECORD = {
     "for _ in range(5): step()": (
         RunFailed,
@@ -182,7 +184,7 @@ import atexit, multiprocessing, subprocess, threading, time
 def sleep():
     time.sleep(3600)
 threading.Thread(target=sleep).start()
-multiprocessing.Process(target=sleep).start()
+multiprocessing.get_context("fork").Process(target=sleep).start()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)  # MARK"], start_new_session=True)
 atexit.register(sleep)
 """
@@ -257,15 +259,18 @@ def test_a_script_cannot_mistake_the_end_for_its_own_error(record_here, capfd):
 
 
 @pytest.mark.processes
-def test_data_loader_workers_and_a_script_that_ends_by_itself(record_here):
+def test_data_loader_workers_and_a_script_that_ends_by_itself(record):
     text = """
-    data = torch.utils.data.TensorDataset(torch.randn(80, 6))
-    for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
+    if __name__ == "__main__":
+        data = torch.utils.data.TensorDataset(torch.randn(80, 6))
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
     """
-    assert len(record_here(text, steps=1000).samples_s) == 20 - 3 - 10
+    code, _, err = record(text, "--steps", 1000)
+    assert code == 0, err
+    assert len(json.loads(Path("train.record.json").read_bytes())["samples_s"]) == 20 - 3 - 10
 
 
 def test_processes_of_one_group_are_refused(record_here, monkeypatch):
