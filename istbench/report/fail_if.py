@@ -65,12 +65,19 @@ class Checked:
     def sentence(self) -> str:
         """The row, its value and the bound in a line."""
         condition = self.condition
-        value = f"{_text(self.value.median)} [{_text(self.value.low)}–{_text(self.value.high)}]"
+        median, low, high = map(self._text, (self.value.median, self.value.low, self.value.high))
         times = " times the baseline" if condition.of_baseline else ""
         word = "more" if condition.above else "less"
         sure = "" if self.verdict == "held" else ", but too close to call"
         what = condition.measure if condition.level is None else f"{condition.measure}({condition.level:g})"
-        return f"{self.row}: {what} is {value}{times}, {word} than {condition.bound:g}{sure}"
+        return f"{self.row}: {what} is {median} [{low}–{high}]{times}, {word} than {condition.bound:g}{sure}"
+
+    def _text(self, value: float) -> str:
+        if math.isfinite(value):
+            return number(value)
+        if self.condition.level is not None:
+            return "never"
+        return f"{value:g}" if self.condition.of_baseline else "diverged"
 
 
 def parse_condition(text: str, flag: str) -> Condition:
@@ -209,7 +216,3 @@ def _ratio(now: float, before: float) -> float:
     if before == 0:
         return math.copysign(math.inf, now) if now else 1.0
     return now / before if before > 0 else 2 - now / before
-
-
-def _text(value: float) -> str:
-    return "never" if math.isinf(value) else number(value)

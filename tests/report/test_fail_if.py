@@ -133,6 +133,16 @@ def test_a_final_value_is_held_against_the_size_of_the_baseline(tmp_path, condit
     assert found == {"ddp on 2 nodes": verdict}
 
 
+def test_a_run_that_diverged_has_no_number(tmp_path):
+    now, before = (
+        with_finals(tmp_path / name, (value, value, 0.9)) for name, value in (("now", None), ("before", 0.9))
+    )
+    conditions = [parse_condition(text, "--fail-if") for text in ("final < 0.5", "final < 0.9 * baseline")]
+    alone, ratio = (one.sentence for one in check_all(conditions, now, before)[0])
+    assert "final is diverged [diverged–0.900], less than 0.5" in alone
+    assert "final is -inf [-inf–1.00] times the baseline, less than 0.9" in ratio
+
+
 def test_a_target_reached_at_the_start_of_the_baseline_may_still_be_lost(tmp_path):
     for name, first in (("before", 0.5), ("now", 0.0)):
         write_run(tmp_path / name, header(), [evaluation(0, 0.0, first), evaluation(100, 9.0, 0.3)])
