@@ -32,8 +32,7 @@ def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """
     # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
-    line = "replaying; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
-    timer = threading.Timer(_PATIENCE_S, partial(print, line, file=sys.stderr, flush=True))
+    timer = threading.Timer(_PATIENCE_S, _say_why)
     timer.daemon = True
     if not quiet:
         timer.start()
@@ -49,6 +48,13 @@ def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
         yield tell
     finally:
         timer.cancel()
+
+
+def _say_why() -> None:
+    simulator = sys.modules.get("istbench.cluster.simulator.simulate")
+    why = "; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
+    compiles = simulator is not None and simulator.compiles()
+    print(f"replaying{why if compiles else ''}", file=sys.stderr, flush=True)
 
 
 def named_code(

@@ -1,6 +1,9 @@
 """Lines on standard error while a command replays."""
 
+import pytest
+
 from istbench.api import replaying
+from istbench.cluster.simulator import simulate
 
 
 def test_a_long_replay_tells_how_many_runs_are_done(monkeypatch, capsys):
@@ -16,3 +19,15 @@ def test_a_short_replay_tells_nothing(capsys):
         tell(1, 2)
         tell(2, 2)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_after_a_while_a_line_says_why_one_waits(monkeypatch, capsys, compiles):
+    monkeypatch.setattr(replaying, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(simulate, "compiles", lambda: compiles)
+    with replaying.replaying():
+        said = ""
+        while not said:
+            said = capsys.readouterr().err
+    why = "; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
+    assert said == f"replaying{why if compiles else ''}\n"

@@ -42,6 +42,11 @@ def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
     return compiled if _steps_so_far > _MOST_INTERPRETED or is_compiled(compiled) else simulate_interpreted
 
 
+def compiles() -> bool:
+    """Whether long replays of this process compile, since no earlier one on this machine has."""
+    return compiler_is_loaded() and not is_compiled(jit_whole(simulate))
+
+
 def simulate_interpreted(program: Program, state: State, stops: Ints) -> float:
     """`simulate` in Python, which reads fields as attributes in numpy's own class of records only."""
     return simulate(Program(*map(_with_attributes, program)), State(*map(_with_attributes, state)), stops)
