@@ -120,6 +120,8 @@ def _numba() -> Any:
         raise NumbaImportError(
             f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
         ) from None
+    if numba.config.DISABLE_JIT:
+        raise NumbaImportError("NUMBA_DISABLE_JIT keeps numba from compiling, and istbench needs it to; unset it")
     return numba
 
 

@@ -73,15 +73,22 @@ def test_numba_is_imported_by_the_first_replay_only():
         "import istbench.methods.slide.kernels",
     ],
 )
-def test_a_numba_that_does_not_load_is_named_in_one_line(needs_numba):
+@pytest.mark.parametrize(
+    ("before", "start", "end"),
+    [
+        ("sys.modules['numba'] = None", "numba does not load: ", "; install it again: pip install --upgrade numba"),
+        ("os.environ['NUMBA_DISABLE_JIT'] = '1'", "NUMBA_DISABLE_JIT keeps numba from compiling", "; unset it"),
+    ],
+)
+def test_a_numba_that_does_not_load_or_compile_is_named_in_one_line(needs_numba, before, start, end):
     script = f"""
-import sys
+import os, sys
 from istbench.base.errors import UserError
-sys.modules["numba"] = None
+{before}
 try: exec({needs_numba!r})
 except UserError as error: print(error)
 """
     said = output(script, ROOT)
-    assert said.startswith("numba does not load: ")
-    assert said.endswith("; install it again: pip install --upgrade numba")
+    assert said.startswith(start)
+    assert said.endswith(end)
     assert "\n" not in said
