@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -22,19 +21,13 @@ from istbench.base.files import kind_at, sync, writing_whole
 from istbench.node.digest import content_of
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
-from istbench.workloads.base import Block
+from istbench.workloads.base import STORED_TYPES, Block
 
 MOST_FILE_BYTES = 5 * 10**9
 _ONE = "model.safetensors"
 _INDEX = f"{_ONE}.index.json"
 _OWN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 _DIGEST = "weights_sha256"
-_TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.bool: "BOOL",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
 
 
 def file_content(
@@ -47,7 +40,7 @@ def file_content(
     end = 0
     for name in names:
         start, end = end, end + tensors[name].nbytes
-        kind, shape = _TYPES[tensors[name].dtype], list(tensors[name].shape)
+        kind, shape = STORED_TYPES[tensors[name].dtype], list(tensors[name].shape)
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -32,6 +32,14 @@ and length, such as rows of a sparse matrix (istbench/workloads/extreme_data/poi
 Block = Callable[[str, int, int, int], Tensor]
 """block(name, dim, first, last): entries `first` to `last` (exclusive) along `dim` of a tensor of the model."""
 
+STORED_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+"""The types of tensors that checkpoints and files of weights keep, by safetensors' names."""
+
 Progress = Callable[[str, int, int], None]
 """progress(task, done, total), called during the preparation of data."""
 

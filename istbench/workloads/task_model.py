@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from istbench.base.error_lines import during
 from istbench.base.seeds import derived_seed
+from istbench.workloads.base import STORED_TYPES
 from istbench.workloads.initialise import with_storage
 from istbench.workloads.task_batches import RandomNumbers, kind_of
 from istbench.workloads.task_file import TaskFile
@@ -153,8 +154,8 @@ class TaskModel:
                         "; keep torch.view_as_real of it as the parameter, and use torch.view_as_complex in forward"
                     )
                 raise self._file.wrong("model", f"{name} is {tensor.dtype}; it should be torch.float32{way}")
-            if tensor.is_complex() and tensor.dtype != torch.complex64:
-                raise self._file.wrong("model", f"{name} is {tensor.dtype}; checkpoints keep torch.complex64 alone")
+            if tensor.dtype not in STORED_TYPES:
+                raise self._file.wrong("model", f"{name} is {tensor.dtype}; no checkpoint keeps those, use another")
         return model
 
 

@@ -10,9 +10,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from istbench.base.errors import UserError
-from istbench.node import digest, weights_file
+from istbench.node import digest
 from istbench.node.digest import blocks_of, sha256_of, weights_sha256
 from istbench.node.weights_file import check_directory, save_weights, saved_digest
+from istbench.workloads.base import STORED_TYPES
 
 TENSORS = {
     "flag": torch.tensor([True, False, True]),
@@ -51,7 +52,7 @@ def test_what_is_small_is_one_file(tmp_path):
 
 def test_every_type_of_a_buffer_is_saved(tmp_path):
     numbers = torch.arange(10) % 2
-    tensors = {str(dtype): numbers.to(dtype) for dtype in weights_file._TYPES}
+    tensors = {str(dtype): numbers.to(dtype) for dtype in STORED_TYPES}
     tensors["freqs_cis"] = torch.polar(torch.ones(3), torch.arange(3.0))
     save(tmp_path, tensors=tensors)
     found = load_file(tmp_path / "model.safetensors")

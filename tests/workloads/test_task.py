@@ -386,7 +386,9 @@ MISTAKES = [
     ("nn.BatchNorm1d(6)", "nn.LazyBatchNorm1d(affine=False)", ", line 9, model: 1.running_mean has no size"),
     (NET, "nn.ParameterList([torch.ones(2) * 1j])", ", line 9, model: 0 is torch.complex64; it should be torch."),
     (NET, f"(net := {NET}, net.register_buffer('turns', torch.ones(2).cdouble()))[0]", ", line 9, model: turns is "
-     "torch.complex128; checkpoints keep torch.complex64 alone"),
+     "torch.complex128; no checkpoint keeps those, use another"),
+    (NET, f"(net := {NET}, net.register_buffer('small', torch.ones(2).to(torch.float8_e8m0fnu)))[0]", ", line 9, "
+     "model: small is torch.float8_e8m0fnu; no checkpoint keeps those"),
     (NET, f"{NET}.requires_grad_(False)", ", line 9, model: every parameter has requires_grad=False; one should"),
     (f"def model():\n    return {NET}", f"net = {NET}\n\ndef model():\n    return net", ", line 11, model: returns "
      "the same object again; build a new model in each call"),
