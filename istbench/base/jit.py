@@ -120,7 +120,7 @@ def _numba() -> Any:
         raise NumbaImportError(
             f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
         ) from None
-    if numba.config.DISABLE_JIT:
+    if getattr(numba.config, "DISABLE_JIT", 0):
         raise NumbaImportError("NUMBA_DISABLE_JIT keeps numba from compiling, and istbench needs it to; unset it")
     return numba
 
