@@ -167,8 +167,8 @@ def page(cells: Sequence[Cell], every_step: Sequence[Run], figures: Sequence[Fig
         "",
         "## All rates\n",
         table_markdown(rates_table(cells)),
-        "`scripts/bench/smol_diloco.py` writes this page. docs/diloco.md names the differences from the published "
-        "runs.",
+        "`scripts/bench/smol_diloco.py` writes this page, and evaluations.csv with the curve of every run. "
+        "docs/diloco.md names the differences from the published runs.",
     ]
     return "\n".join(lines) + "\n"
 
