@@ -75,7 +75,7 @@ def main() -> None:
     cells = cells_of([run for run in runs if run.header.method == "diloco"])
     if not cells:
         parser.error(f"{arguments.results} has no finished run of diloco on several nodes")
-    every_step = [run for run in runs if run.header.method == "ddp" and run.header.nodes > 1]
+    every_step = [run for run in runs if run.header.method == "ddp"]
     arguments.target.mkdir(parents=True, exist_ok=True)
     (arguments.target / "README.md").write_text(page(cells, every_step, figures, runs))
     write_csv(cells, arguments.target / "losses.csv")
