@@ -17,7 +17,7 @@ _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def kind_at(path: Path) -> Literal["", "file", "directory", "other"]:
-    """What is at `path`, after links; "" for nothing. `Path.exists` and its kin hide errors from Python 3.14 on.
+    """The kind of entry at `path`, after links; "" for none. `Path.exists` and its kin hide errors from 3.14 on.
 
     Raises:
         OSError: the path cannot be seen, for instance without permission.

@@ -135,7 +135,7 @@ def test_lines_are_appended_to_no_pipe(tmp_path):
         append_line(tmp_path / "lines", b"ours")
 
 
-def test_what_is_at_a_path_is_told_and_an_error_is_not_nothing(tmp_path):
+def test_the_kind_at_a_path_is_told_and_an_error_is_not_nothing(tmp_path):
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "file")

@@ -2,7 +2,7 @@
 
 import json
 import os
-import re
+import sys
 
 import msgspec
 import pytest
@@ -274,8 +274,9 @@ def test_nesting_pipes_and_folders_are_left_out_at_once(whole, name):
     try:
         path.write_text(nested('{"a":', "}") + "\n")
         # From Python 3.14 on, the stack's size is the limit, and the text is read to the error in its middle.
-        refused = "a: unknown name" if name == "run.json" else "nested too deep|not JSON"
-        assert any(re.search(refused, problem) for problem in report(results))
+        too_deep = "nested too deep" if sys.version_info < (3, 14) else "not JSON"
+        refused = "a: unknown name" if name == "run.json" else too_deep
+        assert any(refused in problem for problem in report(results))
         path.unlink()
         os.mkfifo(path)
         assert any("is a pipe, not a file" in problem for problem in report(results))
