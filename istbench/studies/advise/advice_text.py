@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column
 from istbench.results.metrics import level_text
 from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE
+from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE, SharedOptions
 from istbench.studies.advise.flips import Flip
 from istbench.studies.advise.odds import CLEAR, Decide
 from istbench.studies.advise.steps_to_target import TOO_FEW
@@ -39,29 +39,34 @@ def advice_text(advice: Advice) -> str:
 
 
 def advice_section(advice: Advice) -> Section:
-    """The advice as data for a page."""
-    paragraphs = [
+    """The advice as data for a page. Options that all candidates share are said once."""
+    shared = _shared(advice)
+    said = [
         ("", (*_expected(advice), *_compared(advice))),
         ("", tuple(_odds(advice))),
         ("Why", tuple(_why(advice))),
         ("Where the answer flips", tuple(_flips(advice)) if advice.best else ()),
         ("Not tested", advice.not_tested),
     ]
+    paragraphs = [(heading, tuple(map(shared.without, lines))) for heading, lines in said if lines]
+    if shared.words:
+        paragraphs.insert(1, ("", (f"All train with {shared.words}.",)))
     return Section(
         title=_title(advice),
         outcome=_outcome(advice),
         target=advice.target,
         cluster=advice.cluster,
         command=shlex.join(advice.best.command) if advice.best else "",
-        paragraphs=tuple((heading, lines) for heading, lines in paragraphs if lines),
+        paragraphs=tuple(paragraphs),
         table=candidates_table(advice),
     )
 
 
 def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
     """The measured seconds of each candidate in `truth`, and the regret of the advice."""
+    shared = _shared(advice)
     lines = [
-        f"{label}: {'did not reach the target' if seconds is None else f'{number(seconds)} s'}"
+        f"{shared.without(label)}: {'did not reach the target' if seconds is None else f'{number(seconds)} s'}"
         for label, seconds in truth.items()
     ]
     found = regret(advice, dict(truth))
@@ -75,12 +80,14 @@ def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
 
 def candidates_table(advice: Advice) -> Table:
     """A row for each candidate, the likeliest first."""
-    shared = _shared_words([choice.label for choice in advice.choices if choice.label != ONE_NODE])
+    shared = _shared(advice)
     named = [
-        msgspec.structs.replace(choice, label=" ".join(word for word in choice.label.split() if word not in shared))
+        msgspec.structs.replace(
+            choice, label=shared.without(choice.label), why_not=shared.without(choice.why_not)
+        )
         for choice in advice.choices
     ]
-    throughout = f", all with {' '.join(shared)}" if shared else ""
+    throughout = f", all with {shared.words}" if shared.words else ""
     return table_of(
         _COLUMNS,
         named,
@@ -90,10 +97,8 @@ def candidates_table(advice: Advice) -> Table:
     )
 
 
-def _shared_words(labels: Sequence[str]) -> list[str]:
-    """The options that all `labels` have; none of fewer than two."""
-    first, *others = [label.split()[1:] for label in labels] or [[]]
-    return [word for word in first if all(word in other for other in others)] if others else []
+def _shared(advice: Advice) -> SharedOptions:
+    return SharedOptions.of(choice.label for choice in advice.choices)
 
 
 def _title(advice: Advice) -> str:

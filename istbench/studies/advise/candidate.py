@@ -4,8 +4,10 @@ The probe fills these in; odds, flips and the answer read them. Both halves of t
 keeps its meaning.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Any, TypeAlias
 
 from istbench.cluster.trace import Trace
@@ -30,6 +32,23 @@ AT_ONCE = "at the target before the first step"
 def is_scheduled(options: Mapping[str, Any]) -> bool:
     """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget."""
     return bool(options.get("schedule", "constant") != "constant")
+
+
+@dataclass(frozen=True)
+class SharedOptions:
+    """The first options of all labels, such as `lr=0.001`. A text says them once, and leaves them out of each label."""
+
+    words: str
+
+    @classmethod
+    def of(cls, labels: Iterable[str]) -> "SharedOptions":
+        """Those of `labels`, but for `ONE_NODE`; none of fewer than two."""
+        options = [label.split()[1:] for label in labels if label != ONE_NODE]
+        return cls(" ".join(commonprefix(options)) if len(options) > 1 else "")
+
+    def without(self, text: str) -> str:
+        """`text`, which has labels in it, without these options."""
+        return re.sub(rf" {re.escape(self.words)}(?!\w)", "", text) if self.words else text
 
 
 Redealt: TypeAlias = Callable[[int], Trace]

@@ -27,7 +27,7 @@ from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
-from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt
+from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt, SharedOptions
 from istbench.studies.advise.estimates import StepEstimates, planned_request
 from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
 from istbench.studies.advise.journal import Journal
@@ -157,9 +157,12 @@ class _Probing:
             cost, start_s=_LATER_START * cost.start_s, step_s=_UNPLANNED * crowd * cost.step_s
         )
         self._few = few = shortlist(estimated)
-        self._screen.note(f"step two: {len(few)} of {len(estimated)} candidates can be first by their speed there")
+        self._shared = SharedOptions.of(one.variant.label for one in few)
+        throughout = f", all with {self._shared.words}" if self._shared.words else ""
+        count = f"{len(few)} of {len(estimated)} candidates"
+        self._screen.note(f"step two: {count} can be first by their speed there{throughout}")
         for one in few:
-            self._screen.note(f"  {estimate_line(one)}")
+            self._screen.note(f"  {self._shared.without(estimate_line(one))}")
         earlier = [rung for rung in self._probes.earlier if {*rung.labels} <= self._by_label.keys()]
         halving = Halving(
             [one.variant.label for one in few],
@@ -318,7 +321,7 @@ class _Probing:
             return None
         self._begun.setdefault(label, len(self._begun) + 1)
         place = f"candidate {self._begun[label]} of {len(self._few)}, {clock(self.left_s())} left: "
-        self._screen.note(candidate_line(place, label, rung.steps, seed))
+        self._screen.note(candidate_line(place, self._shared.without(label), rung.steps, seed))
         request = self._by_label[label].variant.of(
             self._base,
             seed=seed,

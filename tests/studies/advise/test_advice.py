@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes import ACCURACY, LINKS, candidate, curve, straight
 
 from istbench.base.decode import decode_json
-from istbench.studies.advise.advice_text import advice_section, advice_text, candidates_table
+from istbench.studies.advise.advice_text import advice_section, advice_text, candidates_table, truth_lines
 from istbench.studies.advise.answer import Advice, RankedChoice, advise
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE
 from istbench.studies.advise.flips import Flip, Flips
@@ -68,6 +68,24 @@ def test_the_text_has_the_order_of_a_decision(clear):
     assert places == sorted(places)
     assert "$" in text
     assert text.splitlines()[0].startswith("ist local_steps=10 takes ")
+
+
+def test_the_text_says_options_that_all_share_once():
+    same = "optimizer=adam lr=0.01"
+    found = advice(
+        candidate(f"ist {same} local_steps=10", method="ist", local_steps=10, compute=0.0115),
+        candidate(f"ddp {same}", method="ddp", baseline=True),
+        candidate(f"ddp {same} accumulate=4", method="ddp", baseline=True, failed=f"as fast as ddp {same}"),
+        candidate(ONE_NODE, method="ddp", steps=(900,), size=1, baseline=True, nodes=1),
+        not_tested=[f"The memory of a node: that of ddp {same}, and of ddp {same}1"],
+    )
+    text = advice_text(found)
+    assert text.count(same) == 2
+    assert f"All train with {same}.\n" in text
+    for line in ("ist local_steps=10 takes ", "\nddp takes ", "\nddp accumulate=4: as fast as ddp.", "of ddp, and of ddp o"):
+        assert line in text, line
+    assert truth_lines(found, {f"ddp {same}": 3.0})[0] == "ddp: 3.00 s"
+    assert found.best.label == f"ist {same} local_steps=10"
 
 
 AT_ZERO = {0: curve([(0, 0.9)])}
