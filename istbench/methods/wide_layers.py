@@ -45,13 +45,15 @@ class WideLayers(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, plain: bool) -> None:
         super().__init__()
-        self._groups: dict[int, dict[str, Any]] = {}  # by the id of a weight
+        self._optimizer = optimizer
+        # By the id of a weight, the place of its group in a list that loading a state fills anew.
+        self._groups: dict[int, int] = {}
         self._uses = Counter[int]()
         self._updating = False
         if plain and not any(map(is_compiled, model.modules())):
             self._groups = {
-                id(weight): group
-                for group in optimizer.param_groups
+                id(weight): place
+                for place, group in enumerate(optimizer.param_groups)
                 for weight in group["params"]
                 if _is_wide(weight)
             }
@@ -85,7 +87,10 @@ class WideLayers(TorchFunctionMode):
         """The rate at which the backward pass updates `weight`; None if it has to return a gradient."""
         hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
         once = self._uses[id(weight)] == 1 and weight.grad is None and not hooks
-        return self._groups[id(weight)]["lr"] if self._updating and once else None
+        if not self._updating or not once:
+            return None
+        rate: float = self._optimizer.param_groups[self._groups[id(weight)]]["lr"]
+        return rate
 
 
 class _Linear(torch.autograd.Function):

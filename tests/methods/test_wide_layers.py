@@ -153,6 +153,21 @@ def test_other_rules_keep_their_gradients():
     assert not updates()
 
 
+def test_the_rate_follows_an_optimizer_whose_state_was_loaded():
+    """torch's optimizers have other groups then, so a resumed run with a schedule would keep its first rate."""
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    layers = WideLayers(model, optimizer, plain=True)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = copy.deepcopy(model)
+    with layers:
+        loss = model(torch.ones(8, 16)).square().mean()
+    layers.backward(loss)
+    optimizer.step()
+    assert all(map(torch.equal, model.parameters(), before.parameters()))
+
+
 def test_a_compiled_model_is_left_alone():
     model = Network()
     model.compile()
