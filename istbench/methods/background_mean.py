@@ -126,18 +126,13 @@ class BackgroundMean:
         """The messages of the mean by rank. Call `finish` before."""
         return {str(rank): message for rank, message in enumerate(self._means)}
 
-    def recut(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The messages of `state`, which is of a group of another size, cut for this group."""
-        lengths = part_lengths(sum(self._lengths), len(state))
-        whole = torch.cat([decode(state[str(rank)], length, self._send) for rank, length in enumerate(lengths)])
-        return {str(rank): encode(part, self._send) for rank, part in enumerate(whole.split(self._lengths))}
-
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """The inverse of `state_dict`.
+        """The inverse of `state_dict`, also in a group of another size: messages stay as the former group cut them.
 
         Raises:
             ValueError: for messages of other sizes.
         """
+        self._lengths = part_lengths(sum(self._lengths), max(1, len(state)))
         like = torch.empty(0, device=device)
         blanks = [self._blank(peer, like) for peer in range(len(self._lengths))]
         self._means = [

@@ -265,14 +265,6 @@ class StreamingDiLoCo(DiLoCo):
             self._flight = self._flight_of(number, self._fragments)
             self._flight.load_state_dict(saved)
 
-    def resharded(self, states: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
-        state = super().resharded(states, rank)
-        if flight := state["flight"]:
-            number = counted(flight, "fragment", below=self.options.fragments)
-            mean = self._flight_of(number, self._fragments).mean.recut(flight["mean"])
-            state["flight"] = {**flight, "mean": mean}
-        return state
-
     def accumulation(self) -> int:
         """As `diloco`, if changes travel as float32."""
         return super().accumulation() if self.options.send == "float32" else 1

@@ -34,6 +34,7 @@ CASES = {
     "local_sgd": ("local_sgd", STEP, STEPS),
     "diloco": ("diloco", {"local_steps": ROUND}, STEPS),
     "streaming_diloco": ("streaming_diloco", {"local_steps": 4, "delay": 2}, 4),
+    "streaming_diloco in int8": ("streaming_diloco", {"local_steps": 4, "delay": 2, "send": "int8"}, 4),
     "noloco in a round": ("noloco", {"local_steps": ROUND}, STEPS),
     "sparseloco": ("sparseloco", {"local_steps": ROUND, "chunk": 30, "top": 4}, STEPS),
     "ist": ("ist", STEP, STEPS),
