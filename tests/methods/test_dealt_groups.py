@@ -255,5 +255,5 @@ def test_only_statistics_that_an_evaluation_estimates_stay_behind_and_whole_numb
     assert not {"1.running_mean", "1.running_var"} & cut
     model[0].register_buffer("counts", torch.arange(4))
     counted = replace(groups[0], slots=(*groups[0].slots, Slot("0.counts", 0)))
-    with pytest.raises(ValueError, match=r"group '0': 0\.counts is a buffer of torch\.int64, and only floats"):
+    with pytest.raises(ValueError, match=r"group '0': 0\.counts is a buffer of torch\.int64, and units travel as"):
         layout_of(model, [counted])

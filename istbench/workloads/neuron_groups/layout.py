@@ -110,13 +110,14 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
         for slot in group.slots:
             axes.setdefault(slot.tensor, []).append(Axis(slot.dim, group.name, slot.block, slot.segments))
     cut, replicated, replicated_values, own = [], [], 0, own_vectors(model)
+    travels = next((parameter.dtype for parameter in model.parameters()), None)
     for name, tensor in named_tensors(model).items():
+        if name in axes and tensor.dtype != travels:
+            raise ValueError(
+                f"neuron group {axes[name][0].group!r}: {name} is a buffer of {tensor.dtype}, and units travel as "
+                f"{travels}; take its dimension out of the group"
+            )
         if not tensor.is_floating_point() or name in own or _is_estimated(model, name):
-            if name in axes and not tensor.is_floating_point():
-                raise ValueError(
-                    f"neuron group {axes[name][0].group!r}: {name} is a buffer of {tensor.dtype}, and only floats "
-                    "travel with their units; take its dimension out of the group"
-                )
             continue
         if name not in axes:
             replicated.append(name)
