@@ -16,6 +16,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.abc import SourceLoader
 from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -361,18 +362,19 @@ def _check_options(options: Any, where: str) -> None:
 def _import_file(path: Path) -> ModuleType:
     if not is_file(path):
         raise missing_file(path, "a Python file")
-    name = _module_name(path.resolve())
+    name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None or not isinstance(spec.loader, SourceLoader):
         raise UserError(f"plug-in {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     note_plugin(name)
     try:
         with users_code(f"importing plug-in {printable(str(path))}"), _beside(path), _same_numbers():
-            spec.loader.exec_module(module)
+            # From the text: Python's cache takes a file that was edited within the second for the one before.
+            exec(spec.loader.source_to_code(spec.loader.get_data(str(path)), str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         where = (error_line(error) or "").partition(", in ")[0].partition(", ")[2]
@@ -382,9 +384,14 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """A name from resolved `path`, with a hash: `a/b_c.py` and `a_b/c.py` are the same with _ in place of /."""
-    short = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-    return f"istbench_plugin_{path.as_posix().replace('/', '_').removesuffix('.py')}_{short}"
+    """A name from the whole path, with hashes of it and of the text.
+
+    `a/b_c.py` and `a_b/c.py` are the same with _ in place of /. A file that is edited in a notebook's session is
+    another module.
+    """
+    whole = path.resolve()
+    short = hashlib.sha256(os.fsencode(whole)).hexdigest()[:12]
+    return f"istbench_plugin_{whole.as_posix().replace('/', '_').removesuffix('.py')}_{short}_{_digest(path)}"
 
 
 @contextmanager

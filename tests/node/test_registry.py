@@ -59,6 +59,16 @@ def test_a_file_draws_the_same_numbers_wherever_it_loads_and_the_loader_draws_on
     assert one.DRAWN == two.DRAWN
 
 
+def test_a_file_that_is_edited_in_one_process_loads_anew(tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n    batch_size = {}\n"
+    sizes = []
+    for size in (32, 64, 32):
+        file.write_text(text.format(size))
+        sizes.append(registry.load_workload("mine", [str(file)]).batch_size)
+    assert sizes == [32, 64, 32]
+
+
 def test_own_modules_leave_out_unknown_names_and_other_packages(monkeypatch):
     points = {
         "ist": "istbench.methods.ist:A",
