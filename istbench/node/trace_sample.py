@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from istbench.base.errors import UserError
 from istbench.base.machine import busy_seconds, cores, cores_of_others
 from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import COMPUTE, EVENT, MOST_EVENTS, POST, WORK, speed_of_all
@@ -140,8 +141,8 @@ class TraceSample:
             return str(error)
         try:
             save_trace(trace, self._path)
-        except OSError as error:
-            return f"cannot write {self._path}: {error.strerror}"
+        except UserError as error:  # the run goes on without it
+            return str(error)
         return None
 
     def _as_on_equal_machines(self, events: NDArray[Any], speeds: Mapping[str, Any]) -> NDArray[Any]:

@@ -34,6 +34,21 @@ def test_a_part_of_a_trace_does_not_take_the_place_of_an_earlier_one(tmp_path):
     assert on_nodes(node_saves_what_there_is, 1, tmp_path)[0] == [[None, "PK\x03\x04"], [None, "an e"]]
 
 
+def test_a_trace_that_cannot_be_written_is_a_reason_and_no_error(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot write" in on_nodes(node_cannot_save, 1, tmp_path / "file" / "trace.npz")[0]
+
+
+def node_cannot_save(fabric, path):
+    """What `save` says."""
+    sample = TraceSample(path, STEP, fabric, 4)
+    sample.start()
+    for _ in range(3):
+        fabric.recorder.mark("round")
+        fabric.recorder.mark("step")
+    return sample.save(whole=False)
+
+
 def node_measures(fabric, path, apart_s):
     """A run of two segments without a round, and then one with rounds."""
     trace_sample._APART_S = apart_s
