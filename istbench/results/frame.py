@@ -13,6 +13,7 @@ from istbench.base.decode import decode_json, read_text
 from istbench.base.errors import UserError, shown
 from istbench.base.files import write_errors, writing_whole
 from istbench.results.load import Run, load_runs
+from istbench.results.metrics import beside
 from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_C
     import pandas as pd
 
     rows = [row for run in runs for row in _rows(run)]
-    for name, replayed in zip(clusters, runs_on_clusters(runs, list(clusters.values()))[0], strict=True):
+    on_clusters = runs_on_clusters(runs, list(clusters.values()))[0] if clusters else []  # it reads all traces
+    for name, replayed in zip(clusters, on_clusters, strict=True):
         seconds = {
             (run.header.cell, evaluation.step): seconds
             for run in replayed
@@ -103,12 +105,12 @@ def _rows(run: Run) -> list[dict[str, Any]]:
     for evaluation in run.curve.evaluations:
         values = msgspec.structs.asdict(evaluation)
         metrics = values.pop("metrics")
-        rows.append({**header, **values, **metrics})
+        rows.append({**header, **values, **beside(metrics, {*header, *values})})
     return rows
 
 
 FORMATS = ("jsonl", "parquet")
-_Row = dict[str, str | float | bool | None]
+_Row = dict[str, str | int | float | bool | None]
 
 
 def write_rows(frame: pd.DataFrame, path: Path) -> None:

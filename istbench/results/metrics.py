@@ -2,16 +2,18 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import combinations
-from typing import Literal
+from typing import Literal, TypeVar
 
 from istbench.base.errors import UserError
 
 Source = Literal["recorded", "name", "curves", "assumed"]
 """The way in which a direction is known: recorded by the run, told by the metric's name, seen in the curves of the
 runs, or assumed to be upward."""
+
+T = TypeVar("T")
 
 _FALLING_WORDS = {
     "loss", "losses", "error", "errors", "err", "perplexity", "ppl", "nll", "logloss", "entropy", "crossentropy",
@@ -27,6 +29,11 @@ _SHARE = re.compile(r"\b(accuracy|acc|precision \d+|top\d+)\b")
 _OF_A_SPLIT = {"test", "val", "valid", "validation", "dev", "eval", "heldout"}
 _MOST_PAIRED = 200
 _LARGEST_WHOLE = 1e6
+
+
+def beside(metrics: Mapping[str, T], own: Collection[str]) -> dict[str, T]:
+    """`metrics` by name; one called as a figure of `own`, such as `samples`, is `metric_samples`."""
+    return {f"metric_{name}" if name in own else name: value for name, value in metrics.items()}
 
 
 @dataclass(frozen=True)

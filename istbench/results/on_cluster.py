@@ -137,10 +137,19 @@ def add_shares(
         if run.done and run.header.nodes > 1 and run.directory.trace.exists():
             try:
                 trace = load_trace(run.directory.trace)
-                for found, profile in zip(on_clusters, profiles, strict=True):
-                    found.append(run_on_cluster(*_with_shares(run, trace, profile, shares), profile))
             except UserError as error:
                 problems.append(f"{run.header.cell}: {error}")
+                continue
+            without: dict[str, list[str]] = {}
+            for found, profile in zip(on_clusters, profiles, strict=True):
+                try:
+                    found.append(run_on_cluster(*_with_shares(run, trace, profile, shares), profile))
+                except UserError as error:
+                    without.setdefault(str(error), []).append(profile.name)
+            for reason, names in without.items():
+                others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                where = "" if len(names) == len(profiles) else f" on {names[0]}{others}"
+                problems.append(f"{run.header.cell}{where}: {reason}")
     return problems
 
 

@@ -35,7 +35,7 @@ class Straggler:
 def straggler(nodes: Sequence[NodeSeconds], shares: Sequence[float] = ()) -> Straggler | None:
     """The slow node of `nodes`; None if no node computes over a tenth longer than the median node.
 
-    shares: of the work of each node, by rank; by default they are equal.
+    shares: of the work of each node, by rank; by default, and for another number of nodes, they are equal.
     """
     if len(nodes) < 2:
         return None
@@ -43,7 +43,7 @@ def straggler(nodes: Sequence[NodeSeconds], shares: Sequence[float] = ()) -> Str
     typical = median([node.computing_s for node in nodes])
     if slowest.computing_s <= (1 + SLOWER_BY) * typical:
         return None
-    work = list(shares) or [1.0] * len(nodes)
+    work = list(shares) if len(shares) == len(nodes) else [1.0] * len(nodes)
     rates = [own / max(node.computing_s, 1e-9) for own, node in zip(work, nodes, strict=True)]
     place = nodes.index(slowest)
     waited_s = slowest.computing_s - median([node.computing_s for node in nodes if node is not slowest])
@@ -61,7 +61,11 @@ def straggler(nodes: Sequence[NodeSeconds], shares: Sequence[float] = ()) -> Str
 
 
 def median_node_seconds(runs: Sequence[Sequence[NodeSeconds]]) -> tuple[NodeSeconds, ...]:
-    """Medians over `runs` for each rank, with the hosts of the first run; empty without runs."""
+    """Medians over `runs` for each rank, with the hosts of the first run; empty without runs.
+
+    A run that ended on another number of nodes than the first is left out.
+    """
+    runs = [run for run in runs if len(run) == len(runs[0])]
     if not runs:
         return ()
     return tuple(

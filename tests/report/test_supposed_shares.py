@@ -52,6 +52,18 @@ def test_a_run_with_shares_is_replayed_with_others(results):
     assert line.endswith("its nodes had the samples of --shares 2,1")
 
 
+def test_a_cluster_of_equal_nodes_does_not_end_the_rows_of_others(results):
+    write_run(results, header("ddp", takes_shares="samples"), ramp(20.0), trace=averaging_trace(2, size=8))
+    equal = dataclasses.replace(HALF, name="equal", speeds=())
+    for names in (("equal", "half"), ("half", "equal")):
+        clusters = {name: [{"equal": equal, "half": HALF}[name]] for name in names}
+        found = replay_runs(results, clusters, shares=Shares.decode("speed"))
+        rows = {group.profile.name: {row.label for row in group.contenders} for group in found.groups}
+        assert rows == {"equal": {"ddp"}, "half": {"ddp", "ddp shares=speed"}}
+        (line,) = found.problems
+        assert " on equal: its nodes had the samples of --shares speed" in line
+
+
 def test_shares_of_other_nodes_leave_the_recorded_rows(replayed):
     group, problems = replayed(Shares((1, 2, 3)))
     assert {row.label for row in group.contenders} == {"ddp", "ist"}

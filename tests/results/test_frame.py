@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
@@ -19,6 +20,14 @@ def test_a_row_is_an_evaluation_with_what_its_run_was(results):
     assert not frame.lower_is_better.any()
     best = frame.groupby("method").accuracy.max()
     assert best["ddp"] > best["ist"] > 0.7
+
+
+def test_a_metric_called_as_a_column_of_istbench_has_a_column_beside_it(results):
+    own = {"accuracy": 0.5, "samples": 3.0, "step": 7.0, "seed": 4.0}
+    write_run(results, header(), [msgspec.structs.replace(evaluation(10, 3.0, 0.5), metrics=own)])
+    (row,) = evaluations_frame(results).to_dict("records")
+    assert (row["accuracy"], row["metric_samples"], row["metric_step"], row["metric_seed"]) == (0.5, 3.0, 7.0, 4.0)
+    assert (row["step"], row["seed"]) == (10, 0)
 
 
 def test_a_data_frame_with_cluster_seconds(results):

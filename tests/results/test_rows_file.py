@@ -23,6 +23,7 @@ def test_an_export_reads_back_as_the_curves(results, ending, capsys):
     assert "evaluations of 2 runs" in capsys.readouterr().out
     read = istbench.read_rows(results / f"evaluations.{ending}")
     pd.testing.assert_frame_equal(read, istbench.load(results).curves, check_dtype=False)
+    assert {str(read[name].dtype) for name in ("seed", "nodes", "step", "samples")} == {"int64"}
 
 
 def test_no_number_is_null_and_reads_back_as_none(tmp_path):

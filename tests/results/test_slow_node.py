@@ -44,3 +44,8 @@ def test_seeds_are_put_together_by_rank():
     (first, second) = median_node_seconds([nodes(1.0, 9.0), nodes(3.0, 5.0), nodes(2.0, 7.0)])
     assert (first.computing_s, second.computing_s, second.waiting_s) == (2.0, 7.0, 33.0)
     assert median_node_seconds([]) == ()
+
+
+def test_runs_that_ended_on_other_numbers_of_nodes_are_left_out():
+    assert median_node_seconds([nodes(1.0, 9.0), nodes(3.0), nodes(3.0, 5.0)])[1].computing_s == 7.0
+    assert straggler(nodes(1.0, 9.0, 1.0), shares=(1, 2)).speeds == straggler(nodes(1.0, 9.0, 1.0)).speeds

@@ -11,6 +11,7 @@ from istbench.base.options.options import option_text
 from istbench.base.options.run import TELLING_APART
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
+from istbench.results.metrics import beside
 
 Parameter = str | int | float | bool
 
@@ -70,8 +71,7 @@ def default_place(results: Path, name: str, way_out: str) -> Path:
 
 def scalars(evaluation: Evaluation) -> dict[str, float]:
     """The numbers of `evaluation` by name. A metric that is not a number is left out."""
-    found = {
-        **evaluation.metrics,
+    own = {
         "train_loss": evaluation.train_loss,
         "train_s": evaluation.train_s,
         "wall_s": evaluation.wall_s,
@@ -79,6 +79,7 @@ def scalars(evaluation: Evaluation) -> dict[str, float]:
         "bytes_sent_per_node": evaluation.bytes_sent_per_node,
         "bytes_received_per_node": evaluation.bytes_received_per_node,
     }
+    found = {**beside(evaluation.metrics, own), **own}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
