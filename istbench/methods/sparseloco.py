@@ -24,7 +24,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from istbench.base.errors import UserError
-from istbench.base.options.numbers import Count, Rate, Share
+from istbench.base.options.numbers import LARGEST_CHUNK, Count, Rate, Share
 from istbench.base.options.options import option
 from istbench.base.options.tunable import LOCAL_STEPS, OUTER_MOMENTUM, OUTER_RATE
 from istbench.fabric import Fabric
@@ -36,9 +36,6 @@ from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Workload
-
-LARGEST_CHUNK = 2**15
-"""Entries of a chunk. The place of the last one just fits in an int16."""
 
 
 @dataclass(frozen=True)

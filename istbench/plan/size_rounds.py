@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from istbench.base.errors import UserError
+from istbench.base.options.numbers import LARGEST_CHUNK
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.methods.planned_node import (
@@ -29,7 +30,7 @@ from istbench.plan.traced_node import MOST_EVENTS
 _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
 _MIB, _HALF_BYTES = 2**20, 2
 _EMPTY_BYTES = 4  # a node without parameters broadcasts one number
-_WORDS = ("none", "bf16", "fp16", "float32", "int8")
+_WORDS = {"compress": ("none", "bf16", "fp16"), "send": ("float32", "bf16", "int8")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,20 +204,24 @@ SIZE_METHODS: Mapping[str, SizeMethod] = {
 
 
 def sized(method: ChosenMethod) -> ChosenMethod | None:
-    """`method` with decoded options; None if `size_trace` lacks it or one of its options."""
+    """`method` with decoded options; None if `size_trace` lacks one of them, or the method refuses them."""
     known = SIZE_METHODS.get(method.name)
-    options = {
-        name: _decoded(str(value), known and known.defaults.get(name)) for name, value in method.options.items()
-    }
+    defaults = known.defaults if known else {}
+    options = {name: _decoded(name, str(value), defaults.get(name)) for name, value in method.options.items()}
     if known is None or None in options.values():
+        return None
+    values = {**defaults, **options}
+    if values.get("top", 0) > values.get("chunk", 0) or values.get("chunk", 0) > LARGEST_CHUNK:
+        return None
+    if "window" in options and not values["priority"]:
         return None
     return ChosenMethod(name=method.name, options=options)
 
 
-def _decoded(text: str, default: Any) -> Any:
-    """`text` as a word, a truth or a number above 0, as `default` is one; None if it is none."""
+def _decoded(name: str, text: str, default: Any) -> Any:
+    """`text` as a word, a truth or a number above 0, as `default` of option `name` is one; None if it is none."""
     if isinstance(default, str):
-        return text if text in _WORDS else None
+        return text if text in _WORDS[name] else None
     if isinstance(default, bool):
         return {"true": True, "false": False}.get(text.lower())
     return int(text) if isinstance(default, int) and text.isdecimal() and 0 < int(text) < _MIB * _MIB else None

@@ -20,6 +20,12 @@ HOSTS = dataclasses.replace(TWO, nodes=8, gpus_per_host=4)
 METHODS = [chosen(text) for text in ("ddp", "ddp accumulate=4", "local_sgd local_steps=5", "fsdp", "zero")]
 
 
+def test_speeds_of_a_profile_do_not_change_the_typed_step():
+    slow = dataclasses.replace(load_profile("m5.2xlarge"), speeds=(0.5, 1.0))
+    numbers = dataclasses.replace(TWO, bandwidth=None, cluster=slow)
+    assert estimate(numbers, METHODS).rows[0].alone_s == pytest.approx(numbers.step_s)
+
+
 def rows_of(numbers, methods=METHODS):
     return {row.method.label: row for row in estimate(numbers, methods).rows}
 

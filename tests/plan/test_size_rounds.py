@@ -32,7 +32,14 @@ def test_a_plan_from_sizes_is_the_plan_of_the_method(method, nodes):
         assert np.array_equal(events, own)
 
 
-@pytest.mark.parametrize("method", ["ist", "ddp lr=0.1", "ddp accumulate=0", "local_sgd local_steps=x"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "ist", "ddp lr=0.1", "ddp accumulate=0", "local_sgd local_steps=x", "ddp compress=int8",
+        "zero compress=float32", "streaming_diloco send=fp16", "sparseloco top=8192", "sparseloco chunk=100000",
+        "p3 priority=false window=1",
+    ],
+)  # fmt: skip
 def test_other_methods_and_options_need_their_own_plan(method):
     assert sized(chosen_methods([method])[0]) is None
 

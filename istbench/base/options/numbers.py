@@ -7,6 +7,8 @@ from msgspec import Meta
 
 MOST_NODES = 16384
 MOST_LAYERS = 1000
+LARGEST_CHUNK = 2**15
+"""Entries of a chunk of `sparseloco`. The place of the last one just fits in an int16."""
 
 Nodes = Annotated[int, Meta(ge=1, le=MOST_NODES)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
