@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -69,6 +69,11 @@ def from_python(function: _Function) -> _Function:
             raise
 
     return call  # type: ignore[return-value]
+
+
+def texts(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """One name or path, or several, as texts."""
+    return (str(given),) if isinstance(given, str | Path) else tuple(map(str, given))
 
 
 def in_python(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from istbench.api.arguments import from_python, in_python
+from istbench.api.arguments import from_python, in_python, texts
 from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, unknown_name
 from istbench.base.options.numbers import Count, Restarts
@@ -64,7 +64,8 @@ def run(
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if training fails.
     """
-    request = RunRequest(
+    backend, results = _here(restarts), Path(out)
+    cell = RunRequest(
         workload=named(workload),
         method=method,
         nodes=nodes,
@@ -73,7 +74,7 @@ def run(
         plugins=texts(plugins),
         **checked(options, _OPTIONS),
     )
-    backend, results = _here(restarts), Path(out)
+    request = backend.fit(cell)
     begin([request], backend, results)
     from istbench.api.progress import Display
     from istbench.results.load import load_run
@@ -253,11 +254,6 @@ def controls_of(
 def named(workload: "str | Path | Task") -> str:
     """The name or the file of `workload`; writes the file of a `Task`."""
     return str(workload) if isinstance(workload, str | Path) else str(workload.write())
-
-
-def texts(given: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
-    """One name or path, or several, as texts."""
-    return (str(given),) if isinstance(given, str | Path) else tuple(map(str, given))
 
 
 def checked(options: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:

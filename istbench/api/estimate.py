@@ -12,7 +12,7 @@ from istbench.api.replaying import replaying
 from istbench.api.results import table_html
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown
-from istbench.base.options.numbers import Nodes
+from istbench.base.options.numbers import Count, Nodes, Part
 from istbench.base.units import number_or, parse_bandwidth, parse_parameters, parse_step, parse_time
 from istbench.cluster.profile import load_profile
 from istbench.plan.estimate import LEFT_OUT, Estimate, EstimateRow, checked_lines, curves
@@ -90,7 +90,6 @@ class Estimated:
     def as_json(self) -> dict[str, Any]:
         """The object of `istbench estimate --json`."""
         found, numbers = self.found, self.found.numbers
-        samples = numbers.samples or 1
         return {
             "inputs": {
                 "parameters": numbers.parameters,
@@ -112,7 +111,7 @@ class Estimated:
                     "step_s": row.step_s,
                     "low": row.low_s,
                     "high": row.high_s,
-                    "samples_per_s": samples * row.over_gpu / row.alone_s,
+                    "samples_per_s": numbers.samples and numbers.samples * row.over_gpu / row.alone_s,
                     "over_gpu": row.over_gpu,
                     "over_host": None if found.host_samples is None else row.over_gpu / found.host_samples,
                     "computing": row.computing,
@@ -177,7 +176,7 @@ def estimate(
         raise UserError("estimate needs --bandwidth, the link of a host such as 25gbit, or a --cluster")
     if dtype not in _DTYPES:
         raise UserError(f"dtype {shown(dtype)} is none of {', '.join(_DTYPES)}")
-    gpus = gpus_per_host or 1
+    gpus = 1 if gpus_per_host is None else convert(gpus_per_host, Nodes, lambda _: "--gpus-per-host")
     if gpus > _MOST_GPUS:
         raise UserError(
             f"--gpus-per-host {gpus}: no host has more than {_MOST_GPUS} GPUs; --nodes counts the hosts"
@@ -188,12 +187,12 @@ def estimate(
         parameters=round(number_or(parse_parameters, parameters, "--parameters")),
         step_s=number_or(parse_step, step, "--step"),
         nodes=total,
-        samples=samples,
+        samples=None if samples is None else convert(samples, Count, lambda _: "--samples"),
         gpus_per_host=min(hosts, total) if gpus_per_host is None else gpus,
         bandwidth=None if bandwidth is None else number_or(parse_bandwidth, bandwidth, "--bandwidth"),
         latency_s=None if latency is None else number_or(parse_time, latency, "--latency"),
         dtype=_DTYPES[dtype],
-        backward=backward,
+        backward=convert(backward, Part, lambda _: "--backward"),
         layers=() if layers is None else read_layers(Path(layers)),
         cluster=profile,
     )

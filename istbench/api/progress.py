@@ -96,7 +96,7 @@ class Display:
         name = printable(f"{self.place}: {name}" if self.place else name)
         # The figures beside the name stay whole on a narrow terminal.
         task = self._bars.add_task(clipped(name, self._console.width // 3), total=total, state="starting")
-        over, began = threading.Event(), time.monotonic()
+        over, first = threading.Event(), list[tuple[int, float]]()
 
         def watch(scratch: Path) -> None:
             seen, state, told = -1, "starting", len(_urgent(run))
@@ -108,8 +108,10 @@ class Display:
                     told = self._tell(_urgent(run), told)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
-                    spent = time.monotonic() - began
-                    left = f", {clock(spent * (total - step) / step)} left" if step else ""
+                    now = step, time.monotonic()
+                    first[:] = first or ([now] if step else [])  # a resumed run begins at a later step
+                    took, begun = now[1] - first[0][1] if step else 0.0, first[0][0] if step else 0
+                    left = f", {clock(took * (total - step) / (step - begun))} left" if step > begun else ""
                     figures = f": step {step}/{total}{left}, {state}"
                     self._plain(f"{clipped(name, _NARROW - len(figures))}{figures}")
             self._tell(_urgent(run), told)

@@ -70,6 +70,21 @@ def named_code(
     return (None, plugins) if workload is None else named_with_file(workload, plugins)
 
 
+MAP_LATENCIES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Seconds, rows of a map by latency, unless the user names others."""
+
+
+def map_latencies(by: str, given: Sequence[float]) -> Sequence[float]:
+    """The latencies of a map with rows by `by`: those `given` or the usual ones by latency, else none.
+
+    Raises:
+        UserError: for latencies beside other rows.
+    """
+    if by != "latency" and given:
+        raise UserError("--latency is for --by latency; add it, or leave --latency out")
+    return (given or MAP_LATENCIES) if by == "latency" else ()
+
+
 def redealing(plugins: Iterable[str]) -> "Redeal":
     """The function that deals a recorded run to another number of nodes, with the code of plug-ins in `plugins`."""
     from istbench.plan.redeal import redeal  # torch, which no other replay needs

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istbench.api.arguments import from_python
-from istbench.api.replaying import redealing, replaying
+from istbench.api.arguments import from_python, texts
+from istbench.api.replaying import map_latencies, named_code, redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, printable, shown
@@ -122,11 +122,12 @@ class Results:
             nodes: Also numbers of nodes that were never run.
             plugins: The code of such runs.
         """
-        names = [cluster] if isinstance(cluster, str) else list(cluster)
+        names, counts = [cluster] if isinstance(cluster, str) else list(cluster), _counts(nodes)
+        _, files = named_code(None, texts(plugins), needed=bool(counts))
         clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
         if not clusters:
             raise UserError("no cluster: name at least one")
-        replay = _Replay(clusters=clusters, nodes=_counts(nodes), plugins=tuple(map(str, plugins)))
+        replay = _Replay(clusters=clusters, nodes=counts, plugins=files)
         return Results(
             self.path, cells=self._sources or self._cells, failures=self.failures, replay=replay, **self._chosen
         )
@@ -149,16 +150,18 @@ class Results:
         from istbench.report.map import build_maps
 
         counts = _counts(nodes)
+        _, files = named_code(None, texts(plugins), needed=bool(counts))
+        families = select_clusters([cluster], _bandwidths(bandwidth), map_latencies(by, _times_of(latency)))
         chosen = {name: value for name, value in self._chosen.items() if name != "baseline"}
         with replaying() as tell:
             maps, _ = build_maps(
                 self.path,
-                select_clusters([cluster], _bandwidths(bandwidth), _times_of(latency)),
+                families,
                 by=by,
                 cluster=load_profile(cluster).name,
                 target=None if target is None else _level(target),
                 nodes=counts,
-                redeal=redealing(map(str, plugins)) if counts else None,
+                redeal=redealing(files) if counts else None,
                 cells=self._cells,
                 tell=tell,
                 **chosen,

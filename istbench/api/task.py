@@ -153,7 +153,7 @@ class _Source:
         if inspect.unwrap(value) is not value and not getattr(parsed, "decorator_list", None):
             raise UserError(f"{where}: {name} wraps a function, not by a decorator above its def; write one there")
         known = _globals(value)
-        for used in sorted(_names(value, parsed)):
+        for used in sorted({*_loaded(compile(text, "<task>", "exec", dont_inherit=True))}):
             if used in known and known[used] is not value:
                 self.add(used, known[used], where)
         self.definitions.append(text.rstrip() + "\n\n")
@@ -192,30 +192,14 @@ def _globals(value: Any) -> Mapping[str, Any]:
     return vars(sys.modules[value.__module__]) if value.__module__ in sys.modules else {}
 
 
-def _names(value: Any, parsed: ast.stmt) -> set[str]:
-    """The global names that `value` uses when it is defined, as `parsed` tells, and when it runs."""
-    running = {name for function in _functions(value) for name in _loaded(function.__code__)}
-    return running | {node.id for node in _outside_functions(parsed) if isinstance(node, ast.Name)}
-
-
 def _loaded(code: types.CodeType) -> Iterator[str]:
+    """The global names that `code` uses, with all functions and classes inside it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _loaded(inner)
-
-
-def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of `node` outside bodies of functions: decorators, defaults, annotations, bases, attributes."""
-    yield node
-    for field, inner in ast.iter_fields(node):
-        if field == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        for one in inner if isinstance(inner, list) else [inner]:
-            if isinstance(one, ast.AST):
-                yield from _outside_functions(one)
 
 
 def _importable(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from istbench.api.replaying import SCRIPT_NODES, clusters_of, named_code, redealing, replaying
+from istbench.api.replaying import SCRIPT_NODES, clusters_of, map_latencies, named_code, redealing, replaying
 from istbench.base.errors import UserError
 from istbench.base.files import is_file
 from istbench.base.options.defaults import DEFAULT_CLUSTER
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _BANDWIDTHS = "10mbit,30mbit,100mbit,300mbit,1gbit,3gbit,10gbit"
 _OF_RUNS = ("target", *OF_FAULTS, "plugins", "workload", "metric", "pictures")
-_LATENCIES = [1e-4, 1e-3, 1e-2, 1e-1]
 
 
 @click.command("map")
@@ -119,9 +118,7 @@ def command(
 
     Of a file of `istbench record`, a cell has the method with the most samples per second (see docs/record.md).
     """
-    if by != "latency" and latencies is not None:
-        raise UserError("--latency is for --by latency; add it, or leave --latency out")
-    apart = (latencies or _LATENCIES) if by == "latency" else []
+    apart = map_latencies(by, latencies or ())
     results, drawn_in = results_and_pictures(context, results, example, pictures)
     if is_file(results):
         refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
@@ -131,8 +128,6 @@ def command(
     faults = take_faults(context, given)
     families = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, apart)
     given["workload"], plugins = named_code(given["workload"], plugins, needed=bool(nodes))
-    if by != "nodes" and len(nodes) > 1:
-        raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
     from istbench.api.show import report_folder
     from istbench.report.map import build_maps
     from istbench.report.output.map_picture import draw_maps

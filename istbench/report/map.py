@@ -268,8 +268,11 @@ def build_maps(
     selected: the other arguments of `replay_runs`; `redeal` for numbers of nodes that were never run.
 
     Raises:
-        UserError: as `replay_runs` does, for an unknown option, and if no runs have a target.
+        UserError: as `replay_runs` does, for several `nodes` beside another axis, for an unknown option, and if no
+            runs have a target.
     """
+    if by != "nodes" and len(nodes) > 1:
+        raise UserError(f"--nodes {','.join(map(str, nodes))}: a map by {by} has one number of nodes; name one")
     levels = () if target is None else (target,)
     replayed = replay_runs(results, clusters, levels=levels, nodes=nodes, faults=faults, **selected)
     count = len(replayed.sweeps) // len(clusters)

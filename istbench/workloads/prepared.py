@@ -173,8 +173,10 @@ def locked(path: Path, progress: Progress) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another process to prepare the data", 0, 1)
+            waiting = "waiting for another process to prepare the data"
+            progress(waiting, 0, 1)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            progress(waiting, 1, 1)
         yield
     finally:
         os.close(descriptor)

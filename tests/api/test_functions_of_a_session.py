@@ -31,6 +31,8 @@ from math import sqrt
 from pathlib import Path
 
 WIDTH, SHAPES, DTYPE, FOLDER = 3, {"in": (8, 4)}, torch.float32, Path("some/where")
+SLOPE, FACTOR, OFFSET = 0.5, 2, 7
+inner = F.leaky_relu
 net = nn.Linear(1, 1)
 
 def decorate(function):
@@ -38,8 +40,19 @@ def decorate(function):
 
 class Base(nn.Module):
     scale = WIDTH
+    acts = {"relu": lambda x: inner(x, SLOPE)}
 
-    def nothing(self): ...
+    class Block:
+        def forward(self, x):
+            return x * FACTOR
+
+    @property
+    def level(self):
+        return 1
+
+    @level.setter
+    def level(self, value):
+        self.kept = value + OFFSET
 
 class Net(Base):
     def __init__(self, width=WIDTH, dtype=DTYPE):
@@ -80,6 +93,9 @@ def test_the_file_has_all_that_the_functions_use_and_nothing_else(here):
     exec(compile(file.read_text(), str(file), "exec"), space)
     assert space["model"]().net.weight.shape == (3, 8)
     assert space["model"]().folder == Path("some/where")
+    made = space["model"]()
+    made.level = 1
+    assert (made.kept, made.Block().forward(3), made.acts["relu"](space["torch"].tensor(-4.0))) == (8, 6, -2.0)
     assert (space["batch_size"], space["targets"]) == (4, (0.5,))
     assert "net = nn.Linear(1, 1)" not in file.read_text()  # a parameter of that name is no global
     assert space["loss"](space["model"](), space["data"](True)[0]).shape == ()

@@ -64,6 +64,24 @@ def test_a_map_has_a_row_for_each_bandwidth_and_number_of_nodes(recorded):
     assert set(frame.winner) <= {"ddp", "local_sgd"}
 
 
+def test_a_map_by_latency_has_the_rows_of_the_command(recorded):
+    rows = recorded.map(by="latency", bandwidth="1gbit")
+    assert len(rows) == 4
+    for given, said in (
+        ({"latency": "1ms"}, "latency is for by latency"),
+        ({"by": "latency", "nodes": [2, 4]}, "has one number of nodes"),
+    ):
+        with pytest.raises(UserError, match=said):
+            recorded.map(**given)
+
+
+def test_a_plug_in_may_be_given_as_one_text(recorded):
+    for call in (recorded.map, recorded.replay):
+        with pytest.raises(UserError, match="has the code that"):
+            call(plugins="my.py")
+    assert recorded.replay(plugins="my.py", nodes=8)._replay.plugins == ("my.py",)
+
+
 def test_the_answer_and_what_a_notebook_shows_are_those_of_the_report(recorded, results):
     answers = build_report(results).answers
     assert recorded.answer() == "\n".join(answers)
@@ -114,6 +132,13 @@ def test_an_unknown_option_or_number_is_refused():
         istbench.run("toy", "ddp", epoch=2)
     with pytest.raises(UserError, match="latency -1"):
         istbench.estimate("125M", 0.2, 2, bandwidth="1gbit", latency=-1)
+    for given, said in (
+        ({"backward": 67}, "backward"),
+        ({"samples": -8}, "samples"),
+        ({"gpus_per_host": 0}, "gpus_per"),
+    ):
+        with pytest.raises(UserError, match=said):
+            istbench.estimate("125M", 0.2, 2, bandwidth="1gbit", **given)
     for given in ({"epochs": 2}, {"nodes": 4}, {"methods": ["ddp"]}):
         with pytest.raises(UserError, match="the suite names the cells"):
             istbench.compare("configs/quick.toml", **given)
@@ -133,6 +158,7 @@ def test_an_unknown_option_or_number_is_refused():
             "restarts must be a whole number of at least 0",
         ),
         (lambda out: istbench.run("toy", "ddp", plugins="none.py", out=out), "no file none.py"),
+        (lambda out: istbench.run("toy", "ddp", nodes=4, elastic="2:4", out=out), "by restarts; give"),
         (
             lambda out: istbench.advise("toy", 2, bandwidth=1e9, minutes=-1, out=out),
             "minutes must be a number of at",
