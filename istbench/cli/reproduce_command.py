@@ -148,7 +148,6 @@ def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
     else:
         for table in tables:
             print_table(table, sys.stdout, explain=explain)
-    out.mkdir(parents=True, exist_ok=True)
     say(f"wrote {', '.join(str(path) for path in write_outside(found, out))}")
     return 0
 

@@ -15,7 +15,7 @@ from istbench.report.phrases import Lead, guide_line
 from istbench.report.tables.comparison import seconds_to
 from istbench.report.tables.group_columns import NAMING, group_context
 from istbench.report.tables.numbers import finite, number, rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
 from istbench.report.targets import Target
 
 _LOW, _HIGH = 5, 95
@@ -87,7 +87,7 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> dict[str, 
             text=f"{number(middle)} [{number(low)}–{number(high)}]{count}",
             value={"median": finite(middle), "low": finite(low), "high": finite(high)},
         ),
-        "times_fault_free": rounded(float(whole.mean()) / kept_s),
+        "times_fault_free": rounded(float(whole.mean()) / kept_s) if kept_s else NOTHING,
         "lost_percent": _percent([times.lost_s for times in found], whole),
         "restarting_percent": _percent([times.restarting_s for times in found], whole),
     }
@@ -95,5 +95,6 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> dict[str, 
 
 def _percent(parts: Sequence[NDArray[np.float64]], whole: NDArray[np.float64]) -> Entry:
     """The share of `parts`, an array for each seed, in the mean of `whole`."""
-    share = 100 * float(np.mean(parts) / whole.mean())
+    mean = float(whole.mean())
+    share = 100 * float(np.mean(parts)) / mean if mean else 0.0
     return Entry(text=f"{share:.1f}", value=share)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -114,20 +114,22 @@ class FaultResults:
         return self.first.header.config.elastic is not None
 
 
-def fault_results(free: Sequence[Run], faulty: Sequence[Run]) -> FaultResults | None:
+def fault_results(
+    free: Sequence[Run], faulty: Sequence[Run], label: Callable[[Run], str] = lambda run: run.header.method_label
+) -> FaultResults | None:
     """The rows of the runs `free` of faults that reached their targets, each with its `faulty` runs.
 
-    None without a faulty run of one of them.
+    label: of the row of a run in `free`. None without a faulty run of one of them.
     """
     found: dict[tuple[str, str, int], dict[Schedule | None, list[FaultyRun]]] = {}
     firsts = list[Run]()
     for own in free:
         others = [run for run in faulty if _without_faults(run) == own.header.cell]
-        if not others or not reached(own):
+        if not others or not reached(own) or not own.curve.seconds[-1]:  # at the target before it trained
             continue
         firsts.append(own)
         header, wall = own.header, _wall(own, began=0.0, fault_free_s=own.curve.seconds[-1])
-        rows = found.setdefault((header.method_label, header.method, header.nodes), {})
+        rows = found.setdefault((label(own), header.method, header.nodes), {})
         undisturbed = FaultyRun(cell=header.cell, seed=header.seed, hits=(), wall=wall, fault_free=wall)
         rows.setdefault(None, []).append(undisturbed)
         for run in others:

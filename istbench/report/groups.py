@@ -193,6 +193,10 @@ class Group:
         """The finished runs, in the order of the table."""
         return [run for contender in self.contenders for run in contender.runs]
 
+    def label_of(self, run: Run) -> str:
+        """The label of the row of `run`, one of `runs`."""
+        return next(row.label for row in self.contenders if run in row.runs)
+
     @property
     def times(self) -> list[ClusterTime]:
         """The replayed times of the finished runs."""
@@ -566,13 +570,18 @@ def _contenders(runs: list[Run]) -> list[Contender]:
             label=_label(label, _settings(members[0]), differing[label]),
             method=members[0].header.method,
             nodes=nodes,
-            runs=tuple(sorted(members, key=_seed)),
+            runs=tuple(sorted(_latest(members), key=_seed)),
             diverged=tuple(sorted(_other_seeds(diverged[label, nodes, settings], members), key=_seed)),
             settings=row_settings(members[0]),
         )
         for (label, nodes), variants in rows.items()
         for settings, members in variants.items()
     ]
+
+
+def _latest(runs: Iterable[Run]) -> Iterable[Run]:
+    """The last finished run of each seed. Two cells may differ in words alone: `--threads 2` where 2 are usual."""
+    return {run.header.seed: run for run in sorted(runs, key=lambda run: run.header.finished_at or "")}.values()
 
 
 def _seed(run: Run) -> int:

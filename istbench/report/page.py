@@ -374,7 +374,8 @@ def rerun_command(header: Header) -> str | None:
         request = config.request(data=Path(header.typed_data) if header.typed_data else None, **length)
     except UserError:
         return None
-    words = [*request.arguments(), "--again"]
+    restarts = ["--restarts=10"] if config.elastic is not None else []  # `run` refuses to be elastic without
+    words = [*request.arguments(), *restarts, "--again"]
     lab = [] if config.lab is None else [*_lab_words(config.lab, config.nodes), "--"]
     return shlex.join(["istbench", *lab, *words])
 

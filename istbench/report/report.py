@@ -97,7 +97,7 @@ def build_report(
             from istbench.report.plots.measured_faults import times_by_faults
             from istbench.report.tables.measured_faults import faults_table
 
-            if (found := fault_results(group.runs, faulty)) is not None:
+            if (found := fault_results(group.runs, faulty, group.label_of)) is not None:
                 tables.append(dataclasses.replace(faults_table(found), context=group_context(group, baseline)))
                 disturbed.append(times_by_faults(found, group))
     if cluster is not None:

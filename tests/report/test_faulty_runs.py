@@ -61,6 +61,30 @@ def test_a_run_with_faults_is_a_row_beside_the_same_run_without(disturbed):
     assert fault_results(free, []) is None
 
 
+def test_rows_of_one_label_and_other_settings_are_apart_in_the_table_and_the_chart(disturbed):
+    """Two `ddp`, which differ in their threads: seeds of one row would be two runs of seed 0."""
+    config = {**header("ddp")["config"], "threads": 2}
+    write_run(disturbed, named(header("ddp", config=config, threads=2)), FAULT_FREE)
+    again = {**config, "faults": "poisson:1 of kill, seed 0"}
+    run = write_run(disturbed, named(header("ddp", config=again, threads=2)), FAULT_FREE)
+    FaultRecord(began=BEGAN, hits=()).write(run.faults)
+    report = build_report(disturbed)
+    table = next(table for table in report.tables if "with faults" in table.title)
+    assert len({str(row[0].text) for row in table.rows}) == 2
+    assert len(table.rows) == 4
+    plot = next(plot for plot in report.plots if plot.stem.endswith("-faults"))
+    assert all(len(panel.series) == 2 for panel in plot.panels)
+
+
+def test_a_run_that_is_at_its_target_before_it_trains_is_no_row(results):
+    free = write_run(results, named(header("ddp")), FAULT_FREE[:2])
+    config = {**header("ddp")["config"], "faults": "poisson:1 of kill, seed 0"}
+    run = write_run(results, named(header("ddp", config=config)), FAULT_FREE[:2])
+    FaultRecord(began=BEGAN, hits=()).write(run.faults)
+    assert free.exists()
+    assert fault_results(*load_all_runs(results)[:2]) is None
+
+
 def test_the_report_and_its_page_have_the_table_and_the_chart(disturbed, tmp_path):
     report = build_report(disturbed)
     table = next(table for table in report.tables if "with faults" in table.title)

@@ -31,6 +31,14 @@ def test_what_cannot_be_compared_is_never_in_one_table(results, changed):
     assert len({group.stem for group in groups}) == 2
 
 
+def test_one_seed_run_twice_is_one_seed_and_the_last_counts(results):
+    """`--threads 2` where 2 are usual is another cell with the same settings."""
+    for name, ended, value in (("a", "2026-11-02T10:00:00Z", 0.9), ("b", "2026-11-03T10:00:00Z", 0.8)):
+        write_run(results, header(cell=f"speech-ddp-n2-s0-{name}", finished_at=ended), ramp(20.0, value))
+    ((row,),) = (group.contenders for group in group_runs(load_runs(results)[0]))
+    assert (row.seeds, [run.curve.final() for run in row.runs]) == (1, [0.8])
+
+
 def test_rows_with_the_same_label_but_other_settings_are_told_apart(results):
     for seed, threads in ((0, 1), (0, 2), (1, 2)):
         head = header("ist", seed=seed, cell=f"cell-{seed}-{threads}")

@@ -8,6 +8,7 @@ import pytest
 from fake_runs import header
 
 from istbench.base.decode import decode_own
+from istbench.base.options.elastic import Elastic
 from istbench.base.options.run import Lab, LabHosts, RunRequest, Uplink
 from istbench.cli.options import take_backend
 from istbench.cli.run_command import command
@@ -31,6 +32,7 @@ _NOT_OF_CELL = ("out", "cluster", "again", "as_json", "explain")
     "fields",
     [
         {"method": "ist", "steps": 30, "nodes": 2, "seed": 3, "method_options": {"lr": "0.3"}},
+        {"method": "ddp", "steps": 30, "nodes": 4, "elastic": Elastic.decode("2:4")},
         {"method": "ddp", "epochs": 1.5, "target": 0.7, "eval_every": "2s", "amp": "bf16"},
         {"method": "local_sgd", "workload_options": {"hidden": "32"}, "max_seconds": 9.0, "threads": 1},
     ],

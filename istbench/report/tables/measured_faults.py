@@ -112,7 +112,8 @@ def _run_record(own: FaultyRun) -> dict[str, Any]:
 def _rate(row: FaultRow) -> Entry:
     if row.schedule is None:
         return Entry(text="0", value=0)
-    return Entry(text=row.schedule.short, value=row.schedule.rate)
+    short, rate = row.schedule.short, row.schedule.rate
+    return Entry(text=short, value=short if rate is None else rate)
 
 
 def _rate_words(row: FaultRow) -> str:

@@ -15,7 +15,7 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column
 from istbench.results.metrics import level_text
 from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.candidate import AT_ONCE, NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE, SharedOptions
+from istbench.studies.advise.candidate import NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE, SharedOptions
 from istbench.studies.advise.flips import Flip
 from istbench.studies.advise.odds import CLEAR, Decide
 from istbench.studies.advise.steps_to_target import TOO_FEW
@@ -82,9 +82,7 @@ def candidates_table(advice: Advice) -> Table:
     """A row for each candidate, the likeliest first."""
     shared = _shared(advice)
     named = [
-        msgspec.structs.replace(
-            choice, label=shared.without(choice.label), why_not=shared.without(choice.why_not)
-        )
+        msgspec.structs.replace(choice, label=shared.without(choice.label), why_not=shared.without(choice.why_not))
         for choice in advice.choices
     ]
     throughout = f", all with {shared.words}" if shared.words else ""
@@ -161,8 +159,6 @@ def _no_advice(advice: Advice) -> str:
     if any(choice.label == ONE_NODE and not choice.why_not for choice in advice.others):
         return "no probe finished in the time but that of one node. Give more --minutes"
     reasons = list(dict.fromkeys(choice.why_not for choice in advice.others))
-    if AT_ONCE in reasons:
-        return "the model is at the target before it trains. Give a harder --target"
     if {TOO_FEW, NO_TRACE} & {*reasons}:
         return "no probe tells enough in the time. Give more --minutes"
     if not reasons or {NO_TIME, NO_EVALUATION} & {*reasons}:

@@ -7,7 +7,7 @@ keeps its meaning.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from istbench.cluster.trace import Trace
@@ -25,9 +25,6 @@ NO_EVALUATION = "no evaluation of a probe"
 NO_TRACE = "no trace to replay"
 """The reason of a candidate without a trace, recorded or planned."""
 
-AT_ONCE = "at the target before the first step"
-"""The reason of a candidate whose probe ended at step 0, as its weights had reached the target."""
-
 
 def is_scheduled(options: Mapping[str, Any]) -> bool:
     """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget."""
@@ -36,7 +33,7 @@ def is_scheduled(options: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class SharedOptions:
-    """The first options of all labels, such as `lr=0.001`. A text says them once, and leaves them out of each label."""
+    """The first options of all labels, such as `lr=0.001`, which a text says once and leaves out of each label."""
 
     words: str
 
@@ -44,7 +41,8 @@ class SharedOptions:
     def of(cls, labels: Iterable[str]) -> "SharedOptions":
         """Those of `labels`, but for `ONE_NODE`; none of fewer than two."""
         options = [label.split()[1:] for label in labels if label != ONE_NODE]
-        return cls(" ".join(commonprefix(options)) if len(options) > 1 else "")
+        same = takewhile(lambda words: len({*words}) == 1, zip(*options, strict=False))
+        return cls(" ".join(first for first, *_ in same) if len(options) > 1 else "")
 
     def without(self, text: str) -> str:
         """`text`, which has labels in it, without these options."""
@@ -110,6 +108,5 @@ class Candidate:
         if self.failed:
             return self.failed
         if not self.steps_probed:
-            began = any(curve.evaluations for curve in self.curves.values())
-            return self.stopped or (AT_ONCE if began else NO_EVALUATION)
+            return self.stopped or NO_EVALUATION
         return "" if self.trace is not None else NO_TRACE

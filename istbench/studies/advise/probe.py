@@ -141,6 +141,9 @@ class _Probing:
         if self._one_node is not recording and had_constant_rate(recording.header.config):
             self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
         target, target_from, early = self._base.target, "", ""
+        at_start = None if target is None else self._one_curve.reached(target)
+        if target is not None and at_start is not None and at_start.step == 0:
+            raise UserError(f"the model is at the target of {target:g} before it trains; give a harder --target")
         if target is None:
             target, reached_s = self._reached_by_one_node()
             target_from = f"which one node reached in {number(reached_s)} s here"

@@ -62,6 +62,8 @@ class FaultStudy:
         run, failure = self._run(request, self._screen)
         if run is not None and not failure and not reached(run):
             failure = f"it misses its target of {request.target}; give a level that it reaches, or more steps"
+        elif run is not None and not failure and not run.curve.seconds[-1]:
+            failure = f"it is at its target of {request.target} before it trains; give a harder one"
         if run is None or failure:
             self.problems.append(f"{request.method} without faults: {failure}")
             return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from istbench.base.files import write_errors
 from istbench.base.options.numbers import Count, Nodes, Seconds
 from istbench.cluster.collective import Backend
 from istbench.plan.numbers import Numbers, cluster_of, record_of
@@ -198,7 +199,8 @@ def write_outside(found: Sequence[Outside], folder: Path) -> list[Path]:
         UserError: if they cannot be written.
     """
     points = {kind: [(own.measured_s, own.predicted_s) for own in _of(found, kind)] for kind in CLASSES}
-    pictures = write_figure(partial(_fill, points), folder / "outside")
+    with write_errors(folder):
+        pictures = write_figure(partial(_fill, points), folder / "outside")
     tables = (class_table(found), *rows_tables(found))
     shown = "\n".join(table_markdown(table) for table in tables)
     page = (

@@ -82,13 +82,11 @@ def test_the_text_says_options_that_all_share_once():
     text = advice_text(found)
     assert text.count(same) == 2
     assert f"All train with {same}.\n" in text
-    for line in ("ist local_steps=10 takes ", "\nddp takes ", "\nddp accumulate=4: as fast as ddp.", "of ddp, and of ddp o"):
+    for line in ("ist local_steps=10 takes ", "\nddp takes ", "\nddp accumulate=4: as fast as ddp."):
         assert line in text, line
+    assert f"of ddp, and of ddp {same}1" in text
     assert truth_lines(found, {f"ddp {same}": 3.0})[0] == "ddp: 3.00 s"
     assert found.best.label == f"ist {same} local_steps=10"
-
-
-AT_ZERO = {0: curve([(0, 0.9)])}
 
 
 @pytest.mark.parametrize(
@@ -96,10 +94,6 @@ AT_ZERO = {0: curve([(0, 0.9)])}
     [
         ([candidate("ddp", stopped=NO_TIME, curves={})], "no probe finished in the time. Give more --minutes."),
         ([candidate("ddp", curves={}), candidate("ist", failed="diverged")], "no probe finished in the time"),
-        (
-            [candidate("ddp", curves=AT_ZERO)],
-            "the model is at the target before it trains. Give a harder --target.",
-        ),
         (
             [candidate(name, failed="needs 9 GiB") for name in ("ddp", "fsdp", "ist", "zero")],
             "no method can train there. ddp: needs 9 GiB; fsdp: needs 9 GiB; ist: needs 9 GiB; ...",
