@@ -49,7 +49,7 @@ def command(profile: Path | None, **given: Any) -> int:
         from istbench.cli.doctor_hosts import examine, say
 
         chosen = chosen.installed(say)
-        return examine(chosen.hosts, chosen.python, chosen.ssh_config, profile)
+        return examine(chosen.hosts, chosen.pythons, chosen.ssh_config, profile)
     if profile is not None:
         raise UserError("--profile describes hosts: give --hosts a,b as well")
     broken = False
@@ -163,12 +163,12 @@ def copies_finding(devices: Sequence["torch.device"]) -> Finding:
 
 def _processes() -> Iterator[Finding]:
     """Two real workers that average a number over gloo."""
-    from istbench.base.errors import RunFailed
+    from istbench.base.errors import RunFailed, UserError
     from istbench.launch.processes.on_nodes import on_nodes
 
     try:
         answers = on_nodes(average_of_ranks, 2)
-    except RunFailed as failure:
+    except (RunFailed, UserError) as failure:
         yield Finding("broken", "worker processes", str(failure).splitlines()[0])
         return
     state = "ok" if answers == [0.5, 0.5] else "broken"
@@ -186,12 +186,12 @@ def average_of_ranks(fabric: "Fabric") -> float:
 
 def _carrying() -> Iterator[Finding]:
     """The cost of messages on this machine, for `overhead_s` and `cpu_s_...` of a cluster profile."""
-    from istbench.base.errors import RunFailed
+    from istbench.base.errors import RunFailed, UserError
     from istbench.launch.processes.message_costs import measure_message_costs
 
     try:
         ways = measure_message_costs()
-    except RunFailed:
+    except (RunFailed, UserError):
         return  # the finding before this one reports it
     yield Finding("ok", "all-reduce", f"on loopback, {ways.all_reduce}")
     yield Finding("ok", "transfers", f"on loopback, {ways.transfer}")

@@ -12,7 +12,7 @@ from istbench.base.files import write_errors, writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
 from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
-from istbench.launch.hosts.connection import Connection, ask_each, connected, pythons, told
+from istbench.launch.hosts.connection import Connection, ask_each, connected, told
 from istbench.launch.hosts.group import Unfit, gather
 from istbench.launch.hosts.links import (
     MEASURES_S,
@@ -33,8 +33,10 @@ _SPEED_S = 300.0
 _OUT = Path("results")  # of a run without --out
 
 
-def examine(hosts: Sequence[Host], python: str | None, config: Path | None, profile: Path | None) -> int:
+def examine(hosts: Sequence[Host], names: Sequence[str], config: Path | None, profile: Path | None) -> int:
     """List the abilities of `hosts` and of the links between them, and write `profile`; returns the exit status.
+
+    names: of the Pythons on hosts, as `pythons` has them.
 
     Raises:
         UserError, RunFailed: if the profile cannot be written.
@@ -42,7 +44,7 @@ def examine(hosts: Sequence[Host], python: str | None, config: Path | None, prof
     """
     if profile is not None and len(hosts) < 2:
         raise UserError("--profile measures links, and one host has none; give at least two hosts")
-    with connected(hosts, pythons(python), config) as (connections, _):
+    with connected(hosts, names, config) as (connections, _):
         try:
             group = gather(connections, _OUT, marks=False)
             for name, facts in group.facts.items():

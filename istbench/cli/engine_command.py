@@ -28,6 +28,8 @@ _MACHINES = [name for name in names() if "." in name]
 """Profiles that are called as a type of machine of AWS."""
 _Hours = Annotated[float, msgspec.Meta(ge=0.05, le=240.0)]
 
+_COMMANDS = ("run", "compare", "tune", "reproduce", "advise")
+
 
 @click.command("engine", no_args_is_help=True)
 @click.argument("engine", metavar="|".join(_ENGINES))
@@ -85,9 +87,14 @@ def _check(words: Sequence[str], nodes: int) -> None:
     found = cli.get_command(context, words[0])
     if found is None:
         raise unknown_name("command", words[0], cli.list_commands(context))
-    if not any(option.name == "out" for option in found.params):
-        raise UserError(f"istbench {words[0]} leaves no results directory; give run or compare")
+    if words[0] not in _COMMANDS:
+        raise UserError(f"istbench {words[0]} does not train under torchrun; give one of {', '.join(_COMMANDS)}")
     inner = found.make_context(words[0], list(words[1:]), parent=context)
+    for name in ("hosts", "slurm", "restarts", "elastic"):
+        if inner.params.get(name) and inner.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UserError(f"leave out --{name}: the machines of an engine run torchrun, which starts the nodes")
+    if words[0] == "advise" and not inner.params["measure"]:
+        raise UserError("advise without --measure trains on one machine: run it here, or add --measure")
     if inner.get_parameter_source("out") is ParameterSource.COMMANDLINE:
         raise UserError("leave out --out: --results, before --, names the place of the results")
     given = inner.params.get("nodes")

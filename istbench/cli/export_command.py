@@ -44,11 +44,20 @@ def command(runs: tuple[Path, ...], name: str, out: str | None) -> None:
     known = names_of("sinks")
     if name not in (*known, _CHAKRA, *FORMATS):
         raise unknown_name("format", name, {*known, _CHAKRA, *FORMATS})
+    found = [run for path in runs for run in _finished(path)]
+    places: dict[tuple[Path, str], Path] = {}
+    for run in found:
+        place = Path() if out or name in FORMATS else _results_of(run)
+        other = places.setdefault((place, run.header.cell), run.directory.path)
+        if other is not run.directory.path:
+            raise UserError(
+                f"{printable(str(other))} and {printable(str(run.directory.path))} are the same cell: one export "
+                "would replace the other; export each to another --out"
+            )
     if name in FORMATS:
-        _rows([run for path in runs for run in _finished(path)], name, out)
+        _rows(found, name, out)
         return
     export = _chakra if name == _CHAKRA else _to_sink(name)
-    found = [run for path in runs for run in _finished(path)]
     untraced: list[_UntracedError] = []
     for run in found:
         where = out or str(default_place(_results_of(run), name, "choose another --out"))

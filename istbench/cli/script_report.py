@@ -142,6 +142,7 @@ def script_map(
                 )
                 for profile in family
             )
+    rows = {row: cells for row, cells in rows.items() if any(cells)}  # no method may fit a number of nodes
     cluster = next(iter(families)).partition(" with ")[0]
     found = FastestMap(record=record, cluster=cluster, by=by, rows=rows, assumed=(*assumptions(record), *assumed))
     return found, problems

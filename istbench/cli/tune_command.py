@@ -140,8 +140,12 @@ def command(
     from istbench.studies.tuning.trials import Judge, judge_runs
 
     judge = Judge(target=shared.target, cluster=profile)
+    own = {name: own_options(name, names, options, plugins) for name in names}
+    first = msgspec.structs.replace(shared, nodes=counts[0])
+    asked = [msgspec.structs.replace(first, method=name, method_options=own[name]) for name in names]
     plan = plan_trials(
-        {name: own_options(name, names, options, plugins) for name in names},
+        # Fitted, so that group=host is a number of nodes.
+        {request.method: backend.fit(request).method_options for request in asked},
         shared,
         typed_ranges,
         nodes=counts,

@@ -91,7 +91,7 @@ def command(out: Path, as_json: bool, scaling: bool, **given: Any) -> None:
     folder = require_no_link(out / "validation", "choose another --out")
     kind = {name: given[name] for name in ("racks", "uplink", "host_nodes", "inside")}
     files = ValidationFiles(folder, scaling=scaling, latency_s=latency_s, **kind)
-    files.check({(request.workload, request.nodes) for request in candidates})
+    files.check({(one.workload, nodes) for one in candidates for nodes in {one.nodes, *([1] if scaling else ())}})
     errors: list[ReplayError] = []
     try:
         with Display() as display:

@@ -5,6 +5,7 @@ import fcntl
 import io
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -109,6 +110,27 @@ class RunDirectory:
                     f"{self.events_jsonl} is a hard link, and istbench writes through none; "
                     "put a copy in its place, or choose another --out"
                 )
+
+    def clear(self) -> None:
+        """Delete all files. The checkpoint and the header go first: the rest alone cannot look done.
+
+        Raises:
+            UserError: if one cannot be deleted.
+        """
+        if not self.path.is_dir():
+            return
+        order = {self.checkpoint: 0, self.run_json: 1}
+        try:
+            for path in sorted(self.path.iterdir(), key=lambda path: order.get(path, 2)):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        except OSError as error:
+            what = error.filename or self.path
+            raise UserError(
+                f"cannot delete {what} to run the cell again: {error.strerror}; choose another --out"
+            ) from None
 
     def exists(self) -> bool:
         """Whether a run ever started here.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from istbench.base.errors import UserError
 from istbench.cli import doctor_command
 from istbench.cli.doctor_command import Finding
 from istbench.node.machine_speed import product_speeds
@@ -24,6 +25,15 @@ def test_both_libraries_compute_the_measured_product():
         assert speeds is None
         return
     assert min(speeds) > 0.1
+
+
+def test_a_loopback_interface_that_is_down_is_a_finding(monkeypatch):
+    def refused(*_):
+        raise UserError("this machine does not reach itself at 127.0.0.1")
+
+    monkeypatch.setattr("istbench.launch.processes.on_nodes.on_nodes", refused)
+    (finding,) = doctor_command._processes()
+    assert (finding.state, finding.detail) == ("broken", "this machine does not reach itself at 127.0.0.1")
 
 
 def test_a_cache_in_a_directory_of_another_user_is_broken(tmp_path, monkeypatch):

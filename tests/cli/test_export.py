@@ -58,6 +58,17 @@ def test_export_takes_a_results_directory_and_leaves_out_unfinished_and_untraced
     assert (status, "is interrupted, not done" in said) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["mllog", "jsonl"])
+def test_two_runs_of_one_cell_do_not_replace_one_another(tmp_path, istbench, name):
+    for folder in ("before", "after"):
+        write_run(tmp_path / folder, header("ddp"), ramp(9.0))
+    both = [tmp_path / "before", tmp_path / "after"]
+    out = tmp_path / ("rows.jsonl" if name == "jsonl" else "logs")
+    status, _, said = istbench("export", "--format", name, *both, "--out", out)
+    assert (status, "are the same cell" in said, out.exists()) == (2, True, False)
+    assert istbench("export", "--format", name, both[0], "--out", out)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

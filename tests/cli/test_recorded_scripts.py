@@ -146,6 +146,14 @@ def test_a_map_of_a_record_has_the_fastest_method_of_each_cell(istbench, record)
     assert "Timing only" in table
 
 
+def test_a_number_of_nodes_that_no_method_fits_is_no_row_of_a_map(istbench, record):
+    methods = ["--method", "local_sgd group=4", "--method", "diloco group=4"]
+    status, out, err = istbench("map", record(), *methods, "--nodes", "2,4")
+    assert status == 0
+    assert "2 nodes" in out + err
+    assert "Traceback" not in out + err
+
+
 def test_a_map_of_a_record_by_latency_is_on_one_number_of_nodes(istbench, record):
     asked = [
         "map",

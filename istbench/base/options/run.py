@@ -346,8 +346,12 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
         defining = {name: value for name, value in values.items() if _FIELDS[name].defines(value)}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        nodes = f"n{self.nodes}" if self.elastic is None else f"elastic-n{self.elastic.least}-{self.elastic.most}"
-        return f"{self.workload}-{self.method}-{nodes}-s{self.seed}-{digest}"
+        return f"{self.workload}-{self.method}-{nodes_part(self)}-s{self.seed}-{digest}"
+
+
+def nodes_part(of: RunRequest | RunConfig) -> str:
+    """The part of a cell's name with its nodes: `n4`, or `elastic-n2-4`."""
+    return f"n{of.nodes}" if of.elastic is None else f"elastic-n{of.elastic.least}-{of.elastic.most}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from istbench.base.decode import Locate, convert, parse_toml, read_text, toml_lines
 from istbench.base.errors import UserError, shown, unknown_name
-from istbench.base.files import is_there
+from istbench.base.files import is_file
 from istbench.base.options.numbers import MOST_NODES, Count, Nodes, Part, Seed
 from istbench.base.options.run import RUN_OPTIONS, RunRequest
 from istbench.base.options.task_file import is_task_file, named_with_file
@@ -108,7 +108,7 @@ def suite_file(given: Path) -> Path:
     """
     if is_task_file(str(given)):
         raise UserError(f"{given} is a task file, not a suite; `istbench compare --workload {given}` trains it")
-    if not re.fullmatch(_SUITE_NAME, given.as_posix()) or is_there(given):
+    if not re.fullmatch(_SUITE_NAME, given.as_posix()) or is_file(given):
         return given
     folder = suites_folder()
     own = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.toml")}

@@ -50,7 +50,7 @@ class Hosts(Backend):
     """Hosts with a node for each slot. Each cell runs on the first hosts that have enough slots for it.
 
     Attributes:
-        python: the Python on the hosts; None for the default.
+        python: the Python on the hosts; None for the default. has_installed: whether `install` is done.
         ssh_config: the file that ssh reads instead of the user's own; None for that one.
         install: install istbench on hosts that lack it. detach: leave the cells to the first host.
         stop: end the cells that an earlier command left there.
@@ -80,6 +80,7 @@ class Hosts(Backend):
     python: str | None = None
     ssh_config: Path | None = None
     install: bool = False
+    has_installed: bool = False
     detach: bool = False
     stop: bool = False
     restarts: int = 0
@@ -151,7 +152,7 @@ class Hosts(Backend):
         with _explaining(say):
             hosts = (*self.hosts, *self.spares)
             install(hosts, self.python, self.ssh_config, say, leave_out=bool(self.spares))
-        return dataclasses.replace(self, install=False, python=None)
+        return dataclasses.replace(self, install=False, has_installed=True)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
         """Run the cells one after another; see `Backend.run`."""
@@ -204,8 +205,14 @@ class Hosts(Backend):
             return Outcome(cell=described(run.request), request=run.request, run=known, failure=error)
         return Outcome(cell=directory.path.name, request=run.request, run=directory)
 
-    def _cell(self, request: RunRequest, out: Path, again: bool) -> "HostsRun":
+    @property
+    def pythons(self) -> list[str]:
+        """The names of Pythons to look for on the hosts."""
         from istbench.launch.hosts.connection import pythons
+
+        return pythons(self.python, installing=self.has_installed)
+
+    def _cell(self, request: RunRequest, out: Path, again: bool) -> "HostsRun":
         from istbench.launch.hosts.run import HostsRun
 
         return HostsRun(
@@ -213,7 +220,7 @@ class Hosts(Backend):
             out=out,
             again=again,
             hosts=first_of(self.hosts, request.nodes),
-            pythons=pythons(self.python),
+            pythons=self.pythons,
             config=self.ssh_config,
             restarts=self.restarts,
             spares=self.spares,

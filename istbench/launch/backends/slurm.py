@@ -111,11 +111,16 @@ class Slurm(Backend):
         """Submit all cells and wait for their jobs; see `Backend.run`."""
         from istbench.launch.cells.resolve import prepare_cells
 
-        resolved = prepare_cells(cells, screen.preparing)
+        gpu = bool(self.options.gpus) if self.options.executor == "slurm" else None
+        resolved = prepare_cells(cells, screen.preparing, gpu=gpu)
         for note in sorted({cell.data_source.note for cell in resolved}):
             screen.note(note)
-        names = [cell.cell for cell in resolved]
-        yield from run_as_jobs(cells, names, out, self.options, screen.note, again=again, restarts=self.restarts)
+        # The job would name another cell if the automatic device were another there.
+        asked = [
+            msgspec.structs.replace(request, device=cell.config.device)
+            for request, cell in zip(cells, resolved, strict=True)
+        ]
+        yield from run_as_jobs(asked, resolved, out, self.options, screen.note, again=again, restarts=self.restarts)
 
 
 class _Silent:
@@ -165,7 +170,7 @@ class CellJob:
 
 def run_as_jobs(
     requests: Sequence[RunRequest],
-    names: Sequence[str],
+    cells: Sequence[Header],
     out: Path,
     options: SlurmOptions,
     say: Say,
@@ -173,7 +178,7 @@ def run_as_jobs(
     again: bool = False,
     restarts: int = 0,
 ) -> Iterator[Outcome]:
-    """Run every cell of `requests`, called `names`, as a job, and yield the outcome of each as it ends.
+    """Run every cell of `requests`, resolved as `cells`, as a job, and yield the outcome of each as it ends.
 
     A finished cell gets no job, unless `again`. If Slurm still has a job of an earlier call, this call waits for
     it. Cells that Slurm has no room for are submitted as other jobs end.
@@ -188,8 +193,9 @@ def run_as_jobs(
     _require_submitit()
     submission = Submission(lambda: _executor(out, options), noted, say)
     try:
-        for request, name in zip(requests, names, strict=True):
-            if not again and (known := _without_job(request, out, name)) is not None:
+        for request, cell in zip(requests, cells, strict=True):
+            name = cell.cell
+            if not again and (known := _without_job(cell, out)) is not None:
                 yield known
             elif job := noted.find(name, options.executor):
                 submission.jobs[name] = job
@@ -326,19 +332,15 @@ def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
         job.cancel()
 
 
-def _without_job(request: RunRequest, out: Path, name: str) -> Outcome | None:
+def _without_job(cell: Header, out: Path) -> Outcome | None:
     """The outcome of a cell that is done, or whose run directory cannot be read; None if it needs a job."""
-    run = RunDirectory.of(out, name)
-    try:
-        if not run.is_done():
-            return None
-        if request.save is not None:
-            from istbench.node.weights_file import require_saved
+    from istbench.launch.cells.execute import is_finished
 
-            require_saved(run, request.save.resolve())
+    run = RunDirectory.of(out, cell.cell)
+    try:
+        return Outcome(cell=cell.cell, run=run, fresh=False) if is_finished(cell, run) else None
     except UserError as error:
-        return Outcome(cell=name, run=run, failure=error)
-    return Outcome(cell=name, run=run, fresh=False)
+        return Outcome(cell=cell.cell, run=run, failure=error)
 
 
 class _Refused(Exception):  # noqa: N818  (it says what happened to a job)

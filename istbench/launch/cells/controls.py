@@ -32,7 +32,8 @@ def on_few_nodes(requests: Sequence[RunRequest], known: Iterable[int | None] | N
     found = []
     for request, nodes in zip(requests, known, strict=True):
         if nodes is not None:
-            control = replace(request, nodes=nodes, tuned=None, shares=None)
+            options = {name: value for name, value in request.method_options.items() if name != "group"}
+            control = replace(request, nodes=nodes, tuned=None, shares=None, method_options=options)
             found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
     return found
 

@@ -14,6 +14,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.launch.cells.restarts import Members, Restarts, loss
 from istbench.launch.processes.failures import (
     LOGS,
+    MORE_NODES,
     MoreNodes,
     WorkerLost,
     activity_path,
@@ -67,7 +68,7 @@ def execute(
         for sink in cell.config.sinks or ():
             place_of(sink, run)
         if again:
-            _clear(run)
+            run.clear()
         if not run.is_done():
             members = Members.of(cell.config) if present is None else Members(present, present, 0.0)
             _execute(cell, run, scratch, launcher, Restarts(restarts), reason, members)
@@ -166,7 +167,7 @@ def _launched(
             return None
         change = _changed(members, 0, "lost nodes are back", time.time())
         if change is None:
-            raise MoreNodes("the run stopped with a checkpoint, to begin again with more nodes")
+            raise MoreNodes(MORE_NODES)
         again = None, change
     activity_path(job.logs, 0).unlink(missing_ok=True)
     StopRequest(scratch).forget_workers()
@@ -199,26 +200,10 @@ def _has_result(run: RunDirectory) -> bool:
 
 def _note_tuned(cell: Header, run: RunDirectory) -> None:
     """Record the trials that chose the options, if the cell was trained before a tuning chose them too."""
-    config, trials = run.header().config, cell.config.tuned
-    if trials and trials != config.tuned:
+    trials = cell.config.tuned
+    if trials and trials != (config := run.header().config).tuned:
         with run.locked():
             run.update(config=msgspec.structs.replace(config, tuned=trials))
-
-
-def _clear(run: RunDirectory) -> None:
-    """Delete the files in `run`. The checkpoint and the header go first: the rest alone cannot look done."""
-    order = {run.checkpoint: 0, run.run_json: 1}
-    try:
-        for path in sorted(run.path.iterdir(), key=lambda path: order.get(path, 2)):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    except OSError as error:
-        what = error.filename or run.path
-        raise UserError(
-            f"cannot delete {what} to run the cell again: {error.strerror}; choose another --out"
-        ) from None
 
 
 def _open(cell: Header, run: RunDirectory, lost: Loss | None = None, resize: Resize | None = None) -> None:

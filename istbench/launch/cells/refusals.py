@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import os
 import shutil
 import sysconfig
@@ -45,7 +46,7 @@ class UncheckedCell:
 
     Attributes:
         model: on the meta device. here: nodes on this machine. batch_size: samples of one node's minibatch, as the
-        mean of unequal nodes. threads: intra-op threads of one node.
+        mean of unequal nodes. threads: intra-op threads of one node. elsewhere: whether another machine trains it.
     """
 
     request: RunRequest
@@ -56,6 +57,7 @@ class UncheckedCell:
     threads: int
     batch_size: int
     here: int
+    elsewhere: bool = False
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ def _sinks(unchecked: UncheckedCell) -> None:
 
 def _threads(unchecked: UncheckedCell) -> None:
     """This machine has a core for every thread of a node."""
-    if unchecked.threads > cores():
+    if unchecked.threads > cores() and not unchecked.elsewhere:
         raise UserError(f"--threads {unchecked.threads} is more than this machine's cores; use at most {cores()}")
 
 
@@ -169,6 +171,8 @@ def _own_kernels(unchecked: UncheckedCell) -> None:
 def _half_precision(unchecked: UncheckedCell) -> None:
     """The device computes in the half precision of `--amp`."""
     request, device = unchecked.request, unchecked.device
+    if unchecked.elsewhere and device == "cuda":
+        return  # the job there checks it
     if request.amp and not _computes(HALF[request.amp], device):
         there = "this GPU" if device == "cuda" else "torch on this machine's cores"
         other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
@@ -208,11 +212,16 @@ def _by_method(unchecked: UncheckedCell) -> None:
 def _memory(unchecked: UncheckedCell) -> None:
     """This machine has enough memory for all known parts of training, data and processes."""
     request, workload, method, here = unchecked.request, unchecked.workload, unchecked.method, unchecked.here
-    if unchecked.device != "cpu" or request.anyway:
+    if unchecked.device != "cpu" or request.anyway or unchecked.elsewhere:
         return
-    model, nodes, batch_size = unchecked.model, request.nodes, max(unchecked.samples)
+    model, nodes = unchecked.model, request.nodes
     activations = not (request.amp or request.compile)
-    take_shares(request.shares, method, unchecked.batch_size, nodes)  # the largest part of unequal ones counts
+    take_shares(request.shares, method, unchecked.batch_size, nodes)  # a footprint is of the largest part
+    batch_size, copies = max(unchecked.samples), float(here)
+    if nodes == here:  # all nodes together need what their parts do, and not the largest so many times
+        batch_size = unchecked.batch_size
+        largest_part = max(method.shares, default=1.0)
+        copies = math.fsum((part / largest_part) ** 2 for part in method.shares) or copies
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
@@ -224,17 +233,17 @@ def _memory(unchecked: UncheckedCell) -> None:
         updates_wide = footprint.updates_wide_layers
         least = unknown_cost(footprint.model, updates_wide=updates_wide)
         memory = node_memory(footprint, least, stepping=False)
-        needed = here * memory.total + always
+        needed = round(copies * memory.total) + always
         largest = max((tensor_bytes([tensor]) for tensor in footprint.stepped), default=0)
-        most = needed + here * _MOST_OF_STEPPED * largest
+        most = needed + round(copies * _MOST_OF_STEPPED * largest)
         if most > there:
             memory = node_memory(footprint, least)
-            needed = here * memory.total + always
+            needed = round(copies * memory.total) + always
         if needed <= there and activations and _may_matter(workload, here, batch_size, most, there):
             copied = footprint.gradients_copied
             cost = step_cost(footprint.model, workload, footprint.samples, copied=copied, updates_wide=updates_wide)
             memory = node_memory(footprint, cost, batches_ahead=workload.batches_ahead)
-            needed = here * memory.total + always
+            needed = round(copies * memory.total) + always
     if needed > there:
         on = counted(nodes, "node") if nodes == here else f"{here} of {nodes} nodes"
         parts = [

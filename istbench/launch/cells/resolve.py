@@ -52,13 +52,17 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
     return _Resolver(progress).cell(request, here)
 
 
-def prepare_cells(requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None) -> list[Header]:
+def prepare_cells(
+    requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None, gpu: bool | None = None
+) -> list[Header]:
     """Do what `prepare_cell` does for each of `requests`. Many of them also show their own `progress`.
+
+    gpu: whether another machine, which trains them, has a GPU; by default this machine does.
 
     Raises:
         UserError, RunFailed: as `prepare_cell` does, for the first request that cannot run.
     """
-    resolver, total, cells = _Resolver(progress), len(requests), list[Header]()
+    resolver, total, cells = _Resolver(progress, gpu), len(requests), list[Header]()
     for done, request in enumerate(requests, start=1):
         cells.append(resolver.cell(request, here))
         if total >= _MANY:
@@ -79,8 +83,8 @@ class _Built:
 class _Resolver:
     """Resolves the cells of one command. They share equal workloads, and seeds alone change few fields."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, gpu: bool | None = None) -> None:
+        self._progress, self._gpu = progress, gpu
         self._built: dict[str, _Built] = {}
         self._cells: dict[str, Header] = {}
 
@@ -105,7 +109,7 @@ class _Resolver:
             ) from None
 
     def _checked(self, request: RunRequest, built: _Built, here: int) -> Header:
-        unchecked = _unchecked(request, built, here)
+        unchecked = _unchecked(request, built, here, self._gpu)
         refuse(unchecked)
         if built.source is None or built.sized is None:
             workload = built.workload
@@ -132,7 +136,7 @@ class _Resolver:
         return self._built[alike]
 
 
-def _unchecked(request: RunRequest, built: _Built, here: int) -> UncheckedCell:
+def _unchecked(request: RunRequest, built: _Built, here: int, gpu: bool | None) -> UncheckedCell:
     workload = built.workload
     method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
     return UncheckedCell(
@@ -140,10 +144,11 @@ def _unchecked(request: RunRequest, built: _Built, here: int) -> UncheckedCell:
         workload=workload,
         method=method,
         model=built.model,
-        device="cpu" if isinstance(method, OwnKernels) and request.device == "auto" else _device(request.device),
+        device=_device(request.device, method, gpu),
         threads=request.threads or max(1, cores() // here),
         batch_size=request.batch_size or workload.batch_size,
         here=here,
+        elsewhere=gpu is not None,
     )
 
 
@@ -206,10 +211,14 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
     return msgspec.structs.replace(source, unit=unit, note="; ".join(filter(None, notes)))
 
 
-def _device(asked: Device) -> Device:
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: torch sees no GPU here; use --device cpu")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if asked == "auto" else asked
+def _device(asked: Device, method: Method, gpu: bool | None) -> Device:
+    if asked == "auto" and isinstance(method, OwnKernels):
+        return "cpu"
+    there = torch.cuda.is_available() if gpu is None else gpu
+    if asked == "cuda" and not there:
+        no_gpu = "torch sees no GPU here;" if gpu is None else "the job asks for no GPU; add --slurm gpus=1, or"
+        raise UserError(f"device cuda: {no_gpu} use --device cpu")
+    return ("cuda" if there else "cpu") if asked == "auto" else asked
 
 
 def _budget(

@@ -99,9 +99,7 @@ class EngineJob:
             return "".join(self._carrying())
         name = shlex.quote(self.install)
         if self.wheel:
-            texts = (*self.words, *(text for _, text in self._carried.values()))
-            extra = "[speech]" if any("speech" in text for text in texts) else ""
-            name = f"{wheels}/{shlex.quote(self.wheel.name + extra)}"
+            name = f"{wheels}/{shlex.quote(f'{self.wheel.name}[speech]')}"  # the default workload needs it
         return _SETUP + "".join([f'"$work/venv/bin/pip" install --quiet {name}\n', *self._carrying()])
 
     def _carrying(self) -> Iterator[str]:

@@ -83,6 +83,9 @@ def clock(_agent: Agent, _question: dict[str, Any]) -> float:
     return time.time()
 
 
+_is_there = os.path.exists  # False also where nobody may look
+
+
 def facts(_agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
     """The `HostFacts` of `check`."""
     with contextlib.suppress(OSError):
@@ -97,7 +100,7 @@ def facts(_agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "gpus": _gpus(),
         "folder": str(Path.cwd()),
-        "missing": [path for path in question["paths"] if not Path(path).exists()],
+        "missing": [path for path in question["paths"] if not _is_there(path)],
         "shared": Path(question["out"], question["marker"]).exists(),
         "free": _free(Path(question["out"])),
         "free_scratch": _free(Path(tempfile.gettempdir())),

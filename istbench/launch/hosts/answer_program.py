@@ -1,7 +1,7 @@
 """On a host: programs that measure it, or name cells without training, in a process that `remote_programs` starts.
 
 `python -m istbench.launch.hosts.answer_program` prints JSON: with `gpus` the `HostGpus`, with
-`speed SLOTS [carrying]` what `remote_programs.speed` answers, with `all_reduce DEVICE SECONDS` the
+`speed SLOTS` a `MeasuredNode`, with `carrying` the `MessageCosts`, with `all_reduce DEVICE SECONDS` the
 `BusBandwidth`, as the rank that the environment names, and with `names` the name of each cell of a JSON list of
 requests on standard input, null for one that cannot run.
 """
@@ -89,14 +89,19 @@ def _all_reduce(device: str, seconds: str) -> BusBandwidth:
         return bus_bandwidth(fabric, float(seconds))
 
 
-def _speed(slots: str, *carrying: str) -> tuple[dict[str, Any], MessageCosts | None]:
+def _speed(slots: str) -> dict[str, Any]:
     share = cores() / int(slots)
     torch.set_num_threads(max(1, int(share)))
     gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     device = torch.device("cuda" if gpu else "cpu")
     memory = device_memory(device) / (1 if gpu else int(slots))
-    node = {**msgspec.to_builtins(speed_here(device)), "memory": memory, "cores": None if gpu else share}
-    return node, measure_message_costs().all_reduce if carrying else None
+    return {**msgspec.to_builtins(speed_here(device)), "memory": memory, "cores": None if gpu else share}
+
+
+def _carrying() -> MessageCosts:
+    return measure_message_costs().all_reduce
 
 
 def cell_name(request: Any) -> str | None:
@@ -115,6 +120,7 @@ _PROGRAMS: dict[str, Callable[..., object]] = {
     "gpus": _gpus,
     "all_reduce": _all_reduce,
     "speed": _speed,
+    "carrying": _carrying,
     "names": _names,
 }
 

@@ -291,9 +291,18 @@ class Connection:
         return why_not_reached(self.host, list(self._said), status, self._config)
 
 
-def pythons(asked: str | None) -> list[str]:
-    """Names of Pythons to look for on hosts: `asked`; else that of `--install`, the path of this one, `python3`."""
-    return [asked] if asked else [f"@{INSTALLED}/{source_key()}/python", sys.executable, "python3"]
+def pythons(asked: str | None, *, installing: bool = False) -> list[str]:
+    """Names of Pythons to look for on hosts: `asked`; else that of `--install`, the path of this one, `python3`.
+
+    installing: whether `install` uses them, or has put istbench on the hosts that lacked it.
+    """
+    own = f"@{INSTALLED}/{source_key()}/python"
+    if asked:
+        return [own, asked] if installing else [asked]
+    found = [own, sys.executable]
+    if installing:
+        found.append(f"python{sys.version_info.major}.{sys.version_info.minor}")
+    return [*found, "python3"]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import msgspec
 
 from istbench.base.decode import encode_own
 from istbench.base.errors import UserError
-from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest
+from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest, nodes_part
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, told
 from istbench.launch.hosts.group import Say, Unfit, survey
 from istbench.launch.hosts.push import push
@@ -40,7 +40,7 @@ def finished(runs: Sequence[HostsRun], say: Say) -> list[RunDirectory | None]:
         return found
     try:
         names = _names([runs[number] for number in possible], say)
-    except Unfit:  # the run that follows reports it
+    except (Unfit, Lost, Refused):  # the run that follows reports it
         return found
     for number, name in zip(possible, names, strict=False):
         run = runs[number]
@@ -60,7 +60,7 @@ def _saved(request: RunRequest, run: RunDirectory) -> bool:
 
 def runs_alike(request: RunRequest, out: Path, *, done: bool = True) -> set[str]:
     """Names of the runs under `out`, done or not, that may be of `request` by the options that a header repeats."""
-    start = f"{request.workload}-{request.method}-n{request.nodes}-s{request.seed}-"
+    start = f"{request.workload}-{request.method}-{nodes_part(request)}-s{request.seed}-"
     found = set()
     for path in (out / "runs").glob(f"{escape(start)}*"):
         try:
@@ -86,7 +86,10 @@ def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
         survey([first], run.out, paths_of(runs), marks=False)
         there = push([first], paths_of(runs), say)[first.name]
-        return name_cells_there(first, runs, there)
+        names = name_cells_there(first, runs, there)
+        # A detached cell goes on, or waits to be copied, whatever an earlier run left here.
+        waiting = [first.do("has_detached", key=run.key) for run in runs]
+        return [None if one else name for one, name in zip(waiting, names, strict=False)]
 
 
 def name_cells_there(

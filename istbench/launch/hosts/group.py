@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import istbench
-from istbench.base.files import write_errors
+from istbench.base.files import is_there, write_errors
 from istbench.launch.hosts.check import (
     HostClock,
     HostFacts,
@@ -103,12 +103,12 @@ def own_versions() -> dict[str, str]:
 def _facts(
     connections: Sequence[Connection], out: Path, paths: Iterable[str], marks: bool
 ) -> tuple[dict[str, HostFacts], list[str]]:
+    absent = [path for path in paths if not is_there(path)]
     marker = out / f".istbench-{secrets.token_hex(8)}"
     with write_errors(out):
         if marks:
             out.mkdir(parents=True, exist_ok=True)
             marker.touch()
-    absent = [path for path in paths if not Path(path).exists()]
     question = {"folder": str(Path.cwd()), "paths": absent, "out": str(out), "marker": marker.name}
     try:
         answers, found = ask_each(connections, "facts", lambda _: question)

@@ -32,8 +32,7 @@ def install(
     Raises:
         Unfit: with a line for each host that cannot install it. UserError: if no wheel can be built here.
     """
-    same = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    names = [python] if python else [*pythons(None)[:2], same, "python3"]
+    names = [python] if python else pythons(None, installing=True)
     with connected(hosts, names, config) as (connections, _):
         greeted, problems = each(connections, Connection.greet)
         if problems and not leave_out:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.base.errors import UserError
+from istbench.base.files import is_there
 from istbench.launch.hosts.connection import Connection, Refused, each
 from istbench.launch.hosts.group import Say, Unfit
 from istbench.launch.hosts.trees import LISTS_S, PART, File, list_tree, tree_digest
@@ -31,7 +32,7 @@ def push(connections: Sequence[Connection], paths: Sequence[str], say: Say) -> d
     Raises:
         Unfit: naming the hosts that cannot take them. UserError: where a file here cannot be read.
     """
-    trees = {path: _tree(path) for path in paths if Path(path).exists()}
+    trees = {path: _tree(path) for path in paths if is_there(path)}
     if not trees:
         return {connection.name: {} for connection in connections}
     with ThreadPoolExecutor(len(connections)) as pool:

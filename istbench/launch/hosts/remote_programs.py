@@ -77,9 +77,11 @@ def gpus(agent: Agent, _question: Mapping[str, Any]) -> Any:
 
 
 def speed(agent: Agent, question: Mapping[str, Any]) -> Any:
-    """The `MeasuredNode` of each of `slots` processes; then the cost of `carrying` on request, or None."""
-    words = ["speed", str(question["slots"]), *(["carrying"] if question["carrying"] else [])]
-    return answers_of(agent, _PROGRAM, words, [{}], _SPEED_S)[0]
+    """The `MeasuredNode` of the slowest of `slots` processes at once; then the cost of `carrying`, or None."""
+    environments = [{"LOCAL_RANK": str(slot)} for slot in range(question["slots"])]
+    found = answers_of(agent, _PROGRAM, ["speed", str(question["slots"])], environments, _SPEED_S)
+    slowest = {name: value and min(one[name] for one in found) for name, value in found[0].items()}
+    return slowest, answers_of(agent, _PROGRAM, ["carrying"], [{}], _SPEED_S)[0] if question["carrying"] else None
 
 
 def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:

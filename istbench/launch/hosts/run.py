@@ -29,7 +29,7 @@ from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
 from istbench.launch.hosts.run_folder import LOSS, RETURN
-from istbench.launch.processes.failures import WorkerLost, cause_in
+from istbench.launch.processes.failures import MORE_NODES, WorkerLost, cause_in
 from istbench.launch.torchrun.secret import SECRET
 from istbench.node.checkpoint_steps import newest
 from istbench.results.curves import Curve
@@ -90,8 +90,15 @@ class HostsRun:
 
     @property
     def key(self) -> str:
-        """Identifies the cell among those that run detached on a host: a hash of the typed request."""
-        return hashlib.sha256(json.dumps(self.request.arguments()).encode()).hexdigest()[:16]
+        """Identifies the cell among those that run detached on a host: a hash of the request, with whole paths."""
+        request = self.request
+        there = {
+            "data": request.data and request.data.resolve(),
+            "plugins": tuple(str(Path(path).resolve()) for path in request.plugins),
+            "save": request.save and request.save.resolve(),
+        }
+        words = msgspec.structs.replace(request, **there).arguments()
+        return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     def request_there(self, there: Mapping[str, str], save: Path | None) -> RunRequest:
         """The request with the paths of a host.
@@ -439,7 +446,9 @@ class Session:
         return here
 
     def _begin(self, here: RunDirectory, theirs: str) -> None:
-        if not self._shared and not self._run.again and bring(self._first, here.path, theirs):
+        if not self._shared and self._run.again:
+            here.clear()  # else it would be further than the new run after a loss
+        elif not self._shared and bring(self._first, here.path, theirs):
             self._say(f"copied the earlier part of {here.path.name} to {self._first.name}")
         self._first.do("train")
         self._began = True
@@ -500,7 +509,7 @@ class Session:
                 trained = min(trained, header.config.steps)
         redone = max(0, max(step, trained) - saved)
         failure.step, failure.began = max(step, saved), self._began
-        failure.back = () if self._ends.lost else self._back
+        failure.back = () if self._ends.lost or MORE_NODES not in failure.what else self._back
         failure.loss = Loss(
             cause=cause_in(failure.what),
             noticed=time.time(),

@@ -192,11 +192,10 @@ class ShapedNetwork(Place):
 
         With `speeds` every node has one, because the kernel serves these groups before other processes.
         """
-        if self.share is not None:
-            return self.share
-        if self.lab.dilation > 1:
-            return (self.speeds[rank] if self.speeds else 1.0) / self.lab.dilation
-        return self.speeds[rank] * (cores() // self.nodes) if self.speeds else None
+        if self.share is None and not self.speeds and self.lab.dilation == 1:
+            return None
+        own = max(1, cores() // self.nodes) * (self.speeds[rank] if self.speeds else 1.0)
+        return (own if self.share is None else self.share) / self.lab.dilation
 
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:
@@ -234,6 +233,8 @@ class ShapedNetwork(Place):
             UserError: if there is no such link any more.
         """
         namespaces.run(["ip", "-n", _HUB, "link", "set", f"port{host}", "down" if cut else "up"])
+        if self._by_process:  # its frames enter the switch by another port; 0 is disabled, 3 forwards
+            namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{host}", "state", "0" if cut else "3"])
 
     def limit(self, host: int, share: float) -> None:
         """Give the link of `host` this share of its bandwidth, each way; raises as `cut` does."""

@@ -39,6 +39,10 @@ class PeersLost(WorkerLost):
         super().__init__(what, lines, nodes)
 
 
+MORE_NODES = "the run stopped with a checkpoint, to begin again with more nodes"
+"""The message of `MoreNodes`, by which another machine knows it."""
+
+
 class MoreNodes(WorkerLost):
     """Nothing was lost: the run stopped with a checkpoint, to begin again with more nodes."""
 

@@ -19,6 +19,8 @@ def test_a_name_is_the_suite_of_istbench_and_a_file_stays_itself(tmp_path, monke
     assert suite_file(Path("light/grid")) == ROOT / "configs/light/grid.toml"
     Path("quick").write_text("")
     assert suite_file(Path("quick")) == Path("quick")
+    Path("smoke").mkdir()  # such as the --out of an earlier `compare smoke --out smoke`
+    assert suite_file(Path("smoke")).name == "smoke.toml"
     with pytest.raises(UserError, match=r"unknown suite 'smok'; did you mean 'smoke'\? Known: .*quick"):
         read_suite(Path("smok"))
     with pytest.raises(UserError, match=r"none\.toml"):

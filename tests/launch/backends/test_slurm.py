@@ -14,12 +14,14 @@ from garbage import one_line
 from small_task import write_task
 from submitit.core.utils import FailedJobError
 
+from istbench.base.decode import decode_own
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.cli import main
 from istbench.launch.backends import slurm
 from istbench.launch.backends.backend import Outcome
 from istbench.launch.backends.slurm import Noted, SlurmOptions, run_as_jobs
+from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
 REQUESTS = [RunRequest(workload="toy", method=method, steps=4) for method in ("ddp", "ist", "p3")]
@@ -28,10 +30,18 @@ DEBUG = SlurmOptions.parse(["executor=debug"])
 SLURM = SlurmOptions()
 
 
+def as_header(request, name):
+    """The header of `request`, whose cell is `name`."""
+    head = header(request.method, cell=name)
+    head["config"]["save"] = None if request.save is None else str(request.save)
+    return msgspec.convert(head, Header, dec_hook=decode_own)
+
+
 def run(requests, names, out, options, say, **how):
     """Run cells as jobs, and say how each ended; returns a line for each that failed."""
     failures = []
-    for outcome in run_as_jobs(requests, names, out, options, say, **how):
+    cells = [as_header(request, name) for request, name in zip(requests, names, strict=True)]
+    for outcome in run_as_jobs(requests, cells, out, options, say, **how):
         say(f"{outcome.cell}: {'failed' if outcome.failure else 'done' if outcome.fresh else 'done before'}")
         failures += [f"{outcome.cell}: {outcome.failure}"] if outcome.failure else []
     return failures
@@ -130,6 +140,30 @@ def test_a_done_cell_without_its_weights_and_a_damaged_one_end_no_other(ran, sai
     )
     assert broken.startswith(f"b: {damaged.run_json}")
     assert (ran, said[-1]) == (["ddp"], "c: done")
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked", "device"),
+    [(["gpus=1"], "auto", "cuda"), ([], "auto", "cpu"), (["gpus=1"], "cpu", "cpu"), ([], "cuda", None)],
+)
+def test_a_cell_is_named_by_the_device_of_its_job(monkeypatch, said, tmp_path, typed, asked, device):
+    """This machine has no GPU, and few cores; its own refusals do not count for a job on another."""
+    taken = []
+
+    def taking(requests, cells, *_, **__):
+        taken.extend((request.device, cell.config.device) for request, cell in zip(requests, cells, strict=True))
+        return iter(())
+
+    monkeypatch.setattr(slurm, "run_as_jobs", taking)
+    backend = slurm.Slurm(options=SlurmOptions.parse(typed))
+    screen = SimpleNamespace(note=said.append, preparing=lambda *_: None)
+    request = RunRequest(workload="toy", method="ddp", steps=4, device=asked, threads=4000)
+    if device is None:
+        with pytest.raises(UserError, match="the job asks for no GPU; add --slurm gpus=1, or use --device cpu"):
+            list(backend.run([request], tmp_path, False, screen))
+        return
+    list(backend.run([request], tmp_path, False, screen))
+    assert taken == [(device, device)]
 
 
 def test_a_done_run_of_another_cell_is_refused_without_a_job(ran, said, tmp_path):

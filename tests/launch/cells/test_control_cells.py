@@ -45,6 +45,11 @@ def test_each_seed_has_its_controls():
     ]
 
 
+def test_a_control_on_one_node_has_no_groups_of_nodes():
+    (control,) = on_few_nodes([request("diloco", nodes=4, group=2, local_steps=10)])
+    assert control.request == request("diloco", nodes=1, local_steps=10)
+
+
 def test_one_machine_is_a_control_of_every_seed_and_width():
     asked = [
         request("ist"), request("ddp", lr=0.3), request("ddp", nodes=4, lr=0.3), request("ddp", accumulate=4),

@@ -9,8 +9,8 @@ from istbench.base.options.shares import Shares
 from istbench.launch.cells.resolve import prepare_cell
 
 
-def prepare(method="ddp", *, workload="toy", **fields):
-    return prepare_cell(RunRequest(workload=workload, method=method, **fields), lambda *_: None)
+def prepare(method="ddp", *, workload="toy", here=None, **fields):
+    return prepare_cell(RunRequest(workload=workload, method=method, **fields), lambda *_: None, here=here)
 
 
 @pytest.mark.parametrize("method", ["ddp", "local_sgd", "ist", "p3"])
@@ -124,8 +124,8 @@ def test_shares_that_cannot_work_are_refused_in_one_line(method, text, fields, m
 
 
 def test_the_largest_subnet_of_unequal_nodes_needs_the_memory(monkeypatch):
-    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**30)
-    fields = {"workload_options": {"hidden": 8000, "layers": 2}}
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**30 * 3 // 10)
+    fields = {"workload_options": {"hidden": 8000, "layers": 2}, "here": 1}
     assert with_shares("ist", "1,1,1,1", **fields).config.nodes == 4
     with pytest.raises(UserError, match="needs at least"):
         with_shares("ist", "1,1,1,97", **fields)
@@ -138,9 +138,12 @@ def test_more_workers_than_the_memory_holds_are_refused(monkeypatch):
         prepare("ddp", nodes=99, batch_size=1)
 
 
-def test_the_fullest_node_needs_the_memory(monkeypatch):
+def test_unequal_nodes_of_one_machine_need_what_equal_ones_do_and_one_elsewhere_may_be_the_fullest(monkeypatch):
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**32)
     fields = {"workload": "cifar10", "batch_size": 256}
-    assert with_shares("ddp", "1,1", **fields).config.nodes == 2
+    for shares in ("1,1", "1,60"):
+        assert with_shares("ddp", shares, **fields).config.nodes == 2
+    monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**31)
+    assert with_shares("ddp", "1,1", here=1, **fields).config.nodes == 2
     with pytest.raises(UserError, match="needs at least"):
-        with_shares("ddp", "1,60", **fields)
+        with_shares("ddp", "1,60", here=1, **fields)

@@ -222,7 +222,7 @@ def test_a_job_of_slurm_has_its_nodes_and_its_limit():
     assert "\nexport results=/shared/ours\n" in text
     text = slurm.file_of(job(results="ours", install="dist/i.whl"))
     assert '\nexport results="$SLURM_SUBMIT_DIR"/ours\n' in text
-    assert ' install --quiet "$SLURM_SUBMIT_DIR"/dist/i.whl\n' in text
+    assert " install --quiet \"$SLURM_SUBMIT_DIR\"/dist/'i.whl[speech]'\n" in text
     cpus = dataclasses.replace(job(), machine=load_profile("m5.2xlarge"))
     assert "gpus-per-node" not in slurm.file_of(cpus)
 

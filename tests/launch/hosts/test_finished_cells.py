@@ -10,6 +10,7 @@ import pytest
 from fake_runs import RESULT
 
 from istbench.base.decode import encode_own
+from istbench.base.options.elastic import Elastic
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
@@ -87,6 +88,24 @@ def test_runs_that_could_be_it_are_those_that_are_done_and_of_its_options(done, 
     assert runs_alike(msgspec.structs.replace(REQUEST, threads=None, steps=None), tmp_path) == {name}
     for other in ({"steps": 21}, {"seed": 2}, {"threads": 2}, {"target": 0.5}, {"amp": "bf16"}, {"device": "cuda"}):
         assert runs_alike(msgspec.structs.replace(REQUEST, **other), tmp_path) == set()
+
+
+def test_an_elastic_run_that_is_done_could_be_it(tmp_path):
+    elastic = msgspec.structs.replace(REQUEST, elastic=Elastic.decode("1:2"))
+    cell = prepare_cell(elastic, lambda *_: None)
+    RunDirectory.of(tmp_path, cell.cell).create(msgspec.structs.replace(cell, status="done", result=RESULT))
+    assert runs_alike(elastic, tmp_path) == {cell.cell}
+    assert runs_alike(REQUEST, tmp_path) == set()
+
+
+def test_the_key_of_a_detached_cell_has_whole_paths(tmp_path, monkeypatch):
+    keys = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        asked = msgspec.structs.replace(REQUEST, data=Path("data"), plugins=("mine.py",))
+        keys.append(HostsRun(request=asked, out=Path("out")).key)
+    assert keys[0] != keys[1]
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted"])

@@ -309,3 +309,37 @@ def test_a_link_is_cut_or_slowed_and_whole_again():
         assert all(rate.startswith("1Gbit") for rate in rates()) or place.lab.dilation > 1
     with pytest.raises(UserError):
         place.cut(0)
+
+
+LISTEN = """
+import socket
+heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+heard.bind(("", 9999))
+heard.settimeout(2)
+print(flush=True)
+heard.recv(9)
+"""
+SEND = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('10.77.0.{}', 9999))"
+
+
+def arrives(sender, receiver):
+    """Whether a datagram of one host of the lab arrives at another."""
+
+    def python(host, program):
+        return ["ip", "netns", "exec", f"istbench-lab-{host}", sys.executable, "-c", program]
+
+    with subprocess.Popen(python(receiver, LISTEN), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as listening:
+        listening.stdout.readline()
+        subprocess.run(python(sender, SEND.format(receiver + 1)), check=False)
+    return listening.returncode == 0
+
+
+def test_a_cut_link_passes_no_frame_either_way_also_with_latency():
+    place = ShapedNetwork(nodes=2, bandwidth=1e9, latency_s=0.001)
+    with place.built():
+        ways = [(0, 1), (1, 0)]
+        assert [arrives(*way) for way in ways] == [True, True]  # each knows the other's hardware address now
+        place.cut(0)
+        assert [arrives(*way) for way in ways] == [False, False]
+        place.cut(0, cut=False)
+        assert [arrives(*way) for way in ways] == [True, True]

@@ -26,6 +26,13 @@ def test_with_more_nodes_than_cores_it_gets_a_part_of_its_share():
     assert slow == others[0] / 2
 
 
+def test_with_late_frames_each_node_gets_a_part_of_its_own_cores(monkeypatch):
+    monkeypatch.setattr(network, "has_netem", lambda: False)
+    place = ShapedNetwork(nodes=2, bandwidth=1e9, latency_s=0.01)
+    assert place.lab.dilation > 1
+    assert [place._limited(rank) for rank in range(2)] == [2 / place.lab.dilation] * 2
+
+
 def test_equal_nodes_need_no_limit():
     assert [ShapedNetwork(nodes=2, bandwidth=1e9)._limited(rank) for rank in range(2)] == [None, None]
 
