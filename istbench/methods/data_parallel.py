@@ -214,10 +214,6 @@ class DataParallel(Method):
         The place of a gradient in its bucket decides the order in which torch adds the values of the nodes. A
         resumed run needs the same order, so it must be final before the first step.
         """
-        inputs, targets = self._workload.train_batch(
-            torch.arange(min(2, self._workload.train_size)), torch.Generator()
-        )
-        batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
         devices = [self._fabric.device] if self._fabric.device.type == "cuda" else []
         with (
             self._fabric.accounting("control"),
@@ -226,8 +222,22 @@ class DataParallel(Method):
             torch.random.fork_rng(devices=devices),
             RandomNumbers(self.seed).drawn(),
         ):
-            self._backward(self._workload.loss(self._replica, batch), ends=True)
+            self._backward(self._workload.loss(self._replica, self._settling_batch()), ends=True)
         self._clear_gradients()
+
+    def _settling_batch(self) -> Batch:
+        """Two samples, or a whole minibatch for a loss that relies on its size."""
+        for count in (2, self._workload.batch_size):
+            places = torch.arange(min(count, self._workload.train_size))
+            inputs, targets = self._workload.train_batch(places, torch.Generator())
+            batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
+            try:
+                with torch.no_grad():
+                    self._workload.loss(self._model, batch)
+            except Exception:  # a user's code; the next batch, or the first step, reports it
+                continue
+            break
+        return batch
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model. Gradients are copied or added into buckets; each bucket is averaged in place."""

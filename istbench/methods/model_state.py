@@ -15,18 +15,19 @@ def model_state(model: nn.Module) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Give `model` the values of `state`, that of `model_state`. A buffer left out may have another shape there.
+    """Give `model` the values of `state`, that of `model_state`. A forward pass may have made or enlarged buffers.
 
     Raises:
         KeyError, RuntimeError: `state` is of another model.
     """
+    device = next((own.device for own in model.parameters()), torch.device("cpu"))
+    for path, module in model.named_modules():
+        for own, buffer in module._buffers.items():  # with those that are None so far
+            saved = state.get(f"{path}.{own}" if path else own)
+            if saved is not None and (buffer is None or buffer.shape != saved.shape):
+                setattr(module, own, saved.to(device if buffer is None else buffer.device, copy=True))
     kept = model.state_dict().keys()
     model.load_state_dict({name: value for name, value in state.items() if name in kept})
     for name, buffer in model.named_buffers():
-        if name in kept:
-            continue
-        if buffer.shape == state[name].shape:
+        if name not in kept:
             buffer.copy_(state[name])
-        else:
-            path, _, own = name.rpartition(".")
-            setattr(model.get_submodule(path), own, state[name].to(buffer.device, copy=True))

@@ -16,7 +16,6 @@ from istbench.base.options.numbers import Part, Rate, Share
 from istbench.base.options.options import option
 from istbench.base.options.tunable import LEARNING_RATE
 from istbench.methods.update_rule import UpdateRule
-from istbench.workloads.memory_order import memory_format
 
 _ADAM_SLOTS = ("exp_avg", "exp_avg_sq")
 _DECAY_AT, _DECAY = (0.5, 0.75), 0.1
@@ -329,7 +328,11 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
         ValueError: for the state of another optimizer, or over other parameters.
     """
     slots = {int(index): value for index, value in state["state"].items()}
-    if _kind(state["param_groups"]) != _kind(optimizer.state_dict()["param_groups"]):
+    fresh = optimizer.state_dict()["param_groups"]
+    if len(fresh) != len(state["param_groups"]) or any(
+        not own.keys() <= saved.keys() or _kind({name: saved[name] for name in own}) != _kind(own)
+        for own, saved in zip(fresh, state["param_groups"], strict=True)
+    ):  # a step may have added settings
         raise ValueError("the state of another optimizer")
     parameters = [(own, _dimensions(own, group)) for group in optimizer.param_groups for own in group["params"]]
     if not all(_fits(slots[index], *parameters[index], type(optimizer)) for index in slots):
@@ -337,8 +340,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     optimizer.load_state_dict({**state, "state": slots})
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                kept[name] = value.contiguous(memory_format=memory_format(parameter))
+            # torch's fused kernels walk a parameter and its slots by addresses alone.
+            of_slot = isinstance(value, Tensor) and value.shape == parameter.shape
+            if of_slot and value.stride() != parameter.stride():
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _kind(value: Any) -> Any:
@@ -347,6 +352,8 @@ def _kind(value: Any) -> Any:
         return {key: item if key == "params" else _kind(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_kind(item) for item in value]
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
     return float if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

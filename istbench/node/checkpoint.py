@@ -6,6 +6,7 @@ on all ranks once, in `shared.safetensors`, and then publishes the step (istbenc
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -39,7 +40,7 @@ from istbench.node.checkpoint_steps import (
 from istbench.node.digest import blocks_of
 from istbench.node.weights_file import file_content
 
-_TENSOR, _SHARED_TENSOR, _STATE = "tensor:", "shared:", "state"
+_TENSOR, _SHARED_TENSOR, _NUMBER, _STATE = "tensor:", "shared:", "number:", "state"
 SHARED = "shared.safetensors"
 _MOST_JSON_BYTES = 2**30
 _LONGEST_REASON = 200
@@ -352,6 +353,8 @@ def _without_tensors(
         common = is_shared(keys)
         (shared if common else own)[path] = value
         return (_SHARED_TENSOR if common else _TENSOR) + path
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has none
+        return f"{_NUMBER}{value}"
     if isinstance(value, dict):
         return {key: _without_tensors(item, (*keys, key), is_shared, own, shared) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -366,6 +369,8 @@ def _with_tensors(value: Any, own: Mapping[str, Tensor], shared: Mapping[str, Te
         for mark, tensors in ((_TENSOR, own), (_SHARED_TENSOR, shared)):
             if value.startswith(mark):
                 return tensors[value.removeprefix(mark)]
+        if value.startswith(_NUMBER):
+            return float(value.removeprefix(_NUMBER))
     if isinstance(value, dict):
         return {key: _with_tensors(item, own, shared) for key, item in value.items()}
     if isinstance(value, list):

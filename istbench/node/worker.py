@@ -202,6 +202,9 @@ class RankTraining:
             segment=None if restored is None else restored.segment, memory=memory,
             destinations=destinations, stopping=stopping, sample=self._trace,
         )  # fmt: skip
+        # A resumed pass over an iterable is read again up to its batch: now, and not on the train clock.
+        if setup.workload.in_turn and self._progress.totals.step < self._last_step:
+            setup.batch(self._progress.totals.step)
 
     def train(self) -> None:
         """Train to the end of the run, or to a stop, which leaves a checkpoint; also before the group grows."""

@@ -143,6 +143,10 @@ class TaskModel:
                     f"{name} has no size before a first batch; give its layer all sizes, or call the model once on "
                     "an input before model() returns it",
                 )
+        for name, value in model.state_dict().items():
+            if not isinstance(value, Tensor):
+                what = kind_of(value)
+                raise self._file.wrong("model", f"its state_dict() has {what} in {name}; keep it in a buffer")
         if not any(parameter.requires_grad for parameter in parameters.values()):
             raise self._file.wrong("model", "every parameter has requires_grad=False; one should be trained")
         for name, tensor in (*parameters.items(), *model.named_buffers()):

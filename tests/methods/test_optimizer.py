@@ -23,6 +23,7 @@ from istbench.methods.optimizer import (
     started,
 )
 from istbench.methods.update_rule import UpdateRule
+from istbench.node.checkpoint import Flat
 from istbench.node.registry import build_method, load_method, registered
 
 SCHEDULES = (
@@ -234,6 +235,52 @@ MODELS = {
     "one hidden layer": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), set()),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Linear(4, 2)), {"1.weight"}),
 }
+
+
+def test_a_loaded_state_lies_in_memory_as_its_parameter_does():
+    """torch's fused kernels walk both by their addresses: other strides give a weight another weight's moments."""
+    parameters = [nn.Parameter(torch.rand(3, 4).t()), nn.Parameter(torch.rand(4, 3))]
+    states = []
+    for kept in (False, True):
+        own = [
+            nn.Parameter(parameter.detach().clone(memory_format=torch.preserve_format)) for parameter in parameters
+        ]
+        optimizer = torch.optim.Adam(own, lr=0.1, fused=True)
+        for step in range(4):
+            if step == 2 and kept:
+                saved = {
+                    name: value.contiguous() if isinstance(value, torch.Tensor) else value
+                    for name, value in optimizer.state[own[0]].items()
+                }
+                state = optimizer_state(optimizer)
+                state["state"]["0"] = saved
+                optimizer = torch.optim.Adam(own, lr=0.1, fused=True)
+                load_optimizer_state(optimizer, state)
+            for parameter in own:
+                parameter.grad = torch.arange(12.0).view(parameter.shape).sub(step).contiguous()
+                parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+            optimizer.step()
+        states.append([parameter.detach().clone() for parameter in own])
+    assert all(map(torch.equal, *states))
+
+
+def test_a_state_with_settings_that_a_step_added_and_infinite_ones_loads_again():
+    class Growing(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            self.param_groups[0]["seen"] = 1.0
+
+    def made():
+        optimizer = Growing([nn.Parameter(torch.ones(2))], lr=0.1)
+        optimizer.param_groups[0]["growth"] = float("inf")
+        return optimizer
+
+    first, second = made(), made()
+    first.param_groups[0]["params"][0].grad = torch.ones(2)
+    first.step()
+    flat = Flat.of(optimizer_state(first))
+    load_optimizer_state(second, flat.state())
+    assert (second.param_groups[0]["growth"], second.param_groups[0]["seen"]) == (float("inf"), 1.0)
 
 
 @pytest.mark.parametrize("kind", MODELS)
