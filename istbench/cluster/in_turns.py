@@ -139,10 +139,16 @@ def _at_once(trace: Trace) -> Trace:
 
 
 def _turns_of(events: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which of `events` let a message wait for messages of the turn before."""
-    posts = events[events["code"] == POST]
-    messages = posts["op"][np.isin(posts["kind"], (SEND, RECEIVE))]
-    return np.asarray((events["code"] == AFTER) & np.isin(events["op"], messages))
+    """Which of `events` let a message wait for messages of the turn before.
+
+    Work may wait for messages too, such as an update for pushed gradients; that wait stays.
+    """
+    places = np.flatnonzero(events["code"] == POST)
+    is_message = np.isin(events["kind"][places], (SEND, RECEIVE))
+    messages = events["op"][places[is_message]]
+    owners = np.searchsorted(places, np.arange(len(events)))  # an `after` lies before its own operation
+    owned = np.append(is_message, False)[owners]
+    return np.asarray((events["code"] == AFTER) & np.isin(events["op"], messages) & owned)
 
 
 def _awaited(events: NDArray[Any]) -> dict[int, int]:

@@ -123,8 +123,10 @@ class _Cluster:
         return self.replays(chosen("ddp"))
 
     def at(self, bandwidth: float) -> ClusterProfile:
-        """The same cluster with `bandwidth` of the hosts' links, as named."""
-        return cluster_of(dataclasses.replace(self.numbers, bandwidth=bandwidth), self.record)
+        """The same cluster with `bandwidth` of the hosts' links, as named; the other direction in proportion."""
+        there = cluster_of(dataclasses.replace(self.numbers, bandwidth=bandwidth), self.record)
+        back = self.profile.bandwidth_in / self.profile.bandwidth_out
+        return dataclasses.replace(there, bandwidth_in=back * there.bandwidth_out)
 
 
 class _Replays:

@@ -54,7 +54,11 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     check_events(run.header.method, len(first) * len(ranks), nodes)
     events = [planned.events(rank, seconds[rank % len(seconds)], work) for rank in ranks]
     # One node alone has no warm-up of `ist`, and several may have one.
-    meta = msgspec.structs.replace(trace.meta, unlike_steps=planned.footprint.unlike_steps)
+    of_step = trace.meta.work
+    if of_step is not None:
+        names = ("operations", "bytes", "gathered")
+        of_step = msgspec.structs.replace(of_step, **{name: scale * getattr(of_step, name) for name in names})
+    meta = msgspec.structs.replace(trace.meta, unlike_steps=planned.footprint.unlike_steps, work=of_step)
     window = planned.footprint.window or trace.meta.window
     dealt = trace_like(meta, events, nodes, window, planned.footprint.last_bytes)
     if dealt.steps != trace.steps:

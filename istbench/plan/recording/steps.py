@@ -162,7 +162,11 @@ class StepRecorder:
 
         def step(scaler: torch.amp.GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
             begun = self._begun
-            loss = scaler_step(scaler, optimizer, *args, **kwargs)
+            try:
+                loss = scaler_step(scaler, optimizer, *args, **kwargs)
+            except RecordingEnded:
+                scaler.update()  # a block may train on, and torch took the step for one that is under way
+                raise
             if begun == self._begun and not self._ignored(optimizer):
                 self._before(optimizer, args, kwargs)
                 self._step.skipped = True

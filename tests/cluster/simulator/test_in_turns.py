@@ -54,6 +54,29 @@ def planned(nodes, sizes, host_nodes, *, exchanges):
     return merge(events, gflops=100.0, transport=exchanges)
 
 
+def test_a_server_still_waits_for_pushed_gradients_between_distant_nodes():
+    """Its update is work that waits for messages; only messages do not wait for those of the turn before."""
+    events = []
+    for rank in range(2):
+        node = PlannedNode(rank, 2, COST, 0.0)
+        for _ in range(STEPS):
+            node.builder.compute(0.01)
+            if rank == 0:
+                pushed = node.post("receive", 1000, [1])
+                update = node.post("work", 0, after=[pushed])
+                sent = node.post("send", 1000, [1], after=[update])
+            else:
+                node.post("send", 1000, [0])
+                sent = node.post("receive", 1000, [0])
+            node.wait([sent])
+            node.builder.mark("step")
+        events.append(node.builder.to_arrays())
+    trace = merge(events, gflops=100.0, transport=False)
+    there_and_back = 2 * FAR["latency_s"]
+    step_s = replay(trace, cluster(**FAR)).seconds / STEPS
+    assert step_s > 0.01 + 0.9 * there_and_back
+
+
 CASES = {
     "small": (4, (4000,), 1),
     "two nodes": (2, (4000, 40_000_000), 1),

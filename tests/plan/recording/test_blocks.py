@@ -200,6 +200,9 @@ def test_updates_that_a_grad_scaler_leaves_out_are_no_steps(tmp_path):
         many(body, recorder)
     assert torch.amp.GradScaler.step is scaler_step
     assert len(taken) == 20 + 6  # the first one shows the optimizers all the same
+    before = model[0].weight.detach().clone()
+    body(-1)  # training goes on with the same scaler: a step with unscaled gradients
+    assert float((model[0].weight.detach() - before).abs().max()) < 1.0
     assert recorder.record.backward_passes == 1
     assert len(recorder.record.samples_s) == 20 - 3 - 5
     assert recorder.record.machine.work.operations == 2 * 4 * (3 * (16 * 16 + 16 * 2) + 2 * 8 * 16)
