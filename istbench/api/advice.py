@@ -139,8 +139,8 @@ def question_of(
     if cluster is not None:
         links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
         ((profile,),) = select_clusters([cluster], *links).values()
-    chosen = dict.fromkeys([BASELINE, *(methods or names_of("methods"))])
     base = RunRequest(method=BASELINE, **given)
+    chosen = dict.fromkeys([BASELINE, *(methods or names_of("methods", base.plugins))])
     check_name("workloads", base.workload, base.plugins)
     for method in chosen:
         check_name("methods", method, base.plugins)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -125,7 +126,8 @@ def fault_results(
     firsts = list[Run]()
     for own in free:
         others = [run for run in faulty if _without_faults(run) == own.header.cell]
-        if not others or not reached(own) or not own.curve.seconds[-1]:  # at the target before it trained
+        # One at its target before it trained has no seconds; one that lost a worker is not undisturbed.
+        if not others or not reached(own) or not own.curve.seconds[-1] or own.restarts or own.resizes:
             continue
         firsts.append(own)
         header, wall = own.header, _wall(own, began=0.0, fault_free_s=own.curve.seconds[-1])
@@ -155,8 +157,8 @@ def _order(schedule: Schedule | None) -> tuple[float, float]:
 
 def reached(run: Run) -> bool:
     """Whether `run` reached the target at which it stops, or its end without one."""
-    target = run.header.config.target
-    return run.done and (target is None or run.reached(target) is not None)
+    target, own = run.header.config.target, run.header.own_metric
+    return run.done and (target is None or run.curve.on_metric(own).reached(target) is not None)
 
 
 def _without_faults(run: Run) -> str:
@@ -167,31 +169,35 @@ def _without_faults(run: Run) -> str:
 
 def _faulty(own: Run, fault_free: Wall, run: Run) -> FaultyRun:
     """The figures of `run`, of which `own` is the run without faults."""
+    header, broken = run.header, ""
     try:
         record = read_record(run.directory.faults)
-    except UserError:
-        record = FaultRecord(began=0.0, hits=())
-    header = run.header
+    except UserError as error:  # nobody knows when it began
+        record, broken = FaultRecord(began=0.0, hits=()), str(error)
     found = FaultyRun(cell=header.cell, seed=header.seed, hits=record.hits, wall=None, fault_free=fault_free)
-    if not reached(run):
-        return dataclasses.replace(found, failure=header.error or "it misses its target")
+    if broken or not reached(run):
+        return dataclasses.replace(found, failure=broken or header.error or "it misses its target")
     wall = _wall(run, began=record.began, fault_free_s=own.curve.seconds[-1])
     restarts = len(run.restarts)
     restart_s = (wall.noticing_s + wall.restarting_s) / restarts if restarts else None
     found = dataclasses.replace(found, wall=wall, restart_s=restart_s)
     if header.config.elastic is not None:
         return found
-    return dataclasses.replace(found, simulated=_simulated_times(own, found))
+    try:
+        return dataclasses.replace(found, simulated=_simulated_times(own, found, header.config.checkpoint_every_s))
+    except UserError:  # too many faults to simulate
+        return found
 
 
-def _simulated_times(own: Run, faulty: FaultyRun) -> float:
+def _simulated_times(own: Run, faulty: FaultyRun, every: float | Literal["auto"]) -> float:
     """The seconds of `own` with faults over those without, on average, as `istbench replay --mtbf` simulates them.
 
-    The rate of faults and the seconds of a restart are those of `faulty`, of the faults that end all nodes.
+    The rate of faults and the seconds of a restart are those of `faulty`, of the faults that end all nodes. every:
+    seconds between its checkpoints.
     """
     if not faulty.ending or faulty.restart_s is None or faulty.wall is None:
         return 1.0
-    every, train_s = own.header.config.checkpoint_every_s, own.curve.seconds[-1]
+    train_s = own.curve.seconds[-1]
     checkpoint_s = 0.0 if every == "auto" else every / _dilation(own)
     mtbf_s = (train_s + faulty.wall.lost_s) / faulty.ending
     faults = Faults(mtbf_s=mtbf_s, restart_s=faulty.restart_s, checkpoint_s=checkpoint_s)

@@ -590,7 +590,7 @@ def _seed(run: Run) -> int:
 
 def _other_seeds(runs: Iterable[Run], finished: Iterable[Run]) -> list[Run]:
     done = {run.header.seed for run in finished}
-    return [run for run in runs if run.header.seed not in done]
+    return [run for run in _latest(runs) if run.header.seed not in done]
 
 
 def _differ(runs: Sequence[Run], name: str) -> bool:

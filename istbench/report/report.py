@@ -12,6 +12,7 @@ from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.shares import Shares
+from istbench.base.units import counted
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
 from istbench.report.baseline import is_named
@@ -89,7 +90,7 @@ def build_report(
     runs = select_runs(runs, results, workload=workload, metric=metric, levels=levels)
     check_baseline(baseline, runs, results, cluster)
     groups = sorted(group_runs(runs, baseline), key=lambda group: not group.contenders)  # unfinished runs last
-    tables, sweeps, disturbed = list[Table](), list[Sweep](), list[Plot]()
+    tables, sweeps, disturbed, shown = list[Table](), list[Sweep](), list[Plot](), set[str]()
     for group in groups:
         tables += [comparison(group, baseline), *filter(None, [node_seconds_table(group, baseline)])]
         if faulty:
@@ -100,6 +101,12 @@ def build_report(
             if (found := fault_results(group.runs, faulty, group.label_of)) is not None:
                 tables.append(dataclasses.replace(faults_table(found), context=group_context(group, baseline)))
                 disturbed.append(times_by_faults(found, group))
+                shown |= {run.cell for row in found.rows for run in row.runs}
+    if workload is None and (left := [run for run in faulty if run.header.cell not in shown]):
+        problems.append(
+            f"{counted(len(left), 'run')} with faults: the run without them is not finished, missed its target or "
+            "lost a worker itself"
+        )
     if cluster is not None:
         if bandwidths and len(runs) > _MOST_SWEPT:
             listed = ",".join(f"{bits / 1e6:g}mbit" for bits in bandwidths)
@@ -114,6 +121,7 @@ def build_report(
             group_runs(moved, baseline, profile) for profile, moved in zip(profiles, replayed, strict=True)
         ]
         sweeps = [sweep for sweep in sweeps_of(cluster.name, on_links) if sweep.compares]
+        on_cluster = [group for group in on_cluster if group.contenders]  # its runs may have no trace
         tables += _cluster_tables(on_cluster, baseline)
         groups += on_cluster
         problems += unreplayed

@@ -82,7 +82,7 @@ def runs_on_clusters(
             tell(number, len(runs))
         if not run.done:
             for found in on_clusters:
-                found.append(run)
+                found += [run, *_missing_there(run, runs, nodes)]
             continue
         if not run.directory.trace.exists():
             untraced.append(cell)
@@ -150,6 +150,11 @@ def add_shares(
                 others = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 where = "" if len(names) == len(profiles) else f" on {names[0]}{others}"
                 problems.append(f"{run.header.cell}{where}: {reason}")
+    # A seed that diverged is a miss of the row with shares too.
+    missed = [_labelled(run, shares, shares.speeds) for run in runs if run.diverged]
+    for found in on_clusters:
+        supposed = [run for run in found if run.supposed_shares]
+        found += [run for run in missed if any(_beside(run, own) for own in supposed)]
     return problems
 
 
@@ -172,15 +177,21 @@ def _with_shares(run: Run, trace: "Trace", profile: ClusterProfile, shares: Shar
     )
     if before == samples:
         raise UserError(f"its nodes had the samples of --shares {shares}")
+    parts = [own / had for own, had in zip(samples, before, strict=True)]
+    return _labelled(run, shares, speeds), by_work(trace, parts)
+
+
+def _labelled(run: Run, shares: Shares, speeds: Sequence[float]) -> Run:
+    """`run` as one of the row with `shares`, which are those `speeds`."""
+    header = run.header
     config = msgspec.structs.replace(header.config, shares=shares)
     label = f"{header.method_label.replace(f' shares={header.config.shares}', '')} shares={shares}"
-    shared = dataclasses.replace(
+    return dataclasses.replace(
         run,
         header=msgspec.structs.replace(header, method_label=label, config=config),
-        shares=speeds,
+        shares=tuple(speeds),
         supposed_shares=True,
     )
-    return shared, by_work(trace, [own / had for own, had in zip(samples, before, strict=True)])
 
 
 def _add(
@@ -210,6 +221,29 @@ def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]
         return []
     recorded = {other.header.nodes for other in runs if other.done and _like(other) == _like(run)}
     return [count for count in nodes if count not in recorded] if run.header.nodes == max(recorded) else []
+
+
+def _missing_there(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[Run]:
+    """`run`, if it diverged, on those of `nodes` to which other seeds of its row are dealt: a miss there too."""
+    if not nodes or not run.diverged:
+        return []
+    same = [other for other in runs if other.done and _beside(other, run)]
+    counts = dict.fromkeys(count for other in same for count in _never_run(other, runs, nodes))
+    return [
+        dataclasses.replace(
+            run,
+            header=msgspec.structs.replace(run.header, nodes=count),
+            extrapolated_from=run.header.nodes,
+        )
+        for count in counts
+    ]
+
+
+def _beside(one: Run, other: Run) -> bool:
+    """Whether two runs are seeds of one row."""
+    seedless = msgspec.structs.replace(one.header, seed=other.header.seed)
+    alike = _like(dataclasses.replace(one, header=seedless)) == _like(other)
+    return alike and one.header.nodes == other.header.nodes
 
 
 def _like(run: Run) -> tuple[str, str, int, int, str, str]:

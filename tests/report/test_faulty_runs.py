@@ -76,6 +76,21 @@ def test_rows_of_one_label_and_other_settings_are_apart_in_the_table_and_the_cha
     assert all(len(panel.series) == 2 for panel in plot.panels)
 
 
+def test_a_broken_record_of_faults_is_a_failure_and_no_figure(disturbed):
+    (faults,) = disturbed.glob("runs/*/faults.json")
+    faults.write_text("{")
+    (_, row) = fault_results(*load_all_runs(disturbed)[:2]).rows
+    assert row.runs[0].wall is None
+    assert "faults.json" in row.runs[0].failure
+
+
+def test_runs_with_faults_that_have_no_counterpart_are_named(results):
+    config = {**header("ddp")["config"], "faults": "poisson:1 of kill, seed 0"}
+    write_run(results, named(header("ddp", config=config)), FAULT_FREE)
+    write_run(results, named(header("ddp", seed=1)), FAULT_FREE)
+    assert any(line.startswith("1 run with faults: the run without") for line in build_report(results).problems)
+
+
 def test_a_run_that_is_at_its_target_before_it_trains_is_no_row(results):
     free = write_run(results, named(header("ddp")), FAULT_FREE[:2])
     config = {**header("ddp")["config"], "faults": "poisson:1 of kill, seed 0"}

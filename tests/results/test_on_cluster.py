@@ -1,5 +1,8 @@
 """Recorded runs on a cluster's clock."""
 
+import dataclasses
+
+import msgspec
 from fake_clusters import M5
 from fake_runs import averaging_trace, header, ramp, write_plausible, write_run
 
@@ -21,6 +24,21 @@ def test_a_replayed_run_keeps_its_evaluations_and_changes_when_they_were(results
     assert replayed.cluster.profile.name == "m5.2xlarge"
     assert replayed.header == run.header
     assert run.cluster is None
+
+
+def test_a_seed_that_diverged_is_a_miss_on_nodes_that_were_never_run_too(results):
+    for seed in range(3):
+        lost = {"status": "failed", "error": "the loss became nan"} if seed else {}
+        write_run(results, header("ddp", seed=seed, nodes=4, **lost), ramp(9.0), trace=averaging_trace(4))
+
+    def dealt(run, trace, count):
+        there = msgspec.structs.replace(run.header, nodes=count)
+        return dataclasses.replace(run, header=there, extrapolated_from=run.header.nodes), averaging_trace(count)
+
+    (replayed,), problems = runs_on_clusters(load_runs(results)[0], [M5], nodes=[8], redeal=dealt)
+    assert problems == []
+    there = [run for run in replayed if run.header.nodes == 8]
+    assert sorted((run.header.seed, run.diverged) for run in there) == [(0, False), (1, True), (2, True)]
 
 
 def test_runs_without_a_sound_trace_are_named_and_the_others_replayed(results):

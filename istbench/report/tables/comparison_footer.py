@@ -239,14 +239,20 @@ def _accumulates_like(row: Contender, local: Contender) -> bool:
     return abs(one - other) <= _ABOUT * max(one, other)
 
 
+def _without_group(label: str) -> str:
+    """The label of a control, which has no groups of nodes."""
+    return " ".join(word for word in label.split() if not word.startswith("group="))
+
+
 def _control_line(group: Group) -> Iterable[str]:
     """The rows whose control is missing: the same method on few nodes, which shows what needs no other node."""
     headers = [row.runs[0].header for row in group.contenders]
-    there = {(header.method_label, header.nodes) for header in headers}
+    there = {(_without_group(header.method_label), header.nodes) for header in headers}
     lacking = {
         f"{header.method} on {count_nodes(header.control_nodes)}": None
         for header in headers
-        if header.control_nodes is not None and (header.method_label, header.control_nodes) not in there
+        if header.control_nodes is not None
+        and (_without_group(header.method_label), header.control_nodes) not in there
     }
     if lacking:
         yield Caution(

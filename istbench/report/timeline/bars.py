@@ -253,11 +253,13 @@ _MOST_NODES, _MOST_METHODS, _MOST_CHARTED = 8, 12, 300
 def round_charts(group: Group) -> list[Bars]:
     """A typical round of each row name of `group`, on its most nodes up to eight, and its transfers enlarged.
 
-    It is as recorded, or replayed on the cluster of `group`. Runs without a sound trace have none.
+    It is as recorded, or replayed on the cluster of `group`. Runs without a sound trace have none, and rows with
+    supposed shares.
     """
     shown: dict[str, Contender] = {}
     for contender in group.contenders:
-        if contender.nodes <= _MOST_NODES and contender.extrapolated_from is None:
+        supposed = any(run.supposed_shares for run in contender.runs)
+        if contender.nodes <= _MOST_NODES and contender.extrapolated_from is None and not supposed:
             shown[contender.name] = contender
     return [chart for contender in list(shown.values())[:_MOST_METHODS] for chart in _charts(group, contender)]
 

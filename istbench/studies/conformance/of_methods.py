@@ -147,7 +147,7 @@ def rounds_have_the_declared_length(fabric: Fabric, checked: CheckedMethod) -> s
         raise DoesNotHold("closing a round early did not mark its end")
     after = assembled(fabric, method)
     difference = 0.0 if before is None or after is None else largest_difference(before, after)
-    if difference > _EXACT:
+    if not difference <= _EXACT:
         raise DoesNotHold(f"closing a round early moves weights of the assembled model by {difference:.2g}")
     following = _marked(fabric, workload, method, steps + 1, steps + 1 + length)
     if ends and following != [steps + 1 + length]:
@@ -195,7 +195,7 @@ def one_node_is_plain_training(fabric: Fabric, checked: CheckedMethod) -> str:
     model = assembled(fabric, method)
     assert model is not None
     difference = largest_difference(model, plain_training(workload, method.options, _STEPS))
-    if difference > _EXACT:
+    if not difference <= _EXACT:
         raise DoesNotHold(f"weights differ from a plain loop's by {difference:.2g}")
     return f"weights within {difference:.2g} of a plain loop's"
 

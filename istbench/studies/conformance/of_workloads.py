@@ -45,7 +45,7 @@ def permuting_hidden_units_changes_nothing(workload: Workload) -> str:
         permuted = copy.deepcopy(model)
         permute_units(permuted, group, torch.randperm(group.size))
         after = _loss(workload, permuted, batch)
-        if abs(after - before) > _EXACT * max(1.0, abs(before)):
+        if not abs(after - before) <= _EXACT * max(1.0, abs(before)):  # also not for a NaN
             raise DoesNotHold(f"permuting {group.name!r} moves the loss from {before:.6f} to {after:.6f}")
     return f"{len(groups)} groups: {', '.join(f'{group.name} ({group.size})' for group in groups)}"
 

@@ -111,6 +111,6 @@ def plain_training(
 
 
 def largest_difference(one: nn.Module, other: nn.Module) -> float:
-    """The largest absolute difference of any parameter."""
+    """The largest absolute difference of any parameter; NaN if one is no number."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    return float(torch.stack([(a - b).abs().max() for a, b in pairs]).max())

@@ -64,6 +64,8 @@ class FaultStudy:
             failure = f"it misses its target of {request.target}; give a level that it reaches, or more steps"
         elif run is not None and not failure and not run.curve.seconds[-1]:
             failure = f"it is at its target of {request.target} before it trains; give a harder one"
+        elif run is not None and not failure and (run.restarts or run.resizes):
+            failure = "it lost a worker itself; run it again with --again"
         if run is None or failure:
             self.problems.append(f"{request.method} without faults: {failure}")
             return None
@@ -89,7 +91,10 @@ class FaultStudy:
         directory = RunDirectory.of(self._out, cell.cell)
         done = directory.exists() and directory.header().status == "done"
         done = done and (request.faults is None or directory.faults.exists())
+        if done and not self._again:  # faults would begin before a backend sees that it is done
+            return load_run(directory), ""
         (outcome,) = self._backend.run([request], self._out, self._again or not done, screen)
         if outcome.failure is not None:
-            return (None if outcome.run is None else load_run(outcome.run)), str(outcome.failure)
+            there = outcome.run is not None and outcome.run.exists()
+            return (load_run(outcome.run) if outcome.run and there else None), str(outcome.failure)
         return load_run(outcome.finished()), ""
