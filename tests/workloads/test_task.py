@@ -382,6 +382,11 @@ MISTAKES = [
     (f"return {NET}", "pass", ", line 9, model: returns None; it should return a torch.nn.Module"),
     (NET, f"{NET}.half()", ", line 9, model: 0.weight is torch.float16; it should be torch.float32; train in half"),
     (NET, f"{NET}.double()", ", line 9, model: 0.weight is torch.float64; it should be torch.float32"),
+    (
+        "nn.Linear(3, 6)",
+        "type('Own', (nn.Linear,), {'get_extra_state': lambda self: {'a': 1}})(3, 6)",
+        ", line 9, model: its state_dict() has {'a': 1} in 0._extra_state; keep it in a buffer",
+    ),
     ("nn.Linear(3, 6)", "nn.LazyLinear(6)", ", line 9, model: 0.weight has no size before a first batch; give its"),
     ("nn.BatchNorm1d(6)", "nn.LazyBatchNorm1d(affine=False)", ", line 9, model: 1.running_mean has no size"),
     (NET, "nn.ParameterList([torch.ones(2) * 1j])", ", line 9, model: 0 is torch.complex64; it should be torch."),
