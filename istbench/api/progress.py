@@ -96,10 +96,11 @@ class Display:
         name = printable(f"{self.place}: {name}" if self.place else name)
         # The figures beside the name stay whole on a narrow terminal.
         task = self._bars.add_task(clipped(name, self._console.width // 3), total=total, state="starting")
-        over, first = threading.Event(), list[tuple[int, float]]()
+        over = threading.Event()
 
         def watch(scratch: Path) -> None:
             seen, state, told = -1, "starting", len(_urgent(run))
+            first: tuple[int, float] | None = None  # a step and its time: a resumed run begins at a later step
             while not over.wait(_POLL_S):
                 # A smaller group takes more local steps for the same samples.
                 step, size = min(read_progress(scratch).step, total), _size(run.events_jsonl)
@@ -108,10 +109,12 @@ class Display:
                     told = self._tell(_urgent(run), told)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
-                    now = step, time.monotonic()
-                    first[:] = first or ([now] if step else [])  # a resumed run begins at a later step
-                    took, begun = now[1] - first[0][1] if step else 0.0, first[0][0] if step else 0
-                    left = f", {clock(took * (total - step) / (step - begun))} left" if step > begun else ""
+                    now = time.monotonic()
+                    if first is None and step:
+                        first = step, now
+                    left = ""
+                    if first is not None and step > first[0]:
+                        left = f", {clock((now - first[1]) * (total - step) / (step - first[0]))} left"
                     figures = f": step {step}/{total}{left}, {state}"
                     self._plain(f"{clipped(name, _NARROW - len(figures))}{figures}")
             self._tell(_urgent(run), told)

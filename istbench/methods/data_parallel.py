@@ -226,18 +226,23 @@ class DataParallel(Method):
         self._clear_gradients()
 
     def _settling_batch(self) -> Batch:
-        """Two samples, or a whole minibatch for a loss that relies on its size."""
-        for count in (2, self._workload.batch_size):
-            places = torch.arange(min(count, self._workload.train_size))
-            inputs, targets = self._workload.train_batch(places, torch.Generator())
-            batch = (inputs.to(self._fabric.device), targets.to(self._fabric.device))
+        """Two samples, or a whole minibatch for a loss that relies on its size.
+
+        A compiled loss is not tried: torch would compile it once more.
+        """
+        few = self._first_samples(2)
+        if not self._workload.compiles:
             try:
                 with torch.no_grad():
-                    self._workload.loss(self._model, batch)
-            except Exception:  # a user's code; the next batch, or the first step, reports it
-                continue
-            break
-        return batch
+                    self._workload.loss(self._model, few)
+            except Exception:  # a user's code; the first step reports other errors
+                return self._first_samples(self._workload.batch_size)
+        return few
+
+    def _first_samples(self, count: int) -> Batch:
+        places = torch.arange(min(count, self._workload.train_size))
+        inputs, targets = self._workload.train_batch(places, torch.Generator())
+        return inputs.to(self._fabric.device), targets.to(self._fabric.device)
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model. Gradients are copied or added into buckets; each bucket is averaged in place."""

@@ -118,7 +118,7 @@ class FaultResults:
 def fault_results(
     free: Sequence[Run], faulty: Sequence[Run], label: Callable[[Run], str] = lambda run: run.header.method_label
 ) -> FaultResults | None:
-    """The rows of the runs `free` of faults that reached their targets, each with its `faulty` runs.
+    """The rows of the runs `free` of faults to which others compare, each with its `faulty` runs.
 
     label: of the row of a run in `free`. None without a faulty run of one of them.
     """
@@ -126,8 +126,7 @@ def fault_results(
     firsts = list[Run]()
     for own in free:
         others = [run for run in faulty if _without_faults(run) == own.header.cell]
-        # One at its target before it trained has no seconds; one that lost a worker is not undisturbed.
-        if not others or not reached(own) or not own.curve.seconds[-1] or own.restarts or own.resizes:
+        if not others or why_not_compared(own):
             continue
         firsts.append(own)
         header, wall = own.header, _wall(own, began=0.0, fault_free_s=own.curve.seconds[-1])
@@ -159,6 +158,18 @@ def reached(run: Run) -> bool:
     """Whether `run` reached the target at which it stops, or its end without one."""
     target, own = run.header.config.target, run.header.own_metric
     return run.done and (target is None or run.curve.on_metric(own).reached(target) is not None)
+
+
+def why_not_compared(free: Run) -> str:
+    """The reason why no run with faults compares to `free`, a run without them, and the way out; else empty."""
+    target = free.header.config.target
+    if not reached(free):
+        return f"it misses its target of {target}; give a level that it reaches, or more steps"
+    if not free.curve.seconds[-1]:
+        return f"it is at its target of {target} before it trains; give a harder one"
+    if free.restarts or free.resizes:
+        return "it lost a worker itself; run it again with --again"
+    return ""
 
 
 def _without_faults(run: Run) -> str:

@@ -195,7 +195,7 @@ class Group:
 
     def label_of(self, run: Run) -> str:
         """The label of the row of `run`, one of `runs`."""
-        return next(row.label for row in self.contenders if run in row.runs)
+        return next(row.label for row in self.contenders if any(own is run for own in row.runs))
 
     @property
     def times(self) -> list[ClusterTime]:

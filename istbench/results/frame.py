@@ -13,7 +13,7 @@ from istbench.base.decode import decode_json, read_text
 from istbench.base.errors import UserError, shown
 from istbench.base.files import write_errors, writing_whole
 from istbench.results.load import Run, load_runs
-from istbench.results.metrics import beside
+from istbench.results.metrics import without_clashes
 from istbench.results.on_cluster import runs_on_clusters
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
     for evaluation in run.curve.evaluations:
         values = msgspec.structs.asdict(evaluation)
         metrics = values.pop("metrics")
-        rows.append({**header, **values, **beside(metrics, {*header, *values})})
+        rows.append({**header, **values, **without_clashes(metrics, {*header, *values})})
     return rows
 
 

@@ -31,7 +31,7 @@ _MOST_PAIRED = 200
 _LARGEST_WHOLE = 1e6
 
 
-def beside(metrics: Mapping[str, T], own: Collection[str]) -> dict[str, T]:
+def without_clashes(metrics: Mapping[str, T], own: Collection[str]) -> dict[str, T]:
     """`metrics` by name; one called as a figure of `own`, such as `samples`, is `metric_samples`."""
     return {f"metric_{name}" if name in own else name: value for name, value in metrics.items()}
 

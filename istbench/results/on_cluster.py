@@ -82,7 +82,7 @@ def runs_on_clusters(
             tell(number, len(runs))
         if not run.done:
             for found in on_clusters:
-                found += [run, *_missing_there(run, runs, nodes)]
+                found += [run, *_misses_there(run, runs, nodes)]
             continue
         if not run.directory.trace.exists():
             untraced.append(cell)
@@ -154,7 +154,7 @@ def add_shares(
     missed = [_labelled(run, shares, shares.speeds) for run in runs if run.diverged]
     for found in on_clusters:
         supposed = [run for run in found if run.supposed_shares]
-        found += [run for run in missed if any(_beside(run, own) for own in supposed)]
+        found += [run for run in missed if any(_row(run) == _row(own) for own in supposed)]
     return problems
 
 
@@ -223,11 +223,11 @@ def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]
     return [count for count in nodes if count not in recorded] if run.header.nodes == max(recorded) else []
 
 
-def _missing_there(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[Run]:
+def _misses_there(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[Run]:
     """`run`, if it diverged, on those of `nodes` to which other seeds of its row are dealt: a miss there too."""
     if not nodes or not run.diverged:
         return []
-    same = [other for other in runs if other.done and _beside(other, run)]
+    same = [other for other in runs if other.done and _row(other) == _row(run)]
     counts = dict.fromkeys(count for other in same for count in _never_run(other, runs, nodes))
     return [
         dataclasses.replace(
@@ -239,16 +239,19 @@ def _missing_there(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[
     ]
 
 
-def _beside(one: Run, other: Run) -> bool:
-    """Whether two runs are seeds of one row."""
-    seedless = msgspec.structs.replace(one.header, seed=other.header.seed)
-    alike = _like(dataclasses.replace(one, header=seedless)) == _like(other)
-    return alike and one.header.nodes == other.header.nodes
+def _row(run: Run) -> tuple[object, ...]:
+    """The settings that all seeds of a row have."""
+    return (*_settings(run), run.header.nodes)
 
 
-def _like(run: Run) -> tuple[str, str, int, int, str, str]:
+def _like(run: Run) -> tuple[object, ...]:
+    """The settings that a run has on any number of nodes."""
+    return (*_settings(run), run.header.seed)
+
+
+def _settings(run: Run) -> tuple[str, str, int, str, str]:
     header = run.header
     return (
-        header.workload_label, header.method_label, header.seed, header.batch_size, header.budget,
+        header.workload_label, header.method_label, header.batch_size, header.budget,
         header.data_source.fingerprint,
     )  # fmt: skip

@@ -46,6 +46,15 @@ def test_wrong_questions_are_refused_in_a_line_before_anything_trains(istbench, 
 
 
 @pytest.mark.processes
+def test_a_target_that_holds_before_training_is_refused_before_any_probe(istbench, tmp_path):
+    words = ("advise", "toy", "--nodes", "2", "--bandwidth", "1gbit", "--methods", "local_sgd", "--target", "0.001")
+    status, printed, said = istbench(*words, "--minutes", "0.4", "--out", tmp_path / "out")
+    assert (status, printed) == (2, "")
+    assert said.endswith("the model is at the target of 0.001 before it trains; give a harder --target\n")
+    assert "candidate " not in said
+
+
+@pytest.mark.processes
 def test_without_a_target_one_node_names_it(istbench, tmp_path):
     words = ("advise", "toy", "--nodes", "2", "--bandwidth", "100mbit", "--methods", "local_sgd", "--seeds", "1")
     status, printed, said = istbench(*words, "--minutes", "0.4", "--out", tmp_path / "out", "--json")

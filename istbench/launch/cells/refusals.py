@@ -72,7 +72,8 @@ def refuse(unchecked: UncheckedCell) -> None:
         UserError: naming the first thing that cannot work, and the way out.
     """
     for check in REFUSALS:
-        check(unchecked)
+        if not (unchecked.elsewhere and check in _OF_THIS_MACHINE):
+            check(unchecked)
 
 
 def _sinks(unchecked: UncheckedCell) -> None:
@@ -83,7 +84,7 @@ def _sinks(unchecked: UncheckedCell) -> None:
 
 def _threads(unchecked: UncheckedCell) -> None:
     """This machine has a core for every thread of a node."""
-    if unchecked.threads > cores() and not unchecked.elsewhere:
+    if unchecked.threads > cores():
         raise UserError(f"--threads {unchecked.threads} is more than this machine's cores; use at most {cores()}")
 
 
@@ -171,8 +172,6 @@ def _own_kernels(unchecked: UncheckedCell) -> None:
 def _half_precision(unchecked: UncheckedCell) -> None:
     """The device computes in the half precision of `--amp`."""
     request, device = unchecked.request, unchecked.device
-    if unchecked.elsewhere and device == "cuda":
-        return  # the job there checks it
     if request.amp and not _computes(HALF[request.amp], device):
         there = "this GPU" if device == "cuda" else "torch on this machine's cores"
         other = "--amp bf16" if request.amp == "fp16" else "--amp fp16" if device == "cuda" else "float32"
@@ -187,8 +186,8 @@ def _channels_last(unchecked: UncheckedCell) -> None:
 
 
 def _compiled(unchecked: UncheckedCell) -> None:
-    """`--compile` needs a compiler, and a method that leaves the forward pass whole and keeps its model."""
-    request, method, device = unchecked.request, unchecked.method, unchecked.device
+    """`--compile` needs a method that leaves the forward pass whole and keeps its model."""
+    request, method = unchecked.request, unchecked.method
     if request.compile and method.interrupts:
         raise UserError(
             f"--compile: {request.method} {method.interrupts}, so torch cannot compile it; leave --compile out"
@@ -199,8 +198,12 @@ def _compiled(unchecked: UncheckedCell) -> None:
             f"--compile: {request.method} trains another model after warmup_rounds, and torch would compile "
             "that one on the clock; leave --compile or warmup_rounds out"
         )
-    if request.compile:
-        _check_compiler(device)
+
+
+def _compiler(unchecked: UncheckedCell) -> None:
+    """`--compile` needs a compiler."""
+    if unchecked.request.compile:
+        _check_compiler(unchecked.device)
 
 
 def _by_method(unchecked: UncheckedCell) -> None:
@@ -212,7 +215,7 @@ def _by_method(unchecked: UncheckedCell) -> None:
 def _memory(unchecked: UncheckedCell) -> None:
     """This machine has enough memory for all known parts of training, data and processes."""
     request, workload, method, here = unchecked.request, unchecked.workload, unchecked.method, unchecked.here
-    if unchecked.device != "cpu" or request.anyway or unchecked.elsewhere:
+    if unchecked.device != "cpu" or request.anyway:
         return
     model, nodes = unchecked.model, request.nodes
     activations = not (request.amp or request.compile)
@@ -330,7 +333,10 @@ REFUSALS: tuple[Callable[[UncheckedCell], None], ...] = (
     _half_precision,
     _channels_last,
     _compiled,
+    _compiler,
     _by_method,
     _memory,
     _batch,
 )
+_OF_THIS_MACHINE = {_threads, _half_precision, _compiler, _memory}
+"""Those that another machine, which trains the cell, checks itself."""

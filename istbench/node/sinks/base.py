@@ -11,7 +11,7 @@ from istbench.base.options.options import option_text
 from istbench.base.options.run import TELLING_APART
 from istbench.results.events import Evaluation
 from istbench.results.header import Header, Status
-from istbench.results.metrics import beside
+from istbench.results.metrics import without_clashes
 
 Parameter = str | int | float | bool
 
@@ -79,7 +79,7 @@ def scalars(evaluation: Evaluation) -> dict[str, float]:
         "bytes_sent_per_node": evaluation.bytes_sent_per_node,
         "bytes_received_per_node": evaluation.bytes_received_per_node,
     }
-    found = {**beside(evaluation.metrics, own), **own}
+    found = {**without_clashes(evaluation.metrics, own), **own}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

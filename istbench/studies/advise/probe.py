@@ -141,15 +141,14 @@ class _Probing:
         if self._one_node is not recording and had_constant_rate(recording.header.config):
             self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
         target, target_from, early = self._base.target, "", ""
-        at_start = None if target is None else self._one_curve.reached(target)
-        if target is not None and at_start is not None and at_start.step == 0:
-            raise UserError(f"the model is at the target of {target:g} before it trains; give a harder --target")
         if target is None:
             target, reached_s = self._reached_by_one_node()
             target_from = f"which one node reached in {number(reached_s)} s here"
             early = too_short(self._one_curve, self._seconds / 60)
             # Probes end at the target, so those of another target are others.
             self._probes = Journal.of(self._out, [self._question.as_json(), target])
+        elif (reached := self._one_curve.reached(target)) is not None and reached.step == 0:
+            raise UserError(f"the model is at the target of {target:g} before it trains; give a harder --target")
         self._target = target
         self._estimates = StepEstimates(self._base, recorded, self._profile, self._question.given)
         with replaying():

@@ -11,7 +11,7 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import OncePerLine, Screen
 from istbench.launch.backends.here import Here
 from istbench.launch.cells.resolve import prepare_cells
-from istbench.report.faulty_runs import FaultResults, fault_results, reached
+from istbench.report.faulty_runs import FaultResults, fault_results, reached, why_not_compared
 from istbench.results.load import Run, load_run
 from istbench.results.store import RunDirectory
 from istbench.studies.faults.injector import FaultyScreen, Pace
@@ -60,12 +60,8 @@ class FaultStudy:
     def _fault_free(self, request: RunRequest) -> Run | None:
         """The run of `request` without faults; None if it failed or missed its target, with a problem."""
         run, failure = self._run(request, self._screen)
-        if run is not None and not failure and not reached(run):
-            failure = f"it misses its target of {request.target}; give a level that it reaches, or more steps"
-        elif run is not None and not failure and not run.curve.seconds[-1]:
-            failure = f"it is at its target of {request.target} before it trains; give a harder one"
-        elif run is not None and not failure and (run.restarts or run.resizes):
-            failure = "it lost a worker itself; run it again with --again"
+        if run is not None and not failure:
+            failure = why_not_compared(run)
         if run is None or failure:
             self.problems.append(f"{request.method} without faults: {failure}")
             return None
@@ -90,11 +86,10 @@ class FaultStudy:
         (cell,) = prepare_cells([request], screen.preparing)
         directory = RunDirectory.of(self._out, cell.cell)
         done = directory.exists() and directory.header().status == "done"
-        done = done and (request.faults is None or directory.faults.exists())
-        if done and not self._again:  # faults would begin before a backend sees that it is done
-            return load_run(directory), ""
-        (outcome,) = self._backend.run([request], self._out, self._again or not done, screen)
+        if done and not self._again and (request.faults is None or directory.faults.exists()):
+            return load_run(directory), ""  # faults would begin before a backend sees that it is done
+        (outcome,) = self._backend.run([request], self._out, True, screen)
         if outcome.failure is not None:
-            there = outcome.run is not None and outcome.run.exists()
-            return (load_run(outcome.run) if outcome.run and there else None), str(outcome.failure)
+            begun = outcome.run is not None and outcome.run.exists()
+            return (load_run(directory) if begun else None), str(outcome.failure)
         return load_run(outcome.finished()), ""
