@@ -51,10 +51,10 @@ def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
 
 
 def _say_why() -> None:
-    simulator = sys.modules.get("istbench.cluster.simulator.simulate")
+    # Another thread may be importing the simulator: it has not all names then.
+    compiles = getattr(sys.modules.get("istbench.cluster.simulator.simulate"), "compiles", None)
     why = "; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
-    compiles = simulator is not None and simulator.compiles()
-    print(f"replaying{why if compiles else ''}", file=sys.stderr, flush=True)
+    print(f"replaying{why if compiles is not None and compiles() else ''}", file=sys.stderr, flush=True)
 
 
 def named_code(

@@ -31,3 +31,9 @@ def test_after_a_while_a_line_says_why_one_waits(monkeypatch, capsys, compiles):
             said = capsys.readouterr().err
     why = "; the first long replay on a machine compiles the simulation, which takes some 15 seconds"
     assert said == f"replaying{why if compiles else ''}\n"
+
+
+def test_a_simulator_that_another_thread_is_importing_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.delattr(simulate, "compiles")
+    replaying._say_why()
+    assert capsys.readouterr().err == "replaying\n"
