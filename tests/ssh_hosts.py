@@ -14,8 +14,8 @@ from pathlib import Path
 import warm
 
 import istbench
+from istbench.base.cache import cache_directory
 from istbench.launch.hosts.check import HostFacts
-from istbench.workloads.cache import cache_directory
 
 GOOD = HostFacts(
     host="one",

@@ -28,7 +28,7 @@ def command(
         raise UserError("--source and --data both name a source; give one of them")
     check_name("workloads", workload, plugins)
     from istbench.api.progress import Display
-    from istbench.workloads.cache import cache_directory
+    from istbench.base.cache import cache_directory
     from istbench.workloads.contract import checked_source
 
     built = build_workload(workload, workload_options, plugins)

@@ -219,7 +219,7 @@ def _speech() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from istbench.workloads.cache import cache_directory
+    from istbench.base.cache import cache_directory
 
     cache = cache_directory()
     yield _writable("cache", cache, "set ISTBENCH_CACHE to a directory that is")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from istbench.workloads.cache import cache_directory
+from istbench.base.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from istbench.base.cache import cache_directory
 from istbench.base.machine import cores
 from istbench.fabric import Fabric
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.evaluate import calibration_batches, evaluate, statistics_of
 from istbench.studies.conformance.training import assembled, batches_of, set_up, train
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 

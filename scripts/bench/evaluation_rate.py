@@ -16,9 +16,9 @@ import torch
 from spread import spread
 from torch import nn
 
+from istbench.base.cache import cache_directory
 from istbench.base.machine import cores
 from istbench.node.evaluate import calibrated, evaluate
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data.synthetic import CLIPS_PER_WORD
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
+from istbench.base.cache import cache_directory
 from istbench.base.machine import cores
 from istbench.methods.base import materialise
 from istbench.node.registry import build_workload
 from istbench.workloads.base import Workload
 from istbench.workloads.batches import ShardedBatches
-from istbench.workloads.cache import cache_directory
 
 
 def main() -> None:

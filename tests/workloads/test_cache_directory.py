@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from istbench.base.cache import cache_directory
 from istbench.base.errors import UserError
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.speech import Speech, SpeechOptions
 
 

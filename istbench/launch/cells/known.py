@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 import istbench
+from istbench.base.cache import cache_directory
 from istbench.base.decode import decode_json, encode_own, read_bytes
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
@@ -26,7 +27,6 @@ from istbench.base.options.run import RunRequest
 from istbench.node.registry import own_modules
 from istbench.results.header import CellName, Header
 from istbench.results.store import RunDirectory
-from istbench.workloads.cache import cache_directory
 
 _MOST_FILES = 10_000  # of data; resolving looks at more
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")

@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import nn
 
+from istbench.base.cache import cache_directory
 from istbench.base.error_lines import during
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import cores
@@ -23,7 +24,6 @@ from istbench.node.registry import build_method, build_workload, code_of_cell
 from istbench.results.header import Header
 from istbench.results.store import MOST_EVALUATIONS
 from istbench.workloads.base import Progress, Workload
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.contract import (
     blank_model,
     check_attributes,

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from istbench.base.cache import cache_directory
 from istbench.launch.hosts.action import Agent
 from istbench.launch.hosts.run_folder import CELL, watch
-from istbench.workloads.cache import cache_directory
 
 CONFIG = "ssh_config"
 JOB, ERRORS, PID = "job.json", "errors", "pid"

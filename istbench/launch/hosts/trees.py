@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from istbench.base.cache import cache_directory
 from istbench.base.files import writing_whole
 from istbench.launch.hosts.action import Agent
-from istbench.workloads.cache import cache_directory
 
 PART = 1 << 20
 LISTS_S = 7200.0

@@ -1,11 +1,16 @@
 """A matplotlib figure as PNG and SVG."""
 
+import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from istbench.base.cache import cache_directory
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
+from istbench.base.jit import sources_digest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +27,7 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
+    paths = _paths(stem)
     # Fixed ids and no date make equal files from equal results. A $ in a text does not start mathematics. A
     # matplotlibrc of the working directory, which may be a results folder, does not count: it can start programs.
     with matplotlib.rc_context():
@@ -43,15 +48,60 @@ def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
     return paths
 
 
-def write_figures(figures: Iterable[tuple[str, Callable[["Figure"], None]]], directory: Path) -> list[Path]:
-    """Write each figure, a stem with its `fill`, into `directory` as PNG and SVG; returns the paths.
+def write_figures(figures: Iterable[tuple[str, object, Callable[["Figure"], None]]], directory: Path) -> list[Path]:
+    """Write each figure into `directory` as PNG and SVG; returns the paths.
+
+    A picture that this code already drew there from the same data stays, as drawing takes half a second.
+
+    Args:
+        figures: the stem of each, the data that it shows, whose `repr` tells all of it, and what draws them.
 
     Raises:
         UserError: if they cannot be written.
     """
+    paths = []
     try:
-        return [path for stem, fill in figures for path in write_figure(fill, directory / stem)]
+        for stem, data, fill in figures:
+            of_picture = directory / stem
+            drawn = _Drawn(of_picture, data)
+            paths += drawn.paths if drawn.is_there() else drawn.remember(write_figure(fill, of_picture))
     except OSError as error:
         raise UserError(
             f"cannot write pictures to {directory}: {error.strerror or error}; --no-pictures leaves them out"
         ) from None
+    return paths
+
+
+class _Drawn:
+    """The picture at `stem` of `data`. The user's cache, not the results folder, knows which files show them."""
+
+    def __init__(self, stem: Path, data: object) -> None:
+        self.paths = _paths(stem)
+        self._data = _digest(f"{data!r} {sources_digest('report')} {version('matplotlib')}".encode())
+        self._cached: Path | None = None
+        with suppress(UserError):
+            self._cached = cache_directory() / "pictures" / _digest(str(stem.resolve()).encode())
+
+    def _files(self) -> str:
+        return " ".join([self._data, *(_digest(path.read_bytes()) for path in self.paths)])
+
+    def is_there(self) -> bool:
+        try:
+            return self._cached is not None and self._cached.read_text(encoding="utf-8") == self._files()
+        except (OSError, UnicodeError):
+            return False
+
+    def remember(self, paths: list[Path]) -> list[Path]:
+        with suppress(OSError):  # then it is drawn again next time
+            if self._cached is not None:
+                with writing_whole(self._cached) as file:
+                    file.write(self._files().encode())
+        return paths
+
+
+def _paths(stem: Path) -> list[Path]:
+    return [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -38,7 +38,7 @@ def draw_maps(maps: Iterable[WinnerMap], directory: Path) -> list[Path]:
         UserError: if they cannot be written.
     """
     shown = (found for found in maps if not found.sentence)
-    return write_figures(((found.stem, partial(_fill, found)) for found in shown), directory)
+    return write_figures(((found.stem, found, partial(_fill, found)) for found in shown), directory)
 
 
 def _fill(found: WinnerMap, figure: "Figure") -> None:

@@ -31,7 +31,7 @@ def draw_plots(plots: Iterable[Plot], directory: Path) -> list[Path]:
     Raises:
         UserError: if they cannot be written.
     """
-    return write_figures(((plot.stem, partial(_fill, plot)) for plot in plots), directory)
+    return write_figures(((plot.stem, plot, partial(_fill, plot)) for plot in plots), directory)
 
 
 def _fill(plot: Plot, figure: "Figure") -> None:

@@ -8,12 +8,12 @@ from itertools import islice
 import torch
 from torch import nn
 
+from istbench.base.cache import cache_directory
 from istbench.node.registry import build_workload
 from istbench.results.metrics import value_text
 from istbench.studies.conformance.of_methods import DoesNotHold
 from istbench.studies.conformance.training import initial_model
 from istbench.workloads.base import Batch, Workload
-from istbench.workloads.cache import cache_directory
 from istbench.workloads.contract import blank_model, check_attributes, checked_metrics, checked_targets, metric_of
 from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.neuron_groups.proof import random_values

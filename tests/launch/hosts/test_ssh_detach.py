@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from istbench.base.cache import cache_directory
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts import detached as detaching
@@ -16,7 +17,6 @@ from istbench.launch.hosts.detached import detach, follow, stop
 from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun
-from istbench.workloads.cache import cache_directory
 
 pytestmark = pytest.mark.processes
 

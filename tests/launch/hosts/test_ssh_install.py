@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from istbench.base.cache import cache_directory
 from istbench.launch.hosts import install as installing
 from istbench.launch.hosts.check import HostFacts
 from istbench.launch.hosts.connection import connected, pythons
@@ -14,7 +15,6 @@ from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.install import install
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
-from istbench.workloads.cache import cache_directory
 
 pytestmark = pytest.mark.processes
 

@@ -49,6 +49,31 @@ def test_pictures_of_nothing_reached_and_of_diverged_runs_are_drawn(results):
     assert len(pictures_of(results)) == 4
 
 
+def test_a_picture_is_drawn_again_if_its_data_or_its_file_changed(results, tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path / "cache"))
+    for nodes in (2, 4):
+        write_run(results, header("ist", nodes=nodes), ramp(9.0))
+    paths = pictures_of(results)
+
+    def drawn_again():
+        before = [path.stat().st_ino for path in paths]
+        assert pictures_of(results) == paths
+        return [path.stat().st_ino != inode for path, inode in zip(paths, before, strict=True)]
+
+    assert not any(drawn_again())
+    first = paths[0].read_bytes()
+    paths[0].write_bytes(paths[2].read_bytes())  # a stranger's picture
+    assert drawn_again() == [True, True, False, False]
+    assert paths[0].read_bytes() == first
+    paths[3].unlink()
+    assert pictures_of(results) == paths
+    assert paths[3].exists()
+    write_run(results, header("ddp"), ramp(9.0))
+    assert all(drawn_again())
+    monkeypatch.setenv("ISTBENCH_CACHE", "/dev/null")  # nothing can be kept there
+    assert all(drawn_again())
+
+
 def test_without_plots_there_is_no_folder(tmp_path):
     assert draw_plots([], tmp_path / "report") == []
     assert not (tmp_path / "report").exists()

@@ -1,4 +1,4 @@
-"""The cache directory for prepared data."""
+"""The cache directory: prepared data, and what pictures were drawn from."""
 
 import os
 from pathlib import Path
