@@ -10,7 +10,7 @@ from istbench.api.arguments import from_python, in_python, texts
 from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, unknown_name
 from istbench.base.options.numbers import Count, Restarts
-from istbench.base.options.run import RUN_OPTIONS, RunRequest
+from istbench.base.options.run import OF_MACHINE, RUN_OPTIONS, RunRequest
 from istbench.base.options.suite import Suite, check_cells, read_suite
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 from istbench.launch.backends.here import Here
@@ -115,7 +115,8 @@ def compare(
         controls: Also train what `--controls` adds.
         method_options: Each method takes those that it has.
         out: The results directory.
-        options: As of `run`, but for those of a single cell: `seed`, `elastic` and `save`.
+        options: As of `run`, but for those of a single cell: `seed`, `elastic` and `save`; beside a suite,
+            those of the machine: data, device, threads and the like.
 
     Raises:
         UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.
@@ -133,11 +134,14 @@ def compare(
             run=checked(options, _OF_SUITES),
         )
         suites = [asked]
-    elif options or method_options or workload_options or (workload, methods, nodes, seeds) != _USUAL:
+    elif method_options or workload_options or (workload, methods, nodes, seeds) != _USUAL:
         raise UserError("the suite names the cells: leave out the options, or the suite")
+    elif clashing := [name for name in options if name not in OF_MACHINE]:
+        raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
     else:
         suites = read_suite(Path(suite))
-    requested = [one.requests(files) for one in suites]
+    own = {} if suite is None else options
+    requested = [[msgspec.structs.replace(cell, **own) for cell in one.requests(files)] for one in suites]
     backend, results = _here(restarts), Path(out)
     requests = [request for own in requested for request in own]
     begin(requests, backend, results)

@@ -4,12 +4,13 @@ import functools
 import html
 import io
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istbench.api.arguments import from_python, texts
+from istbench.api.arguments import from_python, in_python, texts
 from istbench.api.replaying import map_latencies, named_code, redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
@@ -24,10 +25,10 @@ from istbench.cluster.profile import ClusterProfile, load_profile, select_cluste
 from istbench.report.groups import Group
 from istbench.report.output.formats import print_report
 from istbench.report.page import PAGE_BANDWIDTHS
-from istbench.report.report import Report, build_report, build_report_on_clusters
+from istbench.report.report import Report, build_report, build_report_on_clusters, select_runs
 from istbench.report.tables.table import Table
-from istbench.results.frame import evaluations_frame, runs_frame
-from istbench.results.load import load_runs
+from istbench.results.frame import frame_of, runs_frame
+from istbench.results.load import Run, load_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,19 +75,23 @@ class Results:
         self._cells = None if cells is None else tuple(cells)
         self._chosen: dict[str, Any] = {"workload": workload, "metric": metric, "baseline": baseline}
         self._replay = replay
-        load_runs(self.path, self._cells)  # a wrong folder is refused here
+        self._runs()  # a wrong folder or name is refused here
+
+    def _runs(self) -> list[Run]:
+        runs, chosen = load_runs(self.path, self._cells)[0], self._chosen
+        return select_runs(runs, self.path, workload=chosen["workload"], metric=chosen["metric"], levels=())
 
     @property
     def runs(self) -> "pd.DataFrame":
         """A row for each run: cell, status, workload, method, nodes, seed, steps, seconds, bytes, final metric."""
-        return runs_frame(self.path, self._cells)
+        return runs_frame(self._runs())
 
     @property
     def curves(self) -> "pd.DataFrame":
         """A row for each evaluation of each run; of replayed results also `cluster_s` on the first cluster."""
         profile = None if self._replay is None else next(iter(self._replay.clusters.values()))[0]
         with replaying():
-            return evaluations_frame(self.path, profile, self._cells)
+            return frame_of(self._runs(), {} if profile is None else {"cluster_s": profile})
 
     @from_python
     def time_to(self, target: float) -> "pd.DataFrame":
@@ -184,7 +189,9 @@ class Results:
         if asked.of_baseline and baseline is None:
             raise UserError(f"condition {shown(condition)} has a baseline: give its results beside it")
         before = () if baseline is None else baseline._report().groups
-        found, _ = check_all([asked], self._report().groups, before)
+        found, lacking = check_all([asked], self._report().groups, before)
+        for line in lacking:
+            warnings.warn(in_python(line), stacklevel=2)
         return [one.sentence for one in found if one.verdict == "held"]
 
     @from_python
@@ -199,7 +206,7 @@ class Results:
         return Path(file)
 
     def __len__(self) -> int:
-        return len(load_runs(self.path, self._cells)[0])
+        return len(self._runs())
 
     def __repr__(self) -> str:
         text, report = io.StringIO(), self._report()
@@ -211,8 +218,15 @@ class Results:
         lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *_left_out(report), *self.failures)]
         return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019  (few results live in a notebook)
     def _report(self, levels: tuple[float, ...] = ()) -> Report:
+        """The report on the runs that are there now, built anew only if one has changed."""
+        runs = self._runs()
+        return self._built(
+            levels, tuple((run.header.cell, run.header.status, len(run.curve.evaluations)) for run in runs)
+        )
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019  (few results live in a notebook)
+    def _built(self, levels: tuple[float, ...], _runs: tuple[object, ...]) -> Report:
         if self._replay is None:
             return self._measured(levels=levels)
         with replaying() as tell:

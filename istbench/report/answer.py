@@ -204,7 +204,8 @@ def _where(group: Group) -> str:
     if group.profile is not None:
         return f"replayed on {group.profile.name}"
     clock = " by wall clock" if group.clock == "wall_s" else ""
-    return f"measured{clock}{' in a lab' if group.host.lab else ''} on {group.host.name}"
+    lab = f" in a lab ({group.host.lab})" if group.host.lab else ""
+    return f"measured{clock}{lab} on {group.host.name}"
 
 
 def _one_machine(rows: Sequence[RowTime], first: RowTime, *, close: bool) -> Iterable[str]:

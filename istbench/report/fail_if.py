@@ -11,10 +11,10 @@ from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import number
 from istbench.results.stats import Estimate, estimate, finite
 
-_NUMBER = r"(\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?)"
+_NUMBER = r"\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?"
 _CONDITION = re.compile(
     rf"\s*(time_to|cluster_time_to|megabytes_to|final)\s*(?:\(\s*(-?{_NUMBER})\s*\))?\s*([<>])\s*"
-    rf"(?:{_NUMBER}\s*\*\s*)?(?:(baseline)|{_NUMBER})\s*"
+    rf"(?:({_NUMBER})\s*\*\s*)?(?:(baseline)|(-?{_NUMBER}))\s*"
 )
 Verdict = Literal["held", "close", "no"]
 
@@ -87,19 +87,19 @@ def parse_condition(text: str, flag: str) -> Condition:
         UserError: for any other text; the message begins with `flag`.
     """
     found = _CONDITION.fullmatch(text) if len(text) < 200 else None
-    if found is None or (found[1] == "final") != (found[2] is None) or (found[5] and not found[6]):
+    if found is None or (found[1] == "final") != (found[2] is None) or (found[4] and not found[5]):
         raise UserError(
             f"{flag} {shown(text)} is no condition such as 'time_to(0.77) > 1.2 * baseline', "
             "'cluster_time_to(0.77) > 60', 'megabytes_to(0.77) > 500' or 'final < 0.95 * baseline'"
         )
-    bound = found[5] or "1" if found[6] else found[7]
+    bound = found[4] or "1" if found[5] else found[6]
     return Condition(
         text=text,
         measure=found[1],
         level=None if found[2] is None else float(found[2]),
-        above=found[4] == ">",
+        above=found[3] == ">",
         bound=float(bound),
-        of_baseline=bool(found[6]),
+        of_baseline=bool(found[5]),
     )
 
 
@@ -142,8 +142,8 @@ def check(
                 continue
             if condition.measure == "time_to" and _machine(there[0]) != _machine(group):
                 lacking.append(
-                    f"{name}: the baseline is of another machine, {there[0].host.name}; cluster_time_to compares "
-                    "replayed seconds"
+                    f"{name}: the baseline is of another machine or lab, {there[0].machine}; cluster_time_to "
+                    "compares replayed seconds"
                 )
         found.append(_checked(condition, name, estimate(list(values.values()))))
     return found, lacking
@@ -173,7 +173,7 @@ def _key(group: Group, row: Contender) -> tuple[object, ...]:
 
 
 def _machine(group: Group) -> tuple[object, ...]:
-    return group.host.name, group.host.cores
+    return group.host.name, group.host.cores, group.host.lab
 
 
 def _name(group: Group, row: Contender, rows: Sequence[_Row]) -> str:
@@ -192,7 +192,8 @@ def _values(condition: Condition, row: Contender) -> Mapping[int, float]:
         finals: Sequence[float] = row.finals()
         return dict(zip([run.header.seed for run in (*row.runs, *row.diverged)], finals, strict=True))
     if condition.measure == "megabytes_to":
-        reached = {run.header.seed: run.reached(condition.level) for run in (*row.runs, *row.diverged)}
+        reached = {run.header.seed: run.reached(condition.level) for run in row.runs}
+        reached |= {run.header.seed: None for run in row.diverged}
         return {seed: there.bytes_sent_per_node / 1e6 if there else math.inf for seed, there in reached.items()}
     return row.seconds(condition.level)
 

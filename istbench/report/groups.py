@@ -362,7 +362,7 @@ class Group:
         """A key that groups of comparable runs on several clocks and machines share."""
         return repr(
             (
-                self.workload_label, self.metric.name, self.metric.apart, self.source.fingerprint, self.batch_size,
+                self.workload_label, self.metric.name, self.metric.apart, self.source.comparable, self.batch_size,
                 self.budget, self.device, self.timing_rule,
             )
         )  # fmt: skip
@@ -371,7 +371,7 @@ class Group:
     def stem(self) -> str:
         """A file name of this group alone, safe on every system."""
         defining = [
-            self.workload_label, self.metric.name, self.data, self.source.fingerprint, self.batch_size, self.budget,
+            self.workload_label, self.metric.name, self.data, self.source.comparable, self.batch_size, self.budget,
             self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
             *self.metric.apart,
         ]  # fmt: skip
@@ -470,7 +470,7 @@ def _key(run: Run, profile: ClusterProfile | None, model: str) -> str:
     """Runs with an equal key are comparable; `model`: a label of the workload with the options of its model."""
     header = run.header
     values = [
-        header.workload, model, header.data, header.data_source.fingerprint, header.batch_size,
+        header.workload, model, header.data, header.data_source.comparable, header.batch_size,
         header.budget, run.curve.metric.name, header.timing_rule, header.config.device,
         None if profile else msgspec.to_builtins(header.host), run.curve.metric.apart,
     ]  # fmt: skip

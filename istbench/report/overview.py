@@ -83,7 +83,9 @@ def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> l
 
 
 def _where(group: Group) -> str:
-    return f"on {group.host.name}" if group.profile is None else f"replayed on {group.profile.name}"
+    if group.profile is not None:
+        return f"replayed on {group.profile.name}"
+    return f"on {group.host.name}" + (f", {group.host.lab}" if group.host.lab else "")
 
 
 def _in_group(place: int | None, column: ColumnOf[Contender], *, title: str = "", rank: int = 0) -> ColumnOf[_Row]:

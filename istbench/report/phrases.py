@@ -48,7 +48,7 @@ def count_threads(count: int) -> str:
 
 def data_line(source: DataSource) -> str:
     """A line of a footer: the data, its share of the whole, and its fingerprint."""
-    line = f"Data: {source.seen}, fingerprint {source.fingerprint[:12]}."
+    line = f"Data: {source.seen}, fingerprint {source.comparable[:12]}."
     return Lead(f"{line} These figures say nothing about the real dataset." if source.kind == "synthetic" else line)
 
 

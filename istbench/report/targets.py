@@ -99,8 +99,7 @@ def resolve_targets(runs: Sequence[Run]) -> tuple[Target, ...]:
     """The targets of finished `runs` that share a table, the easiest first.
 
     They are the levels of the workload and of `--target`. Without any, they lie 10, 5 and 2 % of the best final
-    metric short of it: at 90 % of an accuracy, and at 110 % of a loss. Synthetic data has no such targets:
-    workloads without levels have it for throughput alone.
+    metric short of it: at 90 % of an accuracy, and at 110 % of a loss. Data that no model can learn from has none.
     """
     if not runs:
         return ()
@@ -109,7 +108,7 @@ def resolve_targets(runs: Sequence[Run]) -> tuple[Target, ...]:
     if levels:
         return tuple(Target(level=level) for level in levels)
     best = best_final(runs)
-    if not best or any(run.header.data == "synthetic" for run in runs):
+    if not best or any(not run.header.data_source.learnable for run in runs):
         return ()
     shares = [1 - short if metric.better(best, 0) else 1 + short for short in SHORT_OF_BEST]
     return tuple(Target(level=share * best, share=share) for share in shares if math.isfinite(share * best))

@@ -28,40 +28,20 @@ _NO_CLUSTERS: dict[str, ClusterProfile] = {}
 _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label", "nodes", "seed", "batch_size")
 
 
-def runs_frame(results: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
-    """A row for each readable run in results directory `results`, or for each of `cells` among them.
+def runs_frame(runs: Iterable[Run]) -> pd.DataFrame:
+    """A row for each of `runs`.
 
     Columns: fields of the run (cell, status, method, nodes, seed, ...) and its metric; step, samples, train_s and
     wall_s in seconds, bytes sent and received by the busiest node, all of its last evaluation; the `final` and the
     `best` value of the metric.
-
-    Raises:
-        UserError: if there are no runs.
     """
     import pandas as pd
 
-    runs, _ = load_runs(results, cells)
     return pd.DataFrame([_run_row(run) for run in runs])
 
 
-def evaluations_frame(
-    results: Path, cluster: ClusterProfile | None = None, cells: Iterable[str] | None = None
-) -> pd.DataFrame:
-    """A row for each evaluation of each readable run in results directory `results`, or of `cells` among them.
-
-    Columns: fields of the run (cell, method, nodes, seed, ...), the name of its own metric and whether lower is
-    better, step, samples, train_s and wall_s in seconds, bytes sent and received by the busiest node, train_loss,
-    and a column for each metric. A `cluster` (`istbench.cluster.profile.load_profile`) adds cluster_s, the train
-    seconds replayed there. It is NaN for a run that is unfinished or has no sound trace.
-
-    Raises:
-        UserError: if there are no runs.
-    """
-    return frame_of(load_runs(results, cells)[0], {} if cluster is None else {"cluster_s": cluster})
-
-
 def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfile] = ()) -> None:
-    """Write the `evaluations_frame` of `results` to `path`, CSV, with a column "cluster_s NAME" for each cluster.
+    """Write `frame_of` the runs in `results` to `path`, CSV, with a column "cluster_s NAME" for each cluster.
 
     Raises:
         UserError: if there are no runs.
@@ -71,7 +51,13 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
 
 
 def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_CLUSTERS) -> pd.DataFrame:
-    """A row for each evaluation of `runs`; a column of replayed seconds for each of `clusters`, by its name."""
+    """A row for each evaluation of each of `runs`.
+
+    Columns: fields of the run (cell, method, nodes, seed, ...), the name of its metric and whether lower is better,
+    step, samples, train_s and wall_s in seconds, bytes sent and received by the busiest node, train_loss, and a
+    column for each metric. Each of `clusters` adds a column of its name, the train seconds replayed there, NaN for a
+    run that is unfinished or has no sound trace.
+    """
     import pandas as pd
 
     rows = [row for run in runs for row in _rows(run)]
@@ -114,7 +100,7 @@ _Row = dict[str, str | int | float | bool | None]
 
 
 def write_rows(frame: pd.DataFrame, path: Path) -> None:
-    """Write `frame`, such as `results.frame.evaluations_frame` gives, to `path` in the format of its ending.
+    """Write `frame`, such as `frame_of` gives, to `path` in the format of its ending.
 
     Raises:
         UserError: for another ending, without the package for Parquet, and if the file cannot be written.

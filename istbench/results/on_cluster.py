@@ -253,5 +253,5 @@ def _settings(run: Run) -> tuple[str, str, int, str, str]:
     header = run.header
     return (
         header.workload_label, header.method_label, header.batch_size, header.budget,
-        header.data_source.fingerprint,
+        header.data_source.comparable,
     )  # fmt: skip

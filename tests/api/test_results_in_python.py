@@ -107,6 +107,30 @@ def test_an_unreadable_run_is_named(recorded, results):
         assert "broken" in text
 
 
+def test_the_chosen_workload_and_metric_are_those_of_every_frame(recorded, results):
+    write_plausible(results, "ddp", workload="toy", workload_label="toy")
+    toy = istbench.load(results, workload="toy")
+    assert (len(toy), set(toy.runs.workload_label), set(toy.curves.workload_label)) == (1, {"toy"}, {"toy"})
+    with pytest.raises(UserError, match="unknown workload"):
+        istbench.load(results, workload="typo")
+    with pytest.raises(UserError, match="typo"):
+        istbench.load(results, metric="typo")
+
+
+def test_results_that_a_notebook_holds_show_new_runs_everywhere(recorded, results):
+    assert len(recorded.time_to(0.75)) == 2
+    write_plausible(results, "ist")
+    assert len(recorded) == 7
+    assert len(recorded.time_to(0.75)) == 3
+    assert "ist" in repr(recorded)
+
+
+def test_a_row_that_a_condition_cannot_compare_is_said(recorded, tmp_path):
+    write_plausible(tmp_path / "before", "ddp")
+    with pytest.warns(UserWarning, match="local_sgd on 2 nodes: the baseline has no such row"):
+        assert recorded.fails("final < 0.5 * baseline", istbench.load(tmp_path / "before")) == []
+
+
 def test_a_wrong_argument_of_results_is_refused(recorded):
     with pytest.raises(UserError, match="has a baseline: give its results"):
         recorded.fails("final > baseline")
@@ -142,6 +166,8 @@ def test_an_unknown_option_or_number_is_refused():
     for given in ({"epochs": 2}, {"nodes": 4}, {"methods": ["ddp"]}):
         with pytest.raises(UserError, match="the suite names the cells"):
             istbench.compare("configs/quick.toml", **given)
+    with pytest.raises(UserError, match="none-there"):
+        istbench.compare("configs/quick.toml", data="none-there")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,32 @@ def test_only_runs_of_the_same_batch_size_and_budget_are_compared(tmp_path, reco
         verdicts("final < 2 * baseline", recorded, groups(tmp_path / "before"))
 
 
+def test_seconds_in_a_lab_are_held_against_those_of_that_lab(tmp_path):
+    for lab, seconds in (("1 Gbit/s", 10.0), ("100 Mbit/s", 30.0)):
+        head = header(cell=f"ddp-{seconds:g}")
+        head["host"] = {**head["host"], "lab": f"links shaped to {lab}"}
+        write_run(tmp_path / "before", head, ramp(seconds))
+    for name, lab in (("now", "links shaped to 100 Mbit/s"), ("other", "links shaped to 10 Gbit/s")):
+        head = header()
+        head["host"] = {**head["host"], "lab": lab}
+        write_run(tmp_path / name, head, ramp(30.0))
+    condition = f"time_to({LEVEL}) > 1.2 * baseline"
+    before = groups(tmp_path / "before")
+    assert verdicts(condition, groups(tmp_path / "now"), before) == ({"ddp on 2 nodes": "no"}, [])
+    _, (line,) = verdicts(condition, groups(tmp_path / "other"), before)
+    assert "of another machine or lab, laptop (" in line
+
+
+def test_bytes_of_a_seed_that_diverged_reach_no_target(tmp_path):
+    for seed in range(3):
+        diverged = {"status": "failed", "error": "the loss became nan"} if seed else {}
+        write_run(tmp_path, header(seed=seed, **diverged), ramp(9.0))
+    for measure in ("time_to", "megabytes_to"):
+        (checked,), _ = check_all([parse_condition(f"{measure}({LEVEL}) > 1000", "--fail-if")], groups(tmp_path))
+        assert checked.verdict == "close"
+        assert "never" in checked.sentence
+
+
 def test_every_table_is_checked(tmp_path):
     for seed, best in enumerate((0.9, 0.5)):
         write_plausible(tmp_path / "results", "ddp", seed=seed, batch_size=64 + seed, best=best)
@@ -97,6 +123,7 @@ def test_the_parts_of_a_condition():
     assert (found.measure, found.level, found.above, found.bound, found.of_baseline) == (
         "final", None, False, 0.7, False
     )  # fmt: skip
+    assert parse_condition("final > -1.5", "--fail-if").bound == -1.5
 
 
 def with_finals(results, finals, method="ddp"):

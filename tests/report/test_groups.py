@@ -154,3 +154,12 @@ def test_runs_of_one_lab_do_not_name_it_in_every_row(results):
     for method in ("ddp", "ist"):
         write_run(results, in_lab(method, 100), ramp(9.0))
     assert [row[0].text for row in table_of(results).rows] == ["ddp", "ist"]
+
+
+def test_seeds_of_data_that_each_seed_splits_share_a_row(results):
+    whole = header()["data_source"]
+    for seed in range(3):
+        split = {**whole, "fingerprint": f"{seed:064}", "train": 900, "test": 100, "before_split": whole}
+        write_run(results, header(seed=seed, data_source=split), ramp(9.0))
+    (group,) = group_runs(load_runs(results)[0])
+    assert [len(contender.runs) for contender in group.contenders] == [3]

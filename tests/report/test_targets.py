@@ -72,8 +72,12 @@ def test_levels_of_the_workload_stay_as_they_are(results):
 
 @pytest.mark.parametrize(
     ("changed", "value"),
-    [({"targets": []}, 0.8), (RECORDED, 0.0), (RECORDED, math.nan)],
-    ids=["synthetic data is for throughput", "zero has no shares", "never a number"],
+    [
+        ({"targets": [], "data_source": {**RECORDED["data_source"], "learnable": False}}, 0.8),
+        (RECORDED, 0.0),
+        (RECORDED, math.nan),
+    ],
+    ids=["noise is for throughput", "zero has no shares", "never a number"],
 )
 def test_where_there_is_nothing_to_take_a_share_of_there_are_no_targets(results, changed, value):
     write_run(results, header(**changed), [evaluation(0, 0.0, 0.0), evaluation(100, 9.0, value)])

@@ -7,7 +7,12 @@ import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
 
-from istbench.results.frame import evaluations_frame
+from istbench.results.frame import frame_of
+from istbench.results.load import load_runs
+
+
+def evaluations_frame(results, **clusters):
+    return frame_of(load_runs(results)[0], clusters)
 
 
 def test_a_row_is_an_evaluation_with_what_its_run_was(results):
@@ -33,7 +38,7 @@ def test_a_metric_called_as_a_column_of_istbench_has_a_column_beside_it(results)
 def test_a_data_frame_with_cluster_seconds(results):
     write_run(results, header(), [evaluation(0, 0.0, 0.1), evaluation(10, 3.0, 0.5)], trace=averaging_trace(2))
     write_run(results, header("ist"), ramp(9.0))
-    frame = evaluations_frame(results, BARE)
+    frame = evaluations_frame(results, cluster_s=BARE)
     assert frame[frame.method == "ddp"].cluster_s.tolist() == pytest.approx([0.0, 10.1])
     assert all(math.isnan(value) for value in frame[frame.method == "ist"].cluster_s)
     assert "cluster_s" not in evaluations_frame(results)

@@ -50,6 +50,12 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     @property
+    def comparable(self) -> str:
+        """Runs of equal texts share tables: the fingerprint, or that before a split, which the seed decides."""
+        before = self.before_split
+        return self.fingerprint if before is None else f"{before.fingerprint}/{self.train}/{self.test}"
+
+    @property
     def seen(self) -> str:
         """The name and size of the data, such as `speech_commands, 4,785 of 105,829 clips: a subset`."""
         name = self.name or ("SYNTHETIC data" if self.kind == "synthetic" else self.kind)

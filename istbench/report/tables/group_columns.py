@@ -35,7 +35,7 @@ def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
         "metric_unit": group.metric.unit or None,
         "data": group.data,
         "data_seen": group.source.seen,
-        "data_fingerprint": group.source.fingerprint,
+        "data_fingerprint": group.source.comparable,
         "batch_size": group.batch_size,
         "budget": group.budget,
         "host": group.host.name if group.profile is None else group.profile.name,
