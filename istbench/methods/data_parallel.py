@@ -230,18 +230,18 @@ class DataParallel(Method):
 
         A compiled loss is not tried: torch would compile it once more.
         """
-        few = self._first_samples(2)
         if not self._workload.compiles:
             try:
                 with torch.no_grad():
-                    self._workload.loss(self._model, few)
+                    self._workload.loss(self._model, self._first_samples(2))
             except Exception:  # a user's code; the first step reports other errors
                 return self._first_samples(self._workload.batch_size)
-        return few
+        return self._first_samples(2)
 
     def _first_samples(self, count: int) -> Batch:
         places = torch.arange(min(count, self._workload.train_size))
-        inputs, targets = self._workload.train_batch(places, torch.Generator())
+        # A copy, as a loss may change its batch.
+        inputs, targets = copy.deepcopy(self._workload.train_batch(places, torch.Generator()))
         return inputs.to(self._fabric.device), targets.to(self._fabric.device)
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:

@@ -25,7 +25,6 @@ from istbench.workloads.neuron_groups.layout import is_frozen_layer
 
 _SAMPLES_BY_CLASS = 768
 _SAMPLES_AT_RANDOM = 2048
-_LEAST_BATCH = 512  # smaller matrix products are slower
 
 
 def evaluate(
@@ -74,7 +73,7 @@ def calibrated(model: nn.Module, workload: Workload, seed: int, device: torch.de
     """
     classes = workload.train_classes()
     samples = _SAMPLES_AT_RANDOM if classes is None else _SAMPLES_BY_CLASS
-    batches = calibration_batches(workload, seed, samples, _LEAST_BATCH, classes)
+    batches = calibration_batches(workload, seed, samples, workload.evaluated_at_once, classes)
     with statistics_of(model, workload, _on(device, batches)):
         yield model
 

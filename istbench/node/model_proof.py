@@ -187,7 +187,7 @@ def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor
     """The loss of `model` on `batch`; its parameters get new gradients."""
     seed_random_state(number)
     model.zero_grad()
-    loss = task.loss(model, batch)
+    loss = task.loss(model, copy.deepcopy(batch))
     loss.backward()
     return loss.detach()
 
@@ -195,7 +195,7 @@ def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor
 def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
     model.eval()
     try:
-        return task.loss(model, batch)
+        return task.loss(model, copy.deepcopy(batch))
     except Exception:  # a detector has no loss in evaluation
         return torch.zeros(())
 

@@ -144,15 +144,16 @@ def suited_defaults(
 ) -> Mapping[str, Any]:
     """The defaults of `workload` for method `name` of class `kind`, beside the given `options`.
 
-    Defaults that name no optimizer are rates of the usual one, sgd. A method with another optimizer keeps its own
-    rates, unless `options` choose sgd.
+    Defaults that name no optimizer are rates of the usual one, sgd. A method with another optimizer, by itself or
+    by `options`, takes none of them.
     """
     from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 
     defaults = workload.method_defaults(name)
     usual = OptimizerOptions.optimizer
     own = {field.name: field.default for field in dataclasses.fields(kind.Options)}.get("optimizer", usual)
-    if usual in (own, options.get("optimizer")) or "optimizer" in defaults:
+    suits = defaults.get("optimizer", usual)
+    if options.get("optimizer", defaults.get("optimizer", own)) == suits:
         return defaults
     return {option: value for option, value in defaults.items() if option not in OF_RULES}
 

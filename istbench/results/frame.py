@@ -55,8 +55,8 @@ def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_C
 
     Columns: fields of the run (cell, method, nodes, seed, ...), the name of its metric and whether lower is better,
     step, samples, train_s and wall_s in seconds, bytes sent and received by the busiest node, train_loss, and a
-    column for each metric. Each of `clusters` adds a column of its name, the train seconds replayed there, NaN for a
-    run that is unfinished or has no sound trace.
+    column for each metric. Each of `clusters` adds a column of its name: the train seconds replayed there, or NaN
+    for a run that is unfinished or has no sound trace.
     """
     import pandas as pd
 

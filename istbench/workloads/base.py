@@ -226,6 +226,9 @@ class Sampled(Part):
     for `train_batch` are consecutive, and begin at a multiple of `batch_size`. The generator's seed belongs to the
     pass over the data."""
 
+    evaluated_at_once: int = 512
+    """Training samples in a batch of those that an evaluation reads; smaller matrix products are slower."""
+
     metrics_are_means: ClassVar[bool] = False
     """Whether all metrics of `evaluate` are means over samples. Then nodes on several hosts may each evaluate a
     share."""

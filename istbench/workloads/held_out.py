@@ -18,8 +18,6 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.seeds import derived_seed
 from istbench.workloads.base import Batch, Progress, Workload, opened
 
-_BATCH = 512
-
 
 def hold_out(workload: Workload, share: float | None, seed: int) -> Workload:
     """`workload`, with `share` of its training samples, drawn by `seed`, in place of its test split.
@@ -97,5 +95,5 @@ class _HeldOut:
         return None if classes is None else classes[opened(self._split)[0]]
 
     def test_batches(self) -> Iterator[Batch]:
-        for indices in opened(self._split)[1].split(_BATCH):
+        for indices in opened(self._split)[1].split(self.whole.evaluated_at_once):
             yield self.whole.plain_batch(indices)

@@ -4,6 +4,7 @@ The user's functions know no meta device, no indices and no nodes. Initial weigh
 constructors under the seed.
 """
 
+import copy
 import functools
 import hashlib
 import math
@@ -135,6 +136,11 @@ class Task(Workload):
         return self.split(True).batch_size
 
     @property
+    def evaluated_at_once(self) -> int:  # type: ignore[override]
+        """No more samples than a training step takes: a loss may need their memory, or their number."""
+        return min(super().evaluated_at_once, max(2, self.batch_size))
+
+    @property
     def in_turn(self) -> bool:  # type: ignore[override]
         """Whether the training data is an iterable, which makes batches of its own size."""
         return self.split(True).in_turn
@@ -158,6 +164,11 @@ class Task(Workload):
         if "samples" not in self.file and self.file.settings.samples is None:
             turns += f" of {train.batch_size} samples"
         turns += ". Each node reads all of them and takes every n-th"
+        if not train.content:
+            turns += (
+                ", but two passes of one seed differ, so on several nodes some batches are taken twice and others "
+                "never; draw random numbers from torch, NumPy or Python's random"
+            )
         return DataSource(
             kind=self.name,
             name=f"data of {self.file.name}",
@@ -240,7 +251,7 @@ class Task(Workload):
 
         def loss(model: nn.Module) -> Tensor:
             with self.state_kept():
-                return self.loss(model, batch)
+                return self.loss(model, (batch[0].clone(), batch[1]))
 
         return loss
 
@@ -376,7 +387,7 @@ class Task(Workload):
             return batch
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                self.loss(model, batch)
+                self.loss(model, copy.deepcopy(batch))
         except Exception:
             return self._batch(split.example(self.batch_size, number))
         return batch
@@ -402,7 +413,7 @@ class Task(Workload):
         for number in range(2):  # a parameter may serve some batches only
             model.zero_grad()
             with self.file.watched(self.file.first_of("loss", "model")):
-                value = self.loss(model, self.example_batch(model, number))
+                value = self.loss(model, copy.deepcopy(self.example_batch(model, number)))
                 if not torch.isfinite(value):
                     raise self._wrong_loss(f"returns {value.item()} on untrained weights; it should be finite")
                 if (strange := _other_parameter(value, model)) is not None:

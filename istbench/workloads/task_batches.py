@@ -50,6 +50,13 @@ class Parts:
         """The same structure with every tensor moved."""
         return self._mapped(lambda tensor: tensor.to(*args, **kwargs), self._samples)
 
+    def clone(self) -> "Parts":
+        """The same structure with copies of all tensors, for a loss that changes its batch."""
+        return self._mapped(Tensor.clone, self._samples)
+
+    def __deepcopy__(self, _memo: Any) -> "Parts":
+        return self.clone()
+
     def contiguous(self, *, memory_format: torch.memory_format = torch.contiguous_format) -> "Parts":
         """The same structure with every image in `memory_format`."""
         return self._mapped(
@@ -405,6 +412,8 @@ class Stream:
             numbers = RandomNumbers(seed)
             with numbers.drawn():
                 found = _opened(self._file, self._train)
+        if isinstance(own := getattr(found, "generator", None), torch.Generator):
+            own.manual_seed(seed)  # of a DataLoader; it may outlive the pass
         with self._file.running("data"), numbers.drawn():
             batches = iter(found)
         return self._drawn(batches, numbers)

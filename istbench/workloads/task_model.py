@@ -112,6 +112,8 @@ class TaskModel:
         for module in model.modules():
             if isinstance(module, _SPARSE):
                 module.sparse = False  # methods send dense gradients
+        if not model.training:  # as `from_pretrained` leaves it, and a training loop does not
+            model.train()
         own = {name: module for name, module in model.named_modules() if not name or _has_tensors(module)}
         earlier = {id(kept) for last in self._last if (kept := last()) is not None}
         for name, module in own.items():

@@ -15,6 +15,7 @@ from istbench.base.decode import decode_json, encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
+from istbench.methods.optimizer import OptimizerOptions
 from istbench.node import registry
 
 
@@ -243,3 +244,16 @@ def test_a_record_names_methods_and_workloads_by_no_path(name):
     for field in ("method", "workload"):
         with pytest.raises(UserError, match=rf"^run\.json: {field} must match .*; delete it$"):
             decode_json(json.dumps({**plain, field: name}).encode(), RunConfig, "run.json", "delete it")
+
+
+def test_another_optimizer_than_the_defaults_are_for_takes_its_own_rates():
+    for workload, rule, other in (("cifar10", "sgd", "adamw"), ("text", "adamw", "sgd")):
+        own = registry.build_workload(workload, {})
+        usual = registry.build_method("ddp", {}, workload=own).options
+        chosen = registry.build_method("ddp", {"optimizer": other}, workload=own).options
+        plain = OptimizerOptions(optimizer=other)
+        assert (usual.optimizer, usual.lr != plain.lr) == (rule, True)
+        for name in ("lr", "momentum", "beta2", "weight_decay"):
+            assert getattr(chosen, name) == getattr(plain, name)
+        assert chosen.schedule == usual.schedule
+        assert registry.build_method("ddp", {"optimizer": rule}, workload=own).options == usual

@@ -11,6 +11,9 @@ from istbench.base import plugin_code
 from istbench.base.error_lines import error_line
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
+from istbench.methods.ist import IndependentSubnetTraining
+from istbench.node.evaluate import calibrated, calibration_batches
+from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.contract import blank_model, checked_metrics
@@ -254,6 +257,38 @@ def test_data_is_called_once_to_open_it_and_once_for_each_further_pass(task, tmp
 def test_a_stream_that_differs_each_time_has_no_fingerprint_of_its_content(task):
     assert task(code=STREAM).split(True).content
     assert not task("float(number)", "float(len(opened))", code=STREAM).split(True).content
+
+
+@pytest.mark.parametrize(
+    ("made", "steady"),
+    [
+        ("DataLoader(KNOWN, 2, shuffle=True)", True),
+        ("DataLoader(KNOWN, 2, shuffle=True, generator=OWN)", True),
+        ("[KNOWN[row] for row in numpy.random.default_rng().permutation(8).reshape(4, 2)]", False),
+    ],
+)
+def test_an_order_that_no_seed_decides_is_said(task, tmp_path, made, steady):
+    more = f"""
+import numpy
+from torch.utils.data import DataLoader
+
+OWN = torch.Generator()
+KNOWN = TensorDataset(torch.arange(24.0).reshape(8, 3), torch.ones(8).long())
+
+def data(train):
+    return {made}
+"""
+    one, other = (task("= 4", "= 2", more=more) for _ in range(2))
+    assert (firsts_of(one) == firsts_of(other)) is steady
+    note = one.prepare(None, tmp_path, lambda *_: None).note
+    assert ("two passes of one seed differ" in note) is not steady
+
+
+def firsts_of(workload):
+    """The first values of the batches of two passes, with an evaluation between them."""
+    seen = [batch(workload, step)[0].parts[0][:, 0].tolist() for step in range(4)]
+    list(workload.test_batches())
+    return [*seen, *(batch(workload, step)[0].parts[0][:, 0].tolist() for step in range(4, 8))]
 
 
 def test_an_iterable_dataset_without_a_length_is_counted(task):
@@ -632,6 +667,51 @@ def test_a_loss_may_rely_on_the_batch_size(task):
     )
     workload.try_out()
     assert [group.size for group in workload.found_groups().groups] == [6]
+
+
+POPS = """
+from torch.utils.data import DataLoader, Dataset
+
+class Named(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, place):
+        return {"points": torch.full((3,), place / 40), "labels": place % 2}
+
+def loss(model, batch):
+    labels = batch.pop("labels")
+    return F.cross_entropy(model(batch["points"].sub_(1.0)), labels)
+
+def data(train):
+    return """
+
+
+@pytest.mark.parametrize("returned", ["Named()", "DataLoader(Named(), batch_size)"])
+def test_a_loss_may_change_its_batch(task, returned):
+    workload = task("batch_size = 4", "batch_size = 16", more=POPS + returned)
+    workload.try_out()
+    assert [group.size for group in workload.found_groups().groups] == [6]
+    prove_model(workload, IndependentSubnetTraining)
+    parts = batch(workload)[0].parts
+    assert sorted(parts) == ["labels", "points"]
+    assert parts["points"].min() >= 0
+
+
+def test_a_model_in_evaluation_mode_trains(task):
+    workload = task("    return nn.Sequential(", "    return nn.Sequential(nn.BatchNorm1d(3).eval(), ")
+    model = workload.own_model(0)
+    assert [one.training for one in (model, model[0], model[2])] == [True, False, True]
+    workload = task("nn.Linear(6, 2))", "nn.Linear(6, 2)).eval()")
+    assert all(one.training for one in workload.own_model(0).modules())
+
+
+def test_an_evaluation_takes_no_more_samples_at_once_than_a_step(task):
+    workload = task()
+    with calibrated(built(workload), workload, 0, torch.device("cpu")):
+        pass
+    sizes = [len(points) for points, _ in calibration_batches(workload, 0, 2048, workload.evaluated_at_once)]
+    assert sizes == [4] * 5
 
 
 def test_written_groups_are_proved_once(task, monkeypatch):
