@@ -1,5 +1,7 @@
-"""The cache directory: prepared data, and what pictures were drawn from."""
+"""The cache directory: prepared data, and what pictures were drawn from. The sources that name a cache."""
 
+import functools
+import hashlib
 import os
 from pathlib import Path
 
@@ -23,3 +25,14 @@ def cache_directory() -> Path:
         return utf8_path(str(Path.home()), "HOME") / ".cache" / "istbench"
     except RuntimeError:
         raise UserError("no home directory for prepared data; name a directory with ISTBENCH_CACHE") from None
+
+
+@functools.cache
+def sources_digest(package: str) -> str:
+    """A short digest of all sources of `package`."""
+    here = Path(__file__).parents[1] / package
+    digest = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

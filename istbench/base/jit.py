@@ -2,7 +2,6 @@
 
 import dis
 import functools
-import hashlib
 import os
 import sys
 import types
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from istbench.base.cache import sources_digest
 from istbench.base.errors import UserError, printable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -33,7 +33,7 @@ def jit(function: _Function, *, allocates: bool = True, **options: Any) -> _Func
     Raises:
         NumbaImportError: if numba does not load, for example because it needs another version of numpy.
     """
-    numba = _numba()
+    numba = load_numba()
     if not allocates:
         options |= _uncounted(numba)
     with _cache_of(package_of(function.__module__), numba.config):
@@ -83,7 +83,7 @@ def _with_compiled_parts(function: Any, compiled: dict[Any, Any]) -> Any:
         part = names.get(name)
         if isinstance(part, types.FunctionType) and part in _parts:
             if part not in compiled:
-                numba = _numba()
+                numba = load_numba()
                 options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
                 options |= _uncounted(numba)
                 own = _with_compiled_parts(part, compiled)
@@ -113,9 +113,14 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     return False
 
 
-def _numba() -> Any:
+def load_numba() -> Any:
+    """The module numba, which takes a third of a second to import.
+
+    Raises:
+        NumbaImportError: if it does not load, or may not compile.
+    """
     try:
-        import numba  # takes a third of a second, and few commands need it
+        import numba
     except ImportError as error:
         raise NumbaImportError(
             f"numba does not load: {printable(str(error))}; install it again: pip install --upgrade numba"
@@ -156,14 +161,3 @@ def _cache() -> Path:
 def package_of(module: str) -> str:
     """The package of istbench with `module`, for example "cluster"."""
     return module.split(".")[1]
-
-
-@functools.cache
-def sources_digest(package: str) -> str:
-    """A short digest of all sources of `package`."""
-    here = Path(__file__).parents[1] / package
-    digest = hashlib.sha256()
-    for path in sorted(here.rglob("*.py")):
-        digest.update(f"{path.relative_to(here)} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -43,7 +43,7 @@ def test_compiled_functions_use_only_what_their_cache_is_named_after():
 
 def test_a_change_of_any_source_they_use_names_another_cache(tmp_path):
     shutil.copytree(ROOT / "istbench", tmp_path / "istbench", ignore=shutil.ignore_patterns("__pycache__"))
-    script = "from istbench.base.jit import sources_digest; print(sources_digest('cluster'))"
+    script = "from istbench.base.cache import sources_digest; print(sources_digest('cluster'))"
     found = {output(script, tmp_path)}
     for name in ("trace.py", "simulator/state.py", "simulator/links.py"):
         source = tmp_path / "istbench" / "cluster" / name

@@ -16,7 +16,15 @@ def kernel(function: _Function) -> _Function:
 
     The compiler fixes that order. A kernel calls only functions of its own file.
     """
-    return jit(function, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+    return jit(function, nogil=True, fastmath=_SUMS)
+
+
+def part(function: _Function) -> _Function:
+    """`function`, which makes no arrays, for kernels that contain its code: they do little between two calls."""
+    return jit(function, allocates=False, forceinline=True, nogil=True, fastmath=_SUMS)
+
+
+_SUMS = {"reassoc", "contract", "nsz"}
 
 
 class Threads:

@@ -7,10 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from istbench.base.cache import cache_directory
+from istbench.base.cache import cache_directory, sources_digest
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
-from istbench.base.jit import sources_digest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
