@@ -373,13 +373,14 @@ def select_clusters(
     for profile in loaded:
         if sum(other.name == profile.name for other in loaded) > 1:
             raise UserError(f"two clusters are called {profile.name!r}; give one of the files another name")
-    apart = [
-        dataclasses.replace(profile, name=f"{profile.name} with {seconds * 1e3:g} ms", latency_s=seconds)
-        for profile in loaded
-        for seconds in sorted(set(latencies))
-    ] or loaded
+    apart = [at_latency(profile, seconds) for profile in loaded for seconds in sorted(set(latencies))] or loaded
     rising = sorted(set(bandwidths))
     return {profile.name: [at_bandwidth(profile, bits) for bits in rising] or [profile] for profile in apart}
+
+
+def at_latency(profile: ClusterProfile, seconds: float) -> ClusterProfile:
+    """`profile` with `seconds` of latency from host to host, one way."""
+    return dataclasses.replace(profile, name=f"{profile.name} with {seconds * 1e3:g} ms", latency_s=seconds)
 
 
 def at_bandwidth(profile: ClusterProfile, bits_per_second: float) -> ClusterProfile:

@@ -15,7 +15,14 @@ from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column
 from istbench.results.metrics import level_text
 from istbench.studies.advise.advice_file import regret
 from istbench.studies.advise.answer import Advice, RankedChoice
-from istbench.studies.advise.candidate import NO_EVALUATION, NO_TIME, NO_TRACE, ONE_NODE, SharedOptions
+from istbench.studies.advise.candidate import (
+    NO_EVALUATION,
+    NO_TIME,
+    NO_TRACE,
+    ONE_NODE,
+    SharedOptions,
+    is_scheduled,
+)
 from istbench.studies.advise.flips import Flip
 from istbench.studies.advise.odds import CLEAR, Decide
 from istbench.studies.advise.steps_to_target import TOO_FEW
@@ -74,7 +81,9 @@ def truth_lines(advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
         return [*lines, "No regret: nobody reached the target."]
     if math.isinf(found):
         return [*lines, "The recommended method did not reach the target, and another did."]
-    among = "" if any("schedule=" in label for label in truth) else ", all at a constant learning rate"
+    choices = (*filter(None, [advice.best]), *advice.others)
+    scheduled = {choice.label for choice in choices if is_scheduled(choice.options)}
+    among = "" if scheduled & truth.keys() else ", all at a constant learning rate"
     return [*lines, f"Regret: {found:.1%} of the fastest measured time, among {len(truth)} candidates{among}."]
 
 

@@ -27,8 +27,16 @@ NO_TRACE = "no trace to replay"
 
 
 def is_scheduled(options: Mapping[str, Any]) -> bool:
-    """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget."""
-    return bool(options.get("schedule", "constant") != "constant")
+    """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget.
+
+    They may also choose a part of the schedule that the workload has.
+    """
+    if "schedule" in options:
+        return bool(options["schedule"] != "constant")
+    return not _OF_SCHEDULES.isdisjoint(options)
+
+
+_OF_SCHEDULES = {"warmup", "decay_at", "decay", "cosine_end"}
 
 
 @dataclass(frozen=True)

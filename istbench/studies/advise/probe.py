@@ -22,6 +22,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
 from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
+from istbench.report.phrases import joined
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
 from istbench.results.load import Run, load_run
@@ -294,7 +295,9 @@ class _Probing:
         run = self._done(self._probes.cells.get((label, rung.steps, seed)))
         if run is None:
             run = self._train(label, rung, seed)
-        elif label not in self._costs:
+        else:
+            self._check_data(run, seed)
+        if run is not None and label not in self._costs:
             self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
         if run is None:
             return None
@@ -348,13 +351,17 @@ class _Probing:
             self._first_cost = dataclasses.replace(
                 self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
             )
-        if seed == 0 and run.header.data_source.fingerprint != self._data:
-            raise UserError(
-                f"the data have changed since step one; delete {self._journal.path} to probe again, or restore them"
-            )
+        self._check_data(run, seed)
         self._probes.trained(label, rung.steps, seed, outcome.cell)
         self._journal.spent(self.spent_s())  # kill -9 loses the time of one probe at most
         return run
+
+    def _check_data(self, run: Run, seed: int) -> None:
+        if seed == 0 and run.header.data_source.fingerprint != self._data:
+            journals = joined(list(dict.fromkeys(str(one.path) for one in (self._journal, self._probes))))
+            raise UserError(
+                f"the data have changed since step one; delete {journals} to probe again, or restore them"
+            )
 
     def _on_cluster(self, label: str, run: Run) -> Curve:
         if run.directory.trace.exists():

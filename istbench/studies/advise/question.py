@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
 from istbench.cluster.profile import ClusterProfile
-from istbench.node.registry import build_method, code_of, load_method
+from istbench.node.registry import build_method, build_workload, code_of, load_method
 from istbench.report.phrases import count_threads, joined
 from istbench.results.metrics import Metric
 from istbench.studies.advise.answer import Advice, RankedChoice
@@ -86,12 +86,15 @@ class Probed:
         It evaluates often in the steps that it should take, not in those that it may.
         """
         (one,) = (one for one in self.candidates if one.label == choice.label)
+        steps = enough_steps(choice)
+        if is_scheduled(one.options) and not choice.extrapolated:  # with others its rates would be others
+            steps = _steps_of(choice.command) or steps
         every = Interval(steps=max(1, -(-_rounded_up(_LEAST * _expected(choice)) // MOST_EVALUATIONS)))
         return Variant(method=one.method, options=one.options).of(
             self.question.base,
             nodes=choice.nodes,
             target=self.target,
-            steps=enough_steps(choice),
+            steps=steps,
             eval_every=every,
             seed=0,
         )
@@ -144,10 +147,12 @@ def check_given(question: Question) -> None:
         UserError: as the first of these methods does.
     """
     refused: dict[str, UserError | None] = {}
+    base = question.base
+    workload = build_workload(base.workload, base.workload_options, base.plugins)
     for method, given in question.given.items():
         refusal = None
         try:
-            build_method(method, given, plugins=question.base.plugins)
+            build_method(method, given, workload=workload, plugins=base.plugins)
         except UserError as error:
             refusal = error
         for option in given:
@@ -166,6 +171,11 @@ def enough_steps(choice: RankedChoice) -> int:
     slow = max(1.0, choice.high / choice.seconds) if choice.high and choice.seconds else _MOST
     factor = min(_LEAST, slow) if is_scheduled(choice.options) else min(_MOST, 2 * slow)
     return _rounded_up(factor * _expected(choice))
+
+
+def _steps_of(command: Iterable[str]) -> int:
+    """The `--steps` of `command`; 0 without them."""
+    return next((int(one.removeprefix("--steps=")) for one in command if one.startswith("--steps=")), 0)
 
 
 def _expected(choice: RankedChoice) -> float:

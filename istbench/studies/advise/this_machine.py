@@ -1,12 +1,11 @@
 """The step of one process on this machine, and clusters of nodes that compute as this machine does."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import msgspec
 import torch
 
-from istbench.cluster.profile import ClusterProfile, at_bandwidth
+from istbench.cluster.profile import ClusterProfile, at_bandwidth, at_latency
 from istbench.cluster.this_machine import nodes_like
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.node.machine_speed import device_memory
@@ -39,5 +38,5 @@ def nodes_like_here(
     """
     memory = device_memory(torch.device(recorded.device or "cpu"))
     like = nodes_like(recorded, name="machines like this one", memory=memory, crowd=crowd)
-    there = at_bandwidth(like, bandwidth or like.bandwidth_out / like.payload)
-    return there if latency_s is None else dataclasses.replace(there, latency_s=latency_s)
+    there = like if latency_s is None else at_latency(like, latency_s)
+    return at_bandwidth(there, bandwidth or like.bandwidth_out / like.payload)

@@ -10,7 +10,7 @@ from istbench.base.options.defaults import BASELINE
 from istbench.base.options.options import label_of
 from istbench.base.options.run import RunConfig, RunRequest
 from istbench.cluster.trace import Trace
-from istbench.methods.optimizer import OptimizerOptions
+from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.candidate import is_scheduled
@@ -31,7 +31,8 @@ class Variant:
     @property
     def joint_steps(self) -> bool:
         """Whether it makes the optimizer steps of `ddp`, and so learns as much in each one."""
-        return build_method(self.method, self.options, plugins=self.plugins).joint_steps()
+        exchange = {name: value for name, value in self.options.items() if name not in {*OF_RULES, *_SCHEDULE}}
+        return build_method(self.method, exchange, plugins=self.plugins).joint_steps()
 
     @property
     def scheduled(self) -> bool:

@@ -1,5 +1,6 @@
 """The truth after an advice: which runs are measured, and what stays after a failure."""
 
+import dataclasses
 import os
 from types import SimpleNamespace
 
@@ -12,8 +13,10 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, Outcome
 from istbench.studies.advise.answer import advise
+from istbench.studies.advise.candidate import is_scheduled
 from istbench.studies.advise.measure import LOG, MeasuredCandidate, first_two, keep, measure, read_checked
-from istbench.studies.advise.question import Probed, Question, enough_steps
+from istbench.studies.advise.question import Probed, Question, check_given, enough_steps
+from istbench.studies.advise.variant import Variant
 
 LARGE = candidate("p3", failed="too large")
 CANDIDATES = (candidate("ddp", baseline=True), candidate("zero", compute=0.011), LARGE)
@@ -66,6 +69,47 @@ def test_a_schedule_gets_the_steps_that_it_needs_not_many_more(high, steps):
         ADVICE.best, steps=100.0, seconds=10.0, high=high, options={"schedule": "cosine"}
     )
     assert enough_steps(choice) == steps
+
+
+def test_a_schedule_that_reached_the_target_trains_again_over_the_same_steps():
+    options = {"schedule": "cosine"}
+    scheduled = candidate("ddp", options=options)
+    probed = dataclasses.replace(PROBED, candidates=(scheduled, *CANDIDATES[1:]))
+    command = ["istbench", "run", "--steps=1000", "--set", "schedule=cosine"]
+    choice = msgspec.structs.replace(
+        ADVICE.best, label=scheduled.label, steps=600.0, options=options, command=command, extrapolated=False
+    )
+    assert probed.request(choice).steps == 1000
+    assert probed.request(msgspec.structs.replace(choice, extrapolated=True)).steps == enough_steps(choice) < 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "spreads"),
+    [
+        ({}, False),
+        ({"lr": 0.1}, False),
+        ({"schedule": "constant", "warmup": 0.1}, False),
+        ({"schedule": "cosine"}, True),
+        ({"warmup": 0.1}, True),
+        ({"cosine_end": 0.2}, True),
+    ],
+)
+def test_a_part_of_a_schedule_chooses_that_of_the_workload(options, spreads):
+    assert is_scheduled(options) is spreads
+
+
+def test_options_are_checked_over_the_defaults_of_the_workload():
+    for workload, method, given in (
+        ("text", "ist", {"beta2": 0.95}),
+        ("text", "ddp", {"cosine_end": 0.2}),
+        ("cifar10", "ddp", {"nesterov": True}),
+    ):
+        base = RunRequest(workload=workload, method=method, nodes=2)
+        check_given(dataclasses.replace(PROBED.question, base=base, given={method: given}))
+        assert Variant(method="ddp", options=given).joint_steps
+    base = RunRequest(workload="toy", method="ddp", nodes=2)
+    with pytest.raises(UserError, match="beta2 is an option of adam"):
+        check_given(dataclasses.replace(PROBED.question, base=base, given={"ddp": {"beta2": 0.95}}))
 
 
 def test_the_first_two_train_to_the_target_for_longer_than_expected(tmp_path, screen):
