@@ -166,11 +166,17 @@ def record_of(numbers: Numbers) -> ScriptRecord:
     )
 
 
+class _NodesOfProfile(NodesLikeHere):
+    """Their links are those of a profile, whose figures count no headers."""
+
+    payload = 1.0
+
+
 def cluster_of(numbers: Numbers, record: ScriptRecord) -> ClusterProfile:
     """The cluster of `numbers`, whose nodes take the seconds of `record`."""
     profile: ClusterProfile = machines_of(record)
     if numbers.cluster is not None:
-        profile = NodesLikeHere(**{**vars(numbers.cluster), "speeds": ()})  # the step is of each node
+        profile = _NodesOfProfile(**{**vars(numbers.cluster), "speeds": ()})  # the step is of each node
     if numbers.latency_s is not None:
         profile = dataclasses.replace(profile, latency_s=numbers.latency_s)
     if numbers.bandwidth is not None:

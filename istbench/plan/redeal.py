@@ -1,7 +1,8 @@
 """Deal a recorded run to another number of nodes: its work and messages there, from the method's footprint.
 
 The recorded seconds of each local step stay, times the ratio of the operations that the plans count on both numbers
-of nodes. The messages are those of the plan. The nodes take the seconds of the recorded nodes in turn.
+of nodes. The messages are those of the plan. The nodes take the seconds of the recorded nodes in turn, or those of
+the slowest.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
+from istbench.cluster.collective import Backend
 from istbench.cluster.estimate import bytes_sent
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
@@ -49,6 +51,8 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
         count = len(seconds)
         shared = count if nodes % count == 0 else next(k for k in range(count, 0, -1) if nodes % k == 0)
         ranks = range(nodes if shared < count and nodes <= _MOST_KINDS else shared)
+        if len(ranks) < count:  # all wait for the slowest
+            seconds.sort(key=np.sum, reverse=True)
     else:
         ranks = range(nodes)
     check_events(run.header.method, len(first) * len(ranks), nodes)
@@ -63,8 +67,12 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     dealt = trace_like(meta, events, nodes, window, planned.footprint.last_bytes)
     if dealt.steps != trace.steps:
         raise UserError(f"{run.header.method} plans {dealt.steps} steps where {trace.steps} were recorded")
-    sent = max(bytes_sent(own, nodes, rank) for rank, own in enumerate(events)) / dealt.steps
+    sent = max(bytes_sent(own, nodes, rank, _backend(trace)) for rank, own in enumerate(events)) / dealt.steps
     return _dealt(run, planned.method, dealt, sent), dealt
+
+
+def _backend(trace: Trace) -> Backend:
+    return "nccl" if trace.meta.device == "cuda" else "gloo"
 
 
 def _planned(header: Header, nodes: int, plugins: tuple[str, ...]) -> PlannedCell:
@@ -81,10 +89,13 @@ def _check(planned: PlannedCell, trace: Trace) -> None:
     Raises:
         UserError: if they differ by more than a tenth.
     """
-    recorded = max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(trace.nodes)) / trace.steps
+    backend = _backend(trace)
+    own_bytes = (bytes_sent(own, trace.world_size, rank, backend) for rank, own in enumerate(trace.nodes))
+    recorded = max(own_bytes) / trace.steps
     steps, nodes = np.zeros(planned.method.round_steps), trace.world_size
     # Servers of a parameter server differ, and so do roots of a broadcast.
-    expected = max(bytes_sent(planned.events(rank, steps, 0.0), nodes, rank) for rank in range(nodes)) / len(steps)
+    planned_bytes = (bytes_sent(planned.events(rank, steps, 0.0), nodes, rank, backend) for rank in range(nodes))
+    expected = max(planned_bytes) / len(steps)
     if abs(expected - recorded) > _OFF_BY * max(expected, recorded):
         raise UserError(
             f"its plan sends {expected / 1e6:.3g} MB a step, but the run sent {recorded / 1e6:.3g}: it cannot be "

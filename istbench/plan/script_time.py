@@ -181,7 +181,8 @@ def alone_seconds(record: ScriptRecord, profile: ClusterProfile) -> float:
 def sent_in_step(trace: Trace, profile: ClusterProfile) -> float:
     """Bytes that the busiest node sends in a local step on `profile`."""
     there = seen_on(trace, profile)
-    return max(bytes_sent(own, trace.world_size, rank) for rank, own in enumerate(there.nodes)) / trace.steps
+    sent = (bytes_sent(own, trace.world_size, rank, profile.collectives) for rank, own in enumerate(there.nodes))
+    return max(sent) / trace.steps
 
 
 def step_seconds(trace: Trace, profile: ClusterProfile) -> float:

@@ -163,3 +163,19 @@ def test_a_burst_that_ends_sooner_than_a_float_can_add_is_spent():
 def test_a_record_of_the_largest_model_loads(tmp_path):
     save_script(record_of(Numbers(parameters=10**14, step_s=1.0, nodes=2)), tmp_path / "my.record.json")
     assert load_script(tmp_path / "my.record.json").parameters[0].values == 10**14 // 16
+
+
+def test_bytes_of_a_broadcast_are_those_of_the_backend_that_is_replayed():
+    layers = tuple(Layer(name=str(size), shape=(size * 10**6,)) for size in (75, 9, 8, 8))
+    numbers = Numbers(parameters=10**8, step_s=0.22, nodes=4, bandwidth=25e9, layers=layers)
+    for cluster, megabytes in (("m5.2xlarge", 1232), ("p3.2xlarge", 968)):  # gloo and NCCL
+        own = dataclasses.replace(numbers, cluster=load_profile(cluster))
+        assert rows_of(own, [chosen("zero")])["zero"].sent == pytest.approx(megabytes * 1e6, rel=2e-3)
+
+
+def test_the_links_of_a_profile_are_named_and_replayed_as_it_says():
+    profile = load_profile("m5.2xlarge").with_bandwidth(1e9)
+    own = cluster_of(dataclasses.replace(TWO, bandwidth=None, cluster=profile), record_of(TWO))
+    assert own.name.startswith("links of 1 Gbit/s")
+    same = cluster_of(dataclasses.replace(TWO, cluster=profile), record_of(TWO))
+    assert own.bandwidth_out == same.bandwidth_out == 1e9

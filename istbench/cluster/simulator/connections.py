@@ -117,7 +117,7 @@ def _slow_start(state: State, pair: int, idle_s: float) -> float:
     most = min(rate * round_trip, state.message[connection.wire_head].bytes)
     lost = 0.0
     if idle_s > shared.slow_from:
-        halved = connection.may_send / 2 ** np.floor(idle_s / shared.slow_from)
+        halved = connection.may_send / 2.0 ** min(1000.0, np.floor(idle_s / shared.slow_from))
         begun = connection.may_send = max(_FIRST_BYTES, halved)
         if begun < most:
             lost = max(0.0, round_trip * np.log2(most / begun) - (most - begun) / rate)

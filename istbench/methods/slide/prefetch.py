@@ -19,10 +19,10 @@ _TO_WRITE, _INTO_ALL_CACHES, _DATA = 1, 3, 1  # arguments of LLVM's prefetch
 numba = load_numba()
 
 
-@numba.extending.intrinsic  # type: ignore[untyped-decorator]
+@numba.extending.intrinsic
 def _fetch(_: Any, table: Any, row: Any, entry: Any) -> Any:
     """Fetch the line with the entry at [row, entry] of `table`."""
-    from llvmlite import ir
+    from llvmlite import ir  # type: ignore[import-untyped]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         of_table, *of_places = signature.args

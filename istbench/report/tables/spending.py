@@ -80,8 +80,9 @@ def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> Colu
 def _price_line(profile: ClusterProfile) -> str:
     if not profile.priced:
         return "Its price is unknown."
+    said = "; ".join(filter(None, (profile.price_date, profile.price_source)))
     machine = "A node" if profile.host is None else f"A host of {profile.host.nodes} nodes"
-    return f"{machine} costs ${profile.price_per_hour:g} per hour ({profile.price_date}; {profile.price_source})."
+    return f"{machine} costs ${profile.price_per_hour:g} per hour ({said})."
 
 
 def _careful(group: Group) -> Iterable[str]:
