@@ -74,7 +74,7 @@ def prove_model(task: Task, method: type[Method], nodes: int = 1) -> None:
         return
     before = random_state(_CPU)
     try:
-        problem = _problem(task, method.own_object)
+        problem = _problem(task, method.own_object, apart=nodes > 1 and method.unequal != "gradients")
     finally:
         set_random_state(before, _CPU)
     if problem:
@@ -100,13 +100,17 @@ def _too_large(model: nn.Module, nodes: int) -> str:
 
 
 @functools.cache  # `istbench check` proves method after method
-def _problem(task: Task, own_object: str) -> str:
-    """The first difference between both models, in words; empty if there is none."""
+def _problem(task: Task, own_object: str, *, apart: bool) -> str:
+    """The first difference between both models, in words; empty if there is none.
+
+    apart: nodes train different models, and average what trains and buffers.
+    """
     # One object after the other: a function that reads a global sees the object that was built last.
     # Finding a batch may run the model, which changes its statistics.
     batches = [task.example_batch(task.own_model(0), number) for number in range(2)]
     expected = dict(_course(task, task.own_model(0), batches))
-    if lost := _lost(expected, own_object):
+    frozen = {name for name, own in task.own_model(0).named_parameters() if not own.requires_grad}
+    if lost := _lost(expected, own_object, frozen if apart else set()):
         return lost
     rebuilt = own_object in ("rebuilt", "gathered")
     try:
@@ -124,7 +128,7 @@ def _problem(task: Task, own_object: str) -> str:
     return f"{difference}{_cause(task.own_model(0), name)}" if difference else ""
 
 
-def _lost(course: Mapping[str, Tensor | None], own_object: str) -> str:
+def _lost(course: Mapping[str, Tensor | None], own_object: str, frozen: set[str]) -> str:
     """The first change of a parameter in a forward pass that a method would lose, in words; empty without one."""
     for name, value in course.items():
         own = name.partition(_MEMORY)[2]
@@ -133,6 +137,8 @@ def _lost(course: Mapping[str, Tensor | None], own_object: str) -> str:
         own = name.partition(_CHANGE)[2]
         if own and value and own_object == "gathered":
             return f"forward changes the values of {own}"
+        if own in frozen and value:
+            return f"forward changes the frozen {own}, which nodes do not average; make it a buffer"
     return ""
 
 

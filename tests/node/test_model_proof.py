@@ -183,6 +183,15 @@ def test_a_method_that_would_lose_what_forward_leaves_is_refused(task, kind, met
         prove_model(workload, method)
 
 
+@pytest.mark.parametrize("method", [LocalSGD, IndependentSubnetTraining])
+def test_nodes_average_no_frozen_parameter_that_forward_changes(task, method):
+    workload = task(MOVING)
+    prove_model(workload, method)
+    prove_model(workload, DataParallel, nodes=2)
+    with pytest.raises(UserError, match=r"forward changes the frozen slow.weight, .*make it a buffer"):
+        prove_model(workload, method, nodes=2)
+
+
 @pytest.mark.parametrize("way", ["net.first = torch.compile(net.first, ", "net.compile("])
 def test_a_compiled_model_is_refused_by_a_method_that_waits_inside_a_forward_pass(task, way):
     with pytest.raises(UserError, match="p3 waits .* so torch cannot compile it; return the model before"):
