@@ -1,6 +1,7 @@
 """The sections of engine files as they stand, on namespaces that play the nodes: the same weights as a run here."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -80,34 +81,20 @@ def copies(tmp_path_factory):
 
 
 @pytest.fixture
-def quick_venv(copies, tmp_path):
-    """Nodes copy a venv, and torchrun begins warm. The test of a `TrainJob` does neither."""
-    path = tmp_path / "bin/python3"
-    path.parent.mkdir()
-    path.write_text(copies)
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def nodes(machines, packages, tmp_path):
-    """Starts a shell text on node `number` with variables; returns the process."""
-    started, warmly = [], {}
-    if (tmp_path / "bin").exists():
-        warmly = {
-            warm.ADDRESS: warm.server_address(), warm.PYTHON: "any",
-            "PYTHONPATH": f"{ssh_hosts.HOST_PYTHON}:{packages}",
-        }  # fmt: skip
-    else:
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin/python3").symlink_to(BASE)
+def nodes(machines, packages, copies, tmp_path):
+    """Starts a shell text on node `number` with variables; returns the process. Nodes copy a venv."""
+    started, python = [], tmp_path / "bin/python3"
+    python.parent.mkdir()
+    python.write_text(copies)
+    python.chmod(0o755)
 
     def start(number, command, **variables):
         home = tmp_path / f"home{number}"
         home.mkdir(exist_ok=True)
         given = {
             "PATH": f"{tmp_path}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": str(home), "PYTHONPATH": str(packages), "PIP_NO_INDEX": "1", "OMP_NUM_THREADS": "1",
-            "ISTBENCH_SECRET": _SECRET, **warmly, **variables,
+            "HOME": str(home), "PYTHONPATH": str(packages), "PIP_NO_INDEX": "1", "PIP_NO_COMPILE": "1",
+            "OMP_NUM_THREADS": "1", "ISTBENCH_SECRET": _SECRET, **variables,
         }  # fmt: skip
         enter = ["nsenter", "--net", "--uts", "--target", str(machines.servers[number].pid)]
         process = subprocess.Popen(
@@ -120,6 +107,13 @@ def nodes(machines, packages, tmp_path):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def warm_nodes(nodes, packages):
+    """The same, and torchrun begins warm. The test of a `TrainJob` has it cold."""
+    path = f"{ssh_hosts.HOST_PYTHON}:{packages}"
+    return functools.partial(nodes, **{warm.ADDRESS: warm.server_address(), warm.PYTHON: "any", "PYTHONPATH": path})
 
 
 def finish(processes):
@@ -181,7 +175,7 @@ def test_commands_of_the_readme_hold_for_a_wheel_in_an_empty_folder(copies, pack
     folder.mkdir()
     (tmp_path / "python3").write_text(copies)
     variables = {"PATH": f"{venv}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "PIP_NO_INDEX": "1"}
-    variables["NUMBA_CACHE_DIR"] = str(tmp_path / "compiled")
+    variables |= {"PIP_NO_COMPILE": "1", "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
 
     def run(*words, status=0):
         ended = subprocess.run(words, cwd=folder, env=variables, text=True, capture_output=True)
@@ -212,7 +206,7 @@ def start_section(nodes, text):
     ]
 
 
-def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(quick_venv, nodes, wheel, tmp_path, here):
+def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(warm_nodes, wheel, tmp_path, here):
     asked = job(tmp_path, wheel)
     found = skypilot.task(asked)
     ((mounted, local),) = found["file_mounts"].items()
@@ -221,7 +215,7 @@ def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(quick_venv, n
         path.parent.mkdir(parents=True)
         path.write_bytes(Path(local).read_bytes())
     for section in ("setup", "run"):
-        statuses, error = finish(start_section(nodes, found[section]))
+        statuses, error = finish(start_section(warm_nodes, found[section]))
         assert statuses == [0] * NODES, error
     results = tmp_path / "home0" / "istbench-results"
     assert results_below(results) == {NODES: here}
@@ -229,7 +223,7 @@ def test_setup_and_run_of_a_skypilot_task_and_the_end_of_its_hours(quick_venv, n
 
     shutil.rmtree(results)
     long = [*asked.words[:-3], "400000", "--threads", "1", "--eval-every", "20"]
-    processes = start_section(nodes, skypilot.task(job(tmp_path, wheel, words=long))["run"])
+    processes = start_section(warm_nodes, skypilot.task(job(tmp_path, wheel, words=long))["run"])
     until = time.monotonic() + _TIMEOUT_S
     while not any(map(has_trained, results.glob("runs/*"))):
         assert time.monotonic() < until
@@ -290,7 +284,7 @@ for process in $started; do wait $process || exit; done
 """
 
 
-def test_a_script_of_slurm(quick_venv, nodes, machines, wheel, tmp_path, here):
+def test_a_script_of_slurm(warm_nodes, machines, wheel, tmp_path, here):
     asked = job(tmp_path, wheel, results="our results")
     options = [word for word in asked.words[1:] if word not in ("--method", "ist")]
     words = ["compare", "--methods", "ist", "--nodes", f"1,{NODES}", *options]
@@ -306,7 +300,7 @@ def test_a_script_of_slurm(quick_venv, nodes, machines, wheel, tmp_path, here):
     script = tmp_path / "job.sh"
     script.write_text(slurm.file_of(asked))
     variables = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_SUBMIT_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
-    statuses, error = finish([nodes(0, ["bash", str(script)], **variables)])
+    statuses, error = finish([warm_nodes(0, ["bash", str(script)], **variables)])
     assert statuses == [0], error
     found = results_below(tmp_path / "our results")
     assert (sorted(found), found[NODES]) == ([1, NODES], here)

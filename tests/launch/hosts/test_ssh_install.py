@@ -32,7 +32,7 @@ def bare(tmp_path, monkeypatch, wheel):
 
     def made(**more):
         python = tmp_path / "python"
-        variables = {"PIP_NO_DEPS": "1", **more}
+        variables = {"PIP_NO_DEPS": "1", "PIP_NO_COMPILE": "1", **more}
         words = " ".join(f"{name}={value}" for name, value in variables.items())
         python.write_text(f'#!/bin/sh\nexec env -u PYTHONPATH {words} {_BASE} -I "$@"\n')
         python.chmod(0o755)
