@@ -115,10 +115,10 @@ def node_takes_over(fabric, folder, before, after):
     workload = open_workload("toy", TOY)
     methods = taken_over(fabric, f"{folder}/{before}", workload)
     states = {name: copy.deepcopy(own.state_dict()) for name, own in methods.items()}
-    write(fabric, f"{folder}/{after}", methods, states)
     found = {name: values(fabric, own) for name, own in methods.items()}
     if after == "again":
         return [found, changed(fabric, folder, methods, states)]
+    write(fabric, f"{folder}/{after}", methods, states)
     return [found, stepped(fabric, folder, methods, workload)]
 
 
