@@ -18,7 +18,7 @@ def prepare(method="ddp", *, workload="toy", here=None, **fields):
     ("workload", "options"),
     [
         ("toy", {"samples": 2**40}),
-        ("toy", {"hidden": 2**24}),
+        ("toy", {"hidden": 2**21}),
         ("toy", {"features": 2**24, "samples": 2**20}),
         ("translation", {"words": 2**24, "embedding": 2**20}),
         ("imagenet", {"samples": 2**30}),
