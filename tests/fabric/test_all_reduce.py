@@ -1,5 +1,6 @@
 """All-reduces by exchanges in turns. Functions named `node_*` run on every node."""
 
+import functools
 import os
 import signal
 import time
@@ -56,9 +57,30 @@ def node_averages(fabric):
     return found
 
 
+def node_all(fabric):
+    """What each part for so many nodes found, by its name."""
+    parts, found = [node_averages], {}
+    if fabric.world_size in (2, 3):
+        parts += [node_memory]
+    if fabric.world_size == 3:
+        parts += [node_strided, node_recorded, node_recorded_far]
+    for part in parts:
+        fabric.far, fabric.recorder = False, Recorder(fabric.device)
+        found[part.__name__] = part(fabric)
+    return found
+
+
+found_by_nodes = functools.cache(functools.partial(on_nodes, node_all))
+
+
+def found_by(part, nodes=3):
+    """What each node found in a part."""
+    return [found[part.__name__] for found in found_by_nodes(nodes)]
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_the_mean_is_that_in_rank_order_on_all_nodes_bit_for_bit(nodes):
-    for found in on_nodes(node_averages, nodes):
+    for found in found_by(node_averages, nodes):
         for size, (sent, received, *same) in zip(SIZES, found, strict=True):
             assert same == [True, True], size
             padded = 4 * (size + -size % nodes)
@@ -131,7 +153,7 @@ def node_strided(fabric):
 
 
 def test_a_tensor_may_have_gaps_and_any_floating_point_type():
-    assert on_nodes(node_strided, 3) == [[True] * 6] * 3
+    assert found_by(node_strided) == [[True] * 6] * 3
 
 
 def node_by_distance(fabric):
@@ -188,7 +210,7 @@ def recorded(fabric, function, *given):
 
 
 def test_its_exchanges_are_recorded_as_those_that_replays_know():
-    for small, large in on_nodes(node_recorded, 3):
+    for small, large in found_by(node_recorded):
         assert sorted(small) == [[1, 40]] * 2 + [[2, 40]] * 2  # sends and receives
         assert large == [[7, 120_000]] * 2 + [[3, 40_000]] * 2  # reduce-scatters and all-gathers
 
@@ -220,7 +242,7 @@ def node_recorded_far(fabric):
 
 
 def test_the_trace_of_distant_nodes_has_their_means_as_that_of_near_ones_has():
-    for (near, far), waited_s in on_nodes(node_recorded_far, 3):
+    for (near, far), waited_s in found_by(node_recorded_far):
         assert far == near
         assert waited_s > 0
 
@@ -241,7 +263,7 @@ def node_memory(fabric):
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_its_buffers_are_those_of_a_plan(nodes, monkeypatch):
     monkeypatch.setattr(in_turns, "LEAST_MESSAGE", LEAST_MESSAGE)
-    for peaks in on_nodes(node_memory, nodes):
+    for peaks in found_by(node_memory, nodes):
         for peak, size in zip(peaks, (1000, 300_000), strict=True):
             assert peak == pytest.approx(in_turns.buffer_bytes(4 * size, nodes), rel=0.15)
 

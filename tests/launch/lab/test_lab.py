@@ -1,5 +1,6 @@
 """Labs: links really as slow as asked, and nothing left of them, however they end."""
 
+import functools
 import os
 import signal
 import socket
@@ -72,23 +73,18 @@ def seconds_of_work(fabric):
     return time.perf_counter() - started
 
 
-def cores_of_a_node(fabric):
-    return sorted(os.sched_getaffinity(0)), own_cores(), cores()
+def node_sees(fabric):
+    """The interfaces and network of a node, its cores, and the seconds for which its threads may keep one."""
+    interfaces = [name for _, name in socket.if_nameindex()]
+    with ThreadPoolExecutor(1) as pool:
+        slices = time_slice(), pool.submit(time_slice).result()
+    return interfaces, namespace(), [sorted(os.sched_getaffinity(0)), own_cores(), cores()], slices
 
 
 def time_slice():
     """Seconds for which this thread may keep a core; 0 if the kernel decides."""
     found = network._attributes()
     return 0.0 if found is None else found.runtime / 1e9
-
-
-def time_slices_of_a_node(fabric):
-    with ThreadPoolExecutor(1) as pool:
-        return time_slice(), pool.submit(time_slice).result()
-
-
-def interfaces(fabric):
-    return [name for _, name in socket.if_nameindex()], namespace()
 
 
 def namespace():
@@ -211,17 +207,22 @@ def test_hosts_that_cannot_be_are_refused(given, said):
         ShapedNetwork(bandwidth=1e9, **given)
 
 
-def test_every_node_has_a_network_of_its_own():
+@functools.cache
+def seen():
+    """By what `node_sees`, that of each of two nodes."""
     place = ShapedNetwork(nodes=2, bandwidth=1e9)
-    first, second = on_nodes(interfaces, 2, launcher=LocalLauncher(place=place))
-    assert sorted(first[0]) == sorted(second[0]) == ["eth0", "lo"]
-    assert len({first[1], second[1], namespace()}) == 3
+    return list(zip(*on_nodes(node_sees, 2, launcher=LocalLauncher(place=place)), strict=True))
+
+
+def test_every_node_has_a_network_of_its_own():
+    interfaces, namespaces, *_ = seen()
+    assert [sorted(own) for own in interfaces] == [["eth0", "lo"]] * 2
+    assert len({*namespaces, namespace()}) == 3
 
 
 @pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
 def test_every_node_has_cores_of_its_own():
-    place = ShapedNetwork(nodes=2, bandwidth=1e9)
-    first, second = on_nodes(cores_of_a_node, 2, launcher=LocalLauncher(place=place))
+    _, _, (first, second), _ = seen()
     share = len(os.sched_getaffinity(0)) // 2
     assert len(first[0]) == len(second[0]) == first[1] == second[1] == share
     assert not set(first[0]) & set(second[0])
@@ -230,11 +231,10 @@ def test_every_node_has_cores_of_its_own():
 
 @pytest.mark.skipif(cores() < 2, reason="two nodes share one core here")
 def test_threads_of_a_node_hand_its_core_over_at_once():
-    place = ShapedNetwork(nodes=2, bandwidth=1e9)
-    found = on_nodes(time_slices_of_a_node, 2, launcher=LocalLauncher(place=place))
-    if found == [[0, 0]] * 2:
+    *_, found = seen()
+    if found == ([0, 0],) * 2:
         pytest.skip("this kernel has no time slices to ask for")
-    assert found == [[1e-4, 1e-4]] * 2
+    assert found == ([1e-4, 1e-4],) * 2
 
 
 def test_more_nodes_than_cores_are_dilated():

@@ -1,6 +1,7 @@
 """What a served model leaves in the trace: every slice's push and reply, and their priorities."""
 
 import dataclasses
+import functools
 import queue
 from itertools import pairwise
 
@@ -59,6 +60,7 @@ def test_an_evaluation_records_nothing_and_leaves_the_next_step_its_waits(method
         assert len(set(counts)) == 1
 
 
+@functools.cache
 def recorded(nodes, **options):
     events = on_nodes(node_trace, nodes, {"slice_params": 1_000, **options})
     return merge([np.array([tuple(event) for event in node], dtype=EVENT) for node in events])
