@@ -144,6 +144,7 @@ def test_a_killed_fork_server_is_named(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("warm_commands")
 def test_a_plugin_that_takes_long_to_import_is_named_and_ctrl_c_ends_it(tmp_path):
     plugin = tmp_path / "slow.py"
     plugin.write_text("import time\ntime.sleep(600)\n")

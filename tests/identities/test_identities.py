@@ -47,13 +47,25 @@ def node_all(fabric):
         "only exchanges": ist_without_training(fabric),
         "plain": ist_against_reference(fabric, PLAIN),
         "normalised": ist_against_reference(fabric, NORMALISED),
+        "definition": local_sgd_against_reference(fabric, 4, 10),
+        "seeds": of_one_seed(fabric),
     }
+
+
+def node_alone(fabric):
+    """The same on one node."""
+    return {"plain training": ist_alone(fabric, 11), "seeds": of_one_seed(fabric)}
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def seen(request):
     """What rank 0 of 2 and 3 nodes saw."""
     return on_nodes(node_all, request.param)[0]
+
+
+@pytest.fixture(scope="module")
+def seen_alone():
+    return on_nodes(node_alone, 1)[0]
 
 
 def ddp_against_one_process(fabric):
@@ -91,7 +103,7 @@ def test_local_sgd_that_averages_after_every_step_is_ddp(seen):
     assert seen["local_sgd"] < EXACT
 
 
-def node_local_sgd_against_reference(fabric, local_steps, steps):
+def local_sgd_against_reference(fabric, local_steps, steps):
     """Local steps apart, then the mean: written out with whole models."""
     workload = open_workload("toy", PLAIN)
     method = set_up(fabric, workload, "local_sgd", {"local_steps": local_steps, "momentum": 0.5})
@@ -111,11 +123,11 @@ def node_local_sgd_against_reference(fabric, local_steps, steps):
     return None if model is None else largest_difference(model, mine)
 
 
-def test_local_sgd_is_its_definition_also_in_the_middle_of_a_round():
-    assert on_nodes(node_local_sgd_against_reference, 3, 4, 10)[0] < EXACT
+def test_local_sgd_is_its_definition_also_in_the_middle_of_a_round(seen):
+    assert seen["definition"] < EXACT
 
 
-def node_ist_alone(fabric, steps):
+def ist_alone(fabric, steps):
     workload = open_workload("toy", NORMALISED)
     differences = []
     for options in OPTIMIZERS.values():
@@ -127,8 +139,8 @@ def node_ist_alone(fabric, steps):
     return max(differences)
 
 
-def test_ist_on_one_node_is_plain_training_for_any_local_steps():
-    assert on_nodes(node_ist_alone, 1, 11)[0] == 0
+def test_ist_on_one_node_is_plain_training_for_any_local_steps(seen_alone):
+    assert seen_alone["plain training"] == 0
 
 
 def ist_without_training(fabric):
@@ -194,7 +206,7 @@ def test_an_ist_node_holds_its_subnet_and_an_nth_of_the_rest():
         assert held + at_home < 0.4 * full
 
 
-def node_seeds(fabric):
+def of_one_seed(fabric):
     workload = open_workload("toy", PLAIN)
     hashes = []
     for name in ("ddp", "local_sgd", "ist"):
@@ -203,7 +215,6 @@ def node_seeds(fabric):
     return hashes
 
 
-def test_one_seed_is_one_model_for_every_method_and_number_of_nodes():
-    per_nodes = [on_nodes(node_seeds, nodes)[0] for nodes in (1, 3)]
-    assert per_nodes[0] == per_nodes[1]
-    assert per_nodes[0][0] == per_nodes[0][1] == per_nodes[0][2]
+def test_one_seed_is_one_model_for_every_method_and_number_of_nodes(seen, seen_alone):
+    assert seen["seeds"] == seen_alone["seeds"]
+    assert seen["seeds"][0] == seen["seeds"][1] == seen["seeds"][2]

@@ -1,5 +1,7 @@
 """A wide softmax split over nodes is the whole one. Functions named `node_*` run on every node."""
 
+import functools
+
 import pytest
 import torch
 
@@ -54,9 +56,23 @@ def node_against_plain(fabric):
     return seen
 
 
+def node_all(fabric):
+    """What each part for so many nodes saw, by its name."""
+    more = {2: [node_reads_a_unit_at_a_time, node_half], 3: [node_bytes]}.get(fabric.world_size, [])
+    return {part.__name__: part(fabric) for part in (node_against_plain, *more)}
+
+
+found_by_nodes = functools.cache(functools.partial(on_nodes, node_all))
+
+
+def found_by(part, nodes):
+    """What each node saw in a part."""
+    return [found[part.__name__] for found in found_by_nodes(nodes)]
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_model_parallel_is_plain_training_and_resumes_exactly(nodes):
-    seen = on_nodes(node_against_plain, nodes)[0]
+    seen = found_by(node_against_plain, nodes)[0]
     assert seen.keys() == OPTIMIZERS.keys()
     for name, (difference, resumed, losses) in seen.items():
         assert difference < EXACT, (name, difference)
@@ -73,7 +89,7 @@ def node_reads_a_unit_at_a_time(fabric):
 
 
 def test_one_of_a_nodes_units_can_be_read():
-    assert on_nodes(node_reads_a_unit_at_a_time, 2) == [True, True]
+    assert found_by(node_reads_a_unit_at_a_time, 2) == [True, True]
 
 
 def node_bytes(fabric):
@@ -82,8 +98,9 @@ def node_bytes(fabric):
     method = set_up(fabric, workload, "model_parallel", {})
     posted = []
     fabric.recorder.post = lambda kind, size, *_: posted.append([kind, size]) or -1
-    train(fabric, workload, method, 0, 1)
     traffic = fabric.traffic["training"]
+    traffic.sent = traffic.received = 0
+    train(fabric, workload, method, 0, 1)
     counted = traffic.sent, traffic.received
     assembled(fabric, method)
     return [posted, counted, counted == (traffic.sent, traffic.received)]
@@ -101,7 +118,7 @@ def test_bytes_of_a_step_are_those_of_the_plan_and_do_not_grow_with_the_outputs(
     next(footprint.rounds(node))
     hidden = 4 * 3 * batch  # three of seven units at most
     assert planned == [["all_gather", hidden], ["all_gather", 4 * (batch + 1)], ["reduce_scatter", 3 * hidden]]
-    for posted, counted, apart in on_nodes(node_bytes, nodes):
+    for posted, counted, apart in found_by(node_bytes, nodes):
         assert posted == planned
         assert counted == [2 * hidden + 2 * 4 * (batch + 1) + 2 * hidden] * 2
         assert apart
@@ -124,7 +141,7 @@ def node_half(fabric):
 
 
 def test_half_precision_is_near_and_its_loss_scaled_back():
-    bf16, fp16, moved = on_nodes(node_half, 2)[0]
+    bf16, fp16, moved = found_by(node_half, 2)[0]
     assert 0 < bf16 < 0.1 * moved
     assert 0 < fp16 < 0.02 * moved
 
