@@ -19,6 +19,7 @@ import ssh_hosts  # noqa: E402
 import warm  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from istbench.launch.hosts.install import build_wheel  # noqa: E402
 from istbench.launch.processes import local  # noqa: E402
 
 # From 3.14 on, Python gives its fork server arguments and a key that `warm_server` does not know.
@@ -202,6 +203,18 @@ def only_lab():
     with Path(tempfile.gettempdir(), f"istbench-tests-lab-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """A wheel of this checkout. Workers of pytest-xdist share it: the first that needs it builds it."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = list(folder.glob("*/*.whl"))
+        return found[0] if found else build_wheel(Path(tempfile.mkdtemp(dir=folder)))
 
 
 @pytest.fixture

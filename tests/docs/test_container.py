@@ -115,7 +115,8 @@ def bound(tmp_path):
             own = entry.name.startswith(_OWN) or entry.suffix == ".pth"
             if not own and not (packages / entry.name).exists():
                 (packages / entry.name).symlink_to(entry)
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), "setuptools>=70.1,<82"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
+    asked = [*pip, "--target", str(packages), "setuptools>=70.1,<82"]
     installed = subprocess.run(asked, capture_output=True, text=True)
     if installed.returncode:
         pytest.skip(f"no setuptools to build with: {installed.stderr.strip().splitlines()[-1]}")

@@ -24,7 +24,6 @@ from istbench.cli import main
 from istbench.cluster.profile import load_profile
 from istbench.launch.engines import kubeflow, skypilot, slurm
 from istbench.launch.engines.job import EngineJob
-from istbench.launch.hosts.install import build_wheel
 from istbench.node.checkpoint_steps import newest_whole
 from istbench.results.events import Evaluation
 from istbench.results.store import RunDirectory
@@ -44,12 +43,6 @@ def machines(tmp_path_factory):
     """Namespaces with a name, an address and a home directory each."""
     with ssh_hosts.hosts(NODES, tmp_path_factory.mktemp("machines") / "hosts") as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """A wheel of this checkout."""
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

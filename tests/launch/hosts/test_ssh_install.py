@@ -21,11 +21,6 @@ pytestmark = pytest.mark.processes
 _BASE = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    return installing.build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
 @pytest.fixture
 def bare(tmp_path, monkeypatch, wheel):
     """A Python of the hosts without istbench, whose pip installs no requirements: those have 3 GB."""
