@@ -97,7 +97,7 @@ def node_methods(fabric, methods):
     """By method, in some steps after as many."""
     toy, wider = (
         open_workload("toy", {"features": width, "hidden": width, "layers": 3, "batch_norm": True, "samples": 2048})
-        for width in (384, 1200)
+        for width in (384, 880)
     )
     wide = open_workload("amazon670k", {"hidden": 252, "features": 64, "labels": 600, "points": 4000})
     wide.batch_size = 1024
