@@ -201,7 +201,12 @@ def spoilt(state):
             yield path, broken
 
 
-def node_that_takes_over_garbage(fabric, name, options):
+def node_that_takes_over_garbage(fabric):
+    """What `taking_over_garbage` finds of each of `METHODS`."""
+    return [taking_over_garbage(fabric, *method) for method in METHODS]
+
+
+def taking_over_garbage(fabric, name, options):
     """States that neither fit nor are refused in one line, and how many were refused."""
     sizes = {"hidden": 3, "features": 9, "labels": 7, "points": 256}
     workload = (
@@ -228,9 +233,14 @@ def node_that_takes_over_garbage(fabric, name, options):
     return wrong, refusals
 
 
+@pytest.fixture(scope="module")
+def taken_over():
+    return on_nodes(node_that_takes_over_garbage, 1)[0]
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize(("name", "options"), METHODS)
-def test_a_method_goes_on_from_its_state_or_refuses_it(name, options):
-    ((wrong, refusals),) = on_nodes(node_that_takes_over_garbage, 1, name, options)
+@pytest.mark.parametrize("number", range(len(METHODS)), ids=[name for name, _ in METHODS])
+def test_a_method_goes_on_from_its_state_or_refuses_it(taken_over, number):
+    wrong, refusals = taken_over[number]
     assert wrong == []
     assert refusals > 20
