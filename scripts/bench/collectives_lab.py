@@ -4,7 +4,8 @@ Both take turns in the same processes, some steps each. The bound is the time of
 way, on links that carry nothing but payload. "Computing" is the CPU time of the training thread in a step. Some of
 it overlaps with sending in `fsdp`, and none in the other methods.
 
-    python scripts/bench/collectives_lab.py --nodes 2 --methods fsdp --turns 1 --steps 1    # to try it, as root
+    python scripts/bench/collectives_lab.py --nodes 2 --methods fsdp --turns 1 --steps 1 --bandwidth 1gbit \
+        --workload-set hidden=64 --workload-set samples=64    # to try it, as root
 """
 
 import argparse

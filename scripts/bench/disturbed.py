@@ -1,6 +1,6 @@
 """`cluster_s` and its warning for the same cell, on a quiet machine and beside a busy loop on every core.
 
-python scripts/bench/disturbed.py --hidden 16 --epochs 90 --clips 12 --repeats 1    # to try it
+python scripts/bench/disturbed.py --hidden 16 --epochs 60 --clips 12 --repeats 1    # to try it
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Runs of every method that lose workers by SIGKILL and restart by themselves, against runs that nothing disturbed.
 
-python scripts/bench/kills.py --methods ddp --kills 1 --steps 20    # to try it
+python scripts/bench/kills.py --methods ddp --kills 1 --runs 1 --steps 20    # to try it
 
 For each method, one run of three workers goes undisturbed. Others have `--restarts 3`. Kills hit rank 0, another
 rank, and a host in turn, at random moments between the first evaluation and the end. A host has rank 0 alone, or
