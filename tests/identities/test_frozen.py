@@ -15,6 +15,15 @@ from istbench.workloads.toy import Toy, ToyOptions
 
 FEATURES, BACKBONE, HIDDEN = 64, 64, 4
 FAMILY = ["local_sgd", "diloco", "noloco", "sparseloco", "streaming_diloco"]
+SUBNETS = ["ist", "streaming_ist"]
+DEALS = [{}, {"deal": "hidden"}, {"optimizer": "adamw", "lr": 0.01}]
+CASES = [
+    *((method, {"local_steps": 4}, 4) for method in FAMILY),
+    *((method, {"local_steps": 4, **options}, 4) for method in SUBNETS for options in DEALS),
+    ("local_sgd", {"local_steps": 2}, 4),
+    *((method, {"local_steps": 4}, 3) for method in ("local_sgd", "diloco", "ist")),
+]
+"""A method, its options and the steps that it trains."""
 
 
 class Tuned(nn.Module):
@@ -42,8 +51,10 @@ class TunedToy(Toy):
         return [NeuronGroup("hidden", HIDDEN, slots)]
 
 
-def node_trained(fabric, method, options, frozen, steps):
-    """Bytes that this node sent in training and for assembling; whether the backbone is that of the seed."""
+def node_trained(fabric, method, options, steps, frozen):
+    """Bytes that this node sent in training; whether the backbone is that of the seed."""
+    for traffic in fabric.traffic.values():
+        traffic.sent = traffic.received = 0
     workload = TunedToy(ToyOptions(features=FEATURES))
     workload.frozen = frozen
     workload.open(workload.prepare(None, None, None))
@@ -54,7 +65,20 @@ def node_trained(fabric, method, options, frozen, steps):
     train(fabric, workload, built, 0, steps)
     whole = assembled(fabric, built)
     same = whole is None or torch.equal(whole.backbone.weight, before)
-    return fabric.traffic["training"].sent, fabric.traffic["assemble"].sent, same
+    built.drain()
+    return fabric.traffic["training"].sent, same
+
+
+def node_cases(fabric):
+    """By case, what `node_trained` tells with a frozen and with a moving backbone."""
+    return {repr(case): [node_trained(fabric, *case, frozen) for frozen in (True, False)] for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """What rank 0 tells of a case; one launch trains all."""
+    found = on_nodes(node_cases, 2)[0]
+    return lambda *case: found[repr(case)]
 
 
 def values_of_the_backbone():
@@ -62,34 +86,31 @@ def values_of_the_backbone():
 
 
 @pytest.mark.parametrize("method", FAMILY)
-def test_rounds_send_the_changes_of_trained_parameters_alone(method):
-    options = {"local_steps": 4}
-    frozen, moving = (on_nodes(node_trained, 2, method, options, frozen, 4)[0] for frozen in (True, False))
-    assert frozen[2]
-    assert not moving[2]
-    assert 0 < frozen[0] < 0.6 * moving[0]
+def test_rounds_send_the_changes_of_trained_parameters_alone(trained, method):
+    (frozen, kept), (moving, moving_kept) = trained(method, {"local_steps": 4}, 4)
+    assert kept
+    assert not moving_kept
+    assert 0 < frozen < 0.6 * moving
 
 
-@pytest.mark.parametrize("options", [{}, {"deal": "hidden"}, {"optimizer": "adamw", "lr": 0.01}])
-@pytest.mark.parametrize("method", ["ist", "streaming_ist"])
-def test_subnets_average_no_frozen_layer(method, options):
-    options = {"local_steps": 4, **options}
-    frozen, moving = (on_nodes(node_trained, 2, method, options, frozen, 4)[0] for frozen in (True, False))
-    assert frozen[2]
-    assert not moving[2]
-    assert moving[0] - frozen[0] >= 4 * values_of_the_backbone()
+@pytest.mark.parametrize("options", DEALS)
+@pytest.mark.parametrize("method", SUBNETS)
+def test_subnets_average_no_frozen_layer(trained, method, options):
+    (frozen, kept), (moving, moving_kept) = trained(method, {"local_steps": 4, **options}, 4)
+    assert kept
+    assert not moving_kept
+    assert moving - frozen >= 4 * values_of_the_backbone()
 
 
-def test_an_all_reduce_is_smaller_by_the_frozen_values():
-    frozen, moving = (
-        on_nodes(node_trained, 2, "local_sgd", {"local_steps": 2}, frozen, 4) for frozen in (True, False)
-    )
-    assert moving[0][0] - frozen[0][0] == 2 * 4 * values_of_the_backbone(), "two rounds, one model each way"
+def test_an_all_reduce_is_smaller_by_the_frozen_values(trained):
+    (frozen, _), (moving, _) = trained("local_sgd", {"local_steps": 2}, 4)
+    assert moving - frozen == 2 * 4 * values_of_the_backbone(), "two rounds, one model each way"
 
 
-def test_inside_a_round_an_assembled_model_has_the_frozen_values():
-    for method in ("local_sgd", "diloco", "ist"):
-        assert on_nodes(node_trained, 2, method, {"local_steps": 4}, True, 3)[0][2]
+@pytest.mark.parametrize("method", ["local_sgd", "diloco", "ist"])
+def test_inside_a_round_an_assembled_model_has_the_frozen_values(trained, method):
+    (_, kept), _ = trained(method, {"local_steps": 4}, 3)
+    assert kept
 
 
 class Normalised(nn.Module):
@@ -141,7 +162,7 @@ def node_normalised(fabric, method, rounds):
     return held, None if whole is None else [whole.norm.running_mean.tolist(), whole.norm.training]
 
 
-@pytest.mark.parametrize("method", ["ist", "streaming_ist"])
+@pytest.mark.parametrize("method", SUBNETS)
 def test_the_statistics_of_a_frozen_layer_travel_with_their_units(method):
     (held, whole), (others, _) = on_nodes(node_normalised, 2, method, 6)
     for weights, means in (*held, *others):
