@@ -1,10 +1,8 @@
 """A run that is asked to stop: at one step on all nodes, from which it goes on as if it had never stopped."""
 
 import random
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from ranks import Kept, StopsAt
@@ -103,7 +101,7 @@ def node_stopped(fabric, folder, name, stops):
         for traffic in fabric.traffic.values():
             traffic.sent = traffic.received = 0
         fabric.recorder.__init__(fabric.device)  # as of a fabric of its own
-        run = RunDirectory(Path(folder))
+        run = RunDirectory(folder)
         sinks = Destinations([kept] if fabric.rank == 0 else [])
         opened = open_workload(workload, SIZES[workload])
         train_rank(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None)
@@ -116,10 +114,26 @@ def node_stopped(fabric, folder, name, stops):
     return [told, kept.result and kept.result.weights_sha256]
 
 
+def node_cases(fabric, folder):
+    """By case, what `node_stopped` tells of a run that never stops and of one that does."""
+    found = {}
+    for name in CASES:
+        found[name] = []
+        for stops in ([], [STOP, STOP + 1, STOP + 5]):
+            run = folder / f"{name}-{len(stops)}"
+            run.mkdir(exist_ok=True)  # nodes share it
+            found[name].append(node_stopped(fabric, run, name, stops))
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What rank 0 tells of each case; one launch trains all."""
+    return on_nodes(node_cases, 2, tmp_path_factory.mktemp("runs"))[0]
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_stopped_after_any_step_is_the_run_that_never_stopped(name):
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        whole, _ = on_nodes(node_stopped, 2, one, name, [])
-        stopped, _ = on_nodes(node_stopped, 2, other, name, [STOP, STOP + 1, STOP + 5])
+def test_a_run_stopped_after_any_step_is_the_run_that_never_stopped(told, name):
+    whole, stopped = told[name]
     assert whole == stopped
