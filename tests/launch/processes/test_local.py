@@ -127,6 +127,7 @@ def test_workers_are_ended_by_force_if_need_be_and_ending_twice_does_no_harm(tmp
     workers.wait()
 
 
+@pytest.mark.usefixtures("warm_commands")
 def test_a_signal_to_the_launcher_ends_its_workers(tmp_path):
     with launched("hold_the_interpreter", tmp_path) as launcher:
         launcher.send_signal(signal.SIGTERM)
@@ -136,6 +137,7 @@ def test_a_signal_to_the_launcher_ends_its_workers(tmp_path):
         assert not any(map(is_alive, workers))
 
 
+@pytest.mark.usefixtures("warm_commands")
 def test_workers_that_are_stuck_end_with_a_launcher_that_is_killed(tmp_path):
     with launched("hold_the_interpreter", tmp_path) as launcher:
         launcher.kill()
