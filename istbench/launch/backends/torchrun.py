@@ -107,6 +107,7 @@ class Torchrun(Backend):
         from istbench.node.stopping import GrowRequest
 
         run, source = RunDirectory.of(out, cell.cell), cell.data_source
+        again = again and not self._lost  # the processes before the loss have cleared it
         everyone = meeting_of(self.world)
         if everyone.is_to_stop():
             raise KeyboardInterrupt
@@ -122,7 +123,7 @@ class Torchrun(Backend):
                 present = None if request.elastic is None else self.world.group_of(request)
                 with screen.training(cell, run) as scratch, run_folder.growth(GrowRequest(scratch).set):
                     reason = run_folder.reason()
-                    if reason is None and self._lost and not again:
+                    if reason is None and self._lost:
                         reason, self._lost = restarted(run, cell.own_metric, "torchrun"), False
                     fresh = execute(cell, run, scratch, launcher, again=again, reason=reason, present=present)
             finally:

@@ -85,12 +85,12 @@ def _job_template(job: EngineJob) -> dict[str, Any]:
 
 
 def _container(job: EngineJob) -> dict[str, Any]:
-    script = "set -eu\nwork=$(mktemp -d)\n" + job.setup()
+    script = "set -eu\nwork=$(mktemp -d)\n" + job.setup() + job.run(_RANK, _FIRST, _MOUNTED)
     secret = {"name": _SECRET_NAME, "key": SECRET}
     return {
         "name": "node",
         "image": job.image or _IMAGE,
-        "command": ["bash", "-c", script + job.run(_RANK, _FIRST, _MOUNTED)],
+        "command": ["bash", "-c", script.replace("$", "$$")],  # Kubernetes would expand $(NAME)
         "env": [{"name": SECRET, "valueFrom": {"secretKeyRef": secret}}],
         **({"resources": {"limits": {"nvidia.com/gpu": job.gpus}}} if job.gpus else {}),
         "volumeMounts": [{"name": "results", "mountPath": _MOUNTED}],

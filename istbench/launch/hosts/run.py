@@ -23,7 +23,7 @@ from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.machine import HOST
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected, told
-from istbench.launch.hosts.group import HostGroup, Say, Unfit, gather
+from istbench.launch.hosts.group import HostGroup, Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
@@ -294,10 +294,10 @@ def returns(run: HostsRun, grow: Callable[[Sequence[Host]], None]) -> Iterator[N
 
 
 def answers(host: Host, run: HostsRun) -> bool:
-    """Whether `host` can be reached."""
+    """Whether `host` can be reached, and is fit for the run."""
     connection = Connection(host, run.pythons, queue.SimpleQueue(), run.config)
-    with closing(connection), suppress(Lost, Refused):
-        connection.greet()
+    with closing(connection), suppress(Lost, Refused, Unfit):
+        survey([connection], run.out, marks=False)
         return True
     return False
 

@@ -267,7 +267,7 @@ def serve_store(place: Place, port: int = 0) -> "TCPStore":
 
     with place.listening():
         _reach(place.address)
-        listener = socket.create_server((place.address, port))
+        listener = socket.create_server((place.address, port), family=_family(place.address))
         # The store closes this descriptor.
         return TCPStore(
             place.address,
@@ -279,10 +279,14 @@ def serve_store(place: Place, port: int = 0) -> "TCPStore":
         )
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def _reach(address: str) -> None:
     try:
-        with socket.create_server((address, 0)) as listener:
-            socket.create_connection(listener.getsockname(), _REACHES_S).close()
+        with socket.create_server((address, 0), family=_family(address)) as listener:
+            socket.create_connection(listener.getsockname()[:2], _REACHES_S).close()
     except OSError as error:
         raise UserError(
             f"this machine does not reach its own address {address} ({error.strerror or error}), by which the "

@@ -84,7 +84,7 @@ def route_to(master: str) -> Route:
     if chosen:
         return Route(address, chosen)
     names = [name for _, name in socket.if_nameindex()]
-    if address.startswith("127."):  # the interface has but one of its addresses
+    if address.startswith("127.") or address == "::1":  # the interface has but one of its addresses
         return Route(address, next((name for name in ("lo", "lo0") if name in names), ""))
     return Route(address, next((name for name in names if address_of(name) == address), ""))
 

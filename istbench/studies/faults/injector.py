@@ -193,13 +193,13 @@ class FaultyScreen(Screen):
 
 def workers_in(scratch: Path) -> dict[int, int]:
     """The process ids of the living workers whose output goes to `scratch`, by rank."""
-    found = {}
+    found: dict[int, int] = {}
     for process in descendants():
         with contextlib.suppress(OSError):
             path = Path(f"/proc/{process}/fd/1").readlink()
             log = _LOG.search(str(path))
             if log is not None and path.is_relative_to(scratch):
-                found[int(log[1])] = process
+                found.setdefault(int(log[1]), process)  # its children, such as those of a DataLoader, come later
     return found
 
 
