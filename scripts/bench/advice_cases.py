@@ -43,6 +43,7 @@ from istbench.launch.lab.network import check
 from istbench.studies.advise.advice_file import MeasuredAdvice, load_advice, regret, save_advice
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import NO_TIME, is_scheduled
+from istbench.studies.advise.draws import RUN_SPREAD
 from istbench.studies.advise.measure import LOG, read_checked
 from istbench.studies.advise.steps_to_target import TOO_FEW
 
@@ -458,7 +459,8 @@ def _ranges(checked: Sequence[MeasuredAdvice]) -> str:
     kept = sum(own <= spread for own, spread in zip(found, others, strict=True))
     return (
         f"{held} With the spread of a later run that the other cases need, it holds {kept} of {len(found)}; all "
-        f"together need one of {held_by(found):.3f} (`RUN_SPREAD` in `studies/advise/draws.py`)."
+        f"together need one of {held_by(found):.3f}. Today's is {RUN_SPREAD} (`RUN_SPREAD` in "
+        "`studies/advise/draws.py`)."
     )
 
 
