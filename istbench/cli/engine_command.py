@@ -98,7 +98,9 @@ def _check(words: Sequence[str], nodes: int) -> None:
     if inner.get_parameter_source("out") is ParameterSource.COMMANDLINE:
         raise UserError("leave out --out: --results, before --, names the place of the results")
     if inner.params.get("write") is not None:
-        raise UserError("leave out --write: its file would be lost with the machine; write it here, from the results")
+        raise UserError(
+            "leave out --write: its file would be lost with the machine; write it here, from the results"
+        )
     given = inner.params.get("nodes")
     if words[0] == "run" and inner.get_parameter_source("nodes") is ParameterSource.COMMANDLINE and given != nodes:
         raise UserError(f"run has --nodes {given} on {nodes} machines; leave it out, each machine is a node")

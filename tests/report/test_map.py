@@ -244,8 +244,9 @@ def test_the_other_axis_may_be_an_option_and_methods_without_it_stand_in_every_r
 
 
 def test_runs_without_a_target_are_refused_with_the_way_out(results):
+    noise = {"kind": "synthetic", "fingerprint": "ab" * 32, "train": 1000, "test": 100, "learnable": False}
     for method in ("ddp", "ist"):
-        write(results, method, 0.01, targets=[])
+        write(results, method, 0.01, targets=[], data_source=noise)
     with pytest.raises(UserError, match="no map of .*: its runs have no target.*; --target names a level"):
         map_of(results, FAST)
     assert map_of(results, FAST, target=0.5).target.level == 0.5

@@ -71,7 +71,9 @@ def address_towards(host: str) -> str:
     Raises:
         OSError: if there is no such host, or no route.
     """
-    family, kind, _, _, place = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+    found = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)
+    # `localhost` may be ::1 first, where not all of a machine has IPv6.
+    family, kind, _, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
     with socket.socket(family, kind) as probe:
         probe.connect(place)  # a datagram socket sends nothing here
         return str(probe.getsockname()[0])

@@ -115,6 +115,9 @@ def install(agent: Agent, question: dict[str, Any]) -> str:
     """
     import fcntl  # Windows has none
 
+    if list(sys.version_info[:2]) != question["python"]:
+        here, there = (".".join(map(str, one)) for one in (question["python"], sys.version_info[:2]))
+        raise OSError(f"its Python is {there}, and {here} here; name another by --hosts-python")
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = os.environ.get("ISTBENCH_CACHE") or Path(caches, "istbench")
     folder = Path(cache, INSTALLED, question["key"])

@@ -50,7 +50,7 @@ def install(
         torch = own_versions()["torch"].partition("+")[0]
         also = [f"torch=={torch}"] if torch != "none" else []
         extras = ["speech"] if importlib.util.find_spec("espeakng_loader") else []
-        question = {**named, "extras": extras, "also": also}
+        question = {**named, "extras": extras, "also": also, "python": list(sys.version_info[:2])}
         _, problems = ask_each(lacking, "install", lambda _: question, _INSTALLS_S)
         if problems:
             raise Unfit(problems)

@@ -1,4 +1,4 @@
-"""On a host: programs of istbench in processes of their own, which print JSON; and the key of the code of istbench.
+"""On a host: programs of istbench in processes of their own, which print JSON; and the key of istbench.
 
 They import torch, and the agent should stay small beside a run.
 """
@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,8 +55,12 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_key() -> str:
-    """Identifies the code of this istbench: a hash of its files."""
-    folder, digest = Path(istbench.__file__).parent, hashlib.sha256()
+    """Identifies this istbench and what it needs alike on all hosts: a hash of its files, and of two versions."""
+    try:
+        torch = version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        torch = "none"
+    folder, digest = Path(istbench.__file__).parent, hashlib.sha256(f"{sys.version_info[:2]} {torch}".encode())
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]

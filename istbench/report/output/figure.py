@@ -1,6 +1,7 @@
 """A matplotlib figure as PNG and SVG."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.metadata import version
@@ -76,10 +77,11 @@ class _Drawn:
 
     def __init__(self, stem: Path, data: object) -> None:
         self.paths = _paths(stem)
-        self._data = _digest(f"{data!r} {sources_digest('report')} {version('matplotlib')}".encode())
+        drawn = f"{data!r} {sources_digest('report')} {version('matplotlib')}"
+        self._data = _digest(drawn.encode(errors="backslashreplace"))
         self._cached: Path | None = None
         with suppress(UserError):
-            self._cached = cache_directory() / "pictures" / _digest(str(stem.resolve()).encode())
+            self._cached = cache_directory() / "pictures" / _digest(os.fsencode(stem.resolve()))
 
     def _files(self) -> str:
         return " ".join([self._data, *(_digest(path.read_bytes()) for path in self.paths)])

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kubernetes_words import expanded
 
 from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
@@ -80,7 +81,7 @@ def scripts(engine, asked):
     if engine is kubeflow:
         (replicated,) = kubeflow.objects(asked)[0]["spec"]["template"]["spec"]["replicatedJobs"]
         (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
-        return [container["command"][2]]
+        return [expanded(container["command"][2], {container["env"][0]["name"]: "the secret"})]
     text = engine.file_of(asked)
     if engine is parallelcluster:
         text = "".join(f"{line[2:]}\n" for line in text.splitlines() if line.startswith("#|"))
@@ -93,7 +94,9 @@ def scripts(engine, asked):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_hostile_words_reach_the_command_as_they_are(engine, image, tmp_path):
     suite = tmp_path / "it's; a suite.toml"
-    suite.write_text("a = '''$(touch fell)'\n  `x`\n'''\n\n  b = \"ж\"")  # without a line feed at the end
+    suite.write_text(
+        "a = '''$(touch fell)'\n  `x`\n'''\n\n  b = \"ж $$ $(ISTBENCH_SECRET)\""
+    )  # without a line feed at the end
     words = ["compare", str(suite), f"--plugin={suite}", *HOSTILE]
     for text in scripts(engine, job(words=words, image=image)):
         checked = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
@@ -260,7 +263,7 @@ def test_an_image_is_that_of_the_engine_and_nothing_is_installed():
         where = dataclasses.replace(asked, results=None) if engine in (skypilot, kubeflow) else asked
         text = engine.file_of(where)
         assert "pip" not in text
-        assert '"${python#??}" -P -m torch.distributed.run' in text.replace('\\"', '"')
+        assert '"${python#??}" -P -m torch.distributed.run' in text.replace('\\"', '"').replace("$$", "$")
     assert "container" not in slurm.file_of(job())
     assert (
         skypilot.task(dataclasses.replace(asked, results=None))["resources"]["image_id"] == f"docker:{asked.image}"

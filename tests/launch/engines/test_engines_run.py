@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import ssh_hosts
 import warm
+from kubernetes_words import expanded
 from small_task import write_task
 
 import istbench
@@ -255,7 +256,7 @@ def test_the_command_of_a_train_job(nodes, wheel, tmp_path, here):
     volume = tmp_path / "volume"
     volume.mkdir()
     mounting = f'mount --bind {volume} {mount["mountPath"]} && exec "$@"'
-    pod = ["unshare", "--mount", "sh", "-c", mounting, "sh", *container["command"]]
+    pod = ["unshare", "--mount", "sh", "-c", mounting, "sh", *(expanded(word, {}) for word in container["command"])]
     processes = [
         nodes(number, pod, PET_NODE_RANK=str(number), PET_MASTER_ADDR=ADDRESSES.split()[0], PET_NNODES=str(NODES))
         for number in range(NODES)

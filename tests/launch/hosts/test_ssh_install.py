@@ -9,6 +9,7 @@ import pytest
 
 from istbench.base.cache import cache_directory
 from istbench.launch.hosts import install as installing
+from istbench.launch.hosts import remote_programs
 from istbench.launch.hosts.check import HostFacts
 from istbench.launch.hosts.connection import connected, pythons
 from istbench.launch.hosts.group import Unfit
@@ -75,3 +76,13 @@ def test_a_pip_that_fails_is_named_with_its_last_line(hosts, bare, monkeypatch):
     (line,) = unfit.value.problems
     assert line.startswith("host1: `-m pip install` fails: ERROR: ")
     assert not (cache_directory() / "installed" / ("0" * 16) / "python").exists()
+
+
+def test_an_environment_is_of_one_python_and_one_torch(hosts, bare, monkeypatch):
+    before = source_key()
+    monkeypatch.setattr(remote_programs, "version", lambda _name: "9.9.9")
+    assert source_key() != before
+    monkeypatch.setenv("PATH", hosts.path)
+    monkeypatch.setattr(sys, "version_info", (3, 99))
+    with pytest.raises(Unfit, match=r"host1: its Python is 3\.\d+, and 3.99 here; name another by --hosts-python"):
+        install([Host("host1")], bare(), None, print)

@@ -3,20 +3,25 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import jobs
 import pytest
+from torch.distributed import TCPStore
 
 from istbench.base.errors import RunFailed, UserError
+from istbench.fabric.transport.connections import address_towards
 from istbench.launch.processes import local
 from istbench.launch.processes.launcher import Job, launch
-from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.local import LocalLauncher, serve_store
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.launch.torchrun.workers import Route
 
 pytestmark = pytest.mark.processes
 
@@ -165,6 +170,17 @@ except UserError as error:
     assert ended.stdout.endswith("`ip link set lo up` for the loopback interface)\n")
 
 
+def test_a_store_is_served_at_an_address_of_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    store = serve_store(Route("::1", "lo"))
+    TCPStore("::1", store.port, is_master=False, timeout=timedelta(seconds=20)).set("key", "value")
+    assert store.get("key") == b"value"
+    assert address_towards("localhost") == "127.0.0.1"
+
+
 def test_workers_start_under_a_long_tmpdir_and_leave_no_folder(tmp_path):
     long = tmp_path / ("x" * 100)
     long.mkdir()
@@ -175,7 +191,7 @@ sys.path.insert(0, {str(Path(jobs.__file__).parent)!r})
 import jobs
 from pathlib import Path
 from istbench.launch.processes.launcher import Job, launch
-from istbench.launch.processes.local import LocalLauncher
+from istbench.launch.processes.local import LocalLauncher, serve_store
 folder = Path({str(tmp_path / "told")!r})
 launch(LocalLauncher(), Job(target=jobs.write_environment, args=(str(folder),), nodes=1, logs=folder / "logs"))
 """
