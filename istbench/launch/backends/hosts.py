@@ -12,6 +12,7 @@ from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.backend import Backend, BackendOption, Outcome, Screen, described, on_hosts
 from istbench.launch.hosts.names import Host, first_of, parse_hosts
+from istbench.launch.processes.failures import WorkerLost
 from istbench.results.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Hosts(Backend):
         from istbench.launch.hosts.detached import detach, stop
         from istbench.launch.hosts.finished_cells import finished
 
-        runs, left = [self._cell(request, out, again) for request in cells], []
+        runs, left, began = [self._cell(request, out, again) for request in cells], [], False
         if self.stop:
             with _explaining(say):
                 stop(runs)
@@ -177,16 +178,22 @@ class Hosts(Backend):
             elif self.detach:
                 left.append(run)
             else:
-                yield self._trained(run, say)
+                outcome = self._trained(run, say, began)
+                began = began or outcome.run is not None
+                yield outcome
         if left:
             with _explaining(say):
                 detach(left, say)
         for run in left:
             yield Outcome(cell=described(run.request), running=True)
 
-    def _trained(self, run: "HostsRun", say: Say) -> Outcome:
-        """The outcome of `run`: follow its cell if an earlier command left it to the first host."""
+    def _trained(self, run: "HostsRun", say: Say, began: bool) -> Outcome:
+        """The outcome of `run`: follow its cell if an earlier command left it to the first host.
+
+        began: whether the hosts have trained. If one is gone then, it is a loss: another try may end well.
+        """
         from istbench.launch.hosts.detached import follow
+        from istbench.launch.hosts.group import Unfit
         from istbench.launch.hosts.restarts import run_with_restarts
 
         names: list[str] = []
@@ -198,7 +205,12 @@ class Hosts(Backend):
                         f"nothing of it runs detached on {self.hosts[0].name}; the same command without --stop "
                         "trains it"
                     )
-                directory = found or run_with_restarts(run, say, names.append)
+                try:
+                    directory = found or run_with_restarts(run, say, names.append)
+                except Unfit as unfit:
+                    if not unfit.gone or not (began or names):
+                        raise
+                    raise WorkerLost("; ".join(unfit.problems)) from None
         except (RunFailed, UserError) as error:
             here = RunDirectory.of(run.out, names[-1]) if names and names[-1] else None
             known = here if here is not None and here.exists() else None

@@ -6,8 +6,9 @@ from fake_runs import header
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.hosts import Hosts
-from istbench.launch.hosts import detached
+from istbench.launch.hosts import detached, finished_cells
 from istbench.launch.hosts import restarts as ssh_restarts
+from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.names import Host
 from istbench.results.store import RunDirectory
 
@@ -28,7 +29,7 @@ def outcome(tmp_path, monkeypatch):
         monkeypatch.setattr(detached, "follow", follow)
         monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
         hosts = Hosts(hosts=(Host("a"),), stop=stop)
-        return hosts._trained(hosts._cell(REQUEST, tmp_path, False), print), trained
+        return hosts._trained(hosts._cell(REQUEST, tmp_path, False), print, False), trained
 
     return found
 
@@ -56,3 +57,24 @@ def test_a_cell_that_nobody_trains_is_trained_but_not_to_stop_it(outcome):
         "nothing of it runs detached on a; the same command without --stop trains it",
         [],
     )
+
+
+def test_a_host_that_is_gone_after_a_cell_is_a_loss_for_the_next_and_no_loss_before_the_first(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(detached, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(finished_cells, "finished", lambda runs, _say: [None] * len(runs))
+    gone, unfit = Unfit(["a: ssh does not reach it"], ["a"]), Unfit(["a: has no torch"])
+    endings = {0: gone, 1: None, 2: gone, 3: unfit}
+
+    def train(run, *_):
+        if (ending := endings[run.request.seed]) is not None:
+            raise ending
+        return RunDirectory.of(tmp_path, "cell")
+
+    monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
+    cells = [RunRequest(workload="toy", method="ist", nodes=1, seed=seed) for seed in endings]
+    outcomes = list(Hosts(hosts=(Host("a"),))._run(cells, tmp_path, False, print))
+    assert [outcome.lost for outcome in outcomes] == [False, False, True, False]
+    assert [outcome.failure is None for outcome in outcomes] == [False, True, False, False]
+    assert str(outcomes[2].failure) == "a: ssh does not reach it"
