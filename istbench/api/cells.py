@@ -140,8 +140,8 @@ def compare(
         raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
     else:
         suites = read_suite(Path(suite))
-    own = {} if suite is None else options
-    requested = [[msgspec.structs.replace(cell, **own) for cell in one.requests(files)] for one in suites]
+    typed = {} if suite is None else options
+    requested = [[msgspec.structs.replace(cell, **typed) for cell in one.requests(files)] for one in suites]
     backend, results = _here(restarts), Path(out)
     requests = [request for own in requested for request in own]
     begin(requests, backend, results)

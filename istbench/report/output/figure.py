@@ -62,9 +62,11 @@ def write_figures(figures: Iterable[tuple[str, object, Callable[["Figure"], None
     paths = []
     try:
         for stem, data, fill in figures:
-            of_picture = directory / stem
-            drawn = _Drawn(of_picture, data)
-            paths += drawn.paths if drawn.is_there() else drawn.remember(write_figure(fill, of_picture))
+            drawn = _Drawn(directory / stem, data)
+            if not drawn.is_there():
+                write_figure(fill, directory / stem)
+                drawn.remember()
+            paths += drawn.paths
     except OSError as error:
         raise UserError(
             f"cannot write pictures to {directory}: {error.strerror or error}; --no-pictures leaves them out"
@@ -83,21 +85,20 @@ class _Drawn:
         with suppress(UserError):
             self._cached = cache_directory() / "pictures" / _digest(os.fsencode(stem.resolve()))
 
-    def _files(self) -> str:
+    def _now(self) -> str:
         return " ".join([self._data, *(_digest(path.read_bytes()) for path in self.paths)])
 
     def is_there(self) -> bool:
         try:
-            return self._cached is not None and self._cached.read_text(encoding="utf-8") == self._files()
+            return self._cached is not None and self._cached.read_text(encoding="utf-8") == self._now()
         except (OSError, UnicodeError):
             return False
 
-    def remember(self, paths: list[Path]) -> list[Path]:
+    def remember(self) -> None:
         with suppress(OSError):  # then it is drawn again next time
             if self._cached is not None:
                 with writing_whole(self._cached) as file:
-                    file.write(self._files().encode())
-        return paths
+                    file.write(self._now().encode())
 
 
 def _paths(stem: Path) -> list[Path]:

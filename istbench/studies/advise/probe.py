@@ -297,8 +297,8 @@ class _Probing:
             run = self._train(label, rung, seed)
         else:
             self._check_data(run, seed)
-        if run is not None and label not in self._costs:
-            self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
+            if label not in self._costs:
+                self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
         if run is None:
             return None
         self._runs.setdefault(label, {})[rung.steps, seed] = run
