@@ -1,7 +1,7 @@
 """The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +170,11 @@ def bytes_sent(events: NDArray[Any], world_size: int, rank: int = 0, backend: Ba
         for root, size in own[["peer", "bytes"]].tolist():
             total += bytes_on_wire(collective.name, size, world_size, (rank - root) % world_size, backend)[0]
     return total
+
+
+def most_sent(nodes: Iterable[NDArray[Any]], world_size: int, backend: Backend) -> int:
+    """`bytes_sent` of the node that sends most; `nodes` are the events of each, by rank."""
+    return max(bytes_sent(own, world_size, rank, backend) for rank, own in enumerate(nodes))
 
 
 def round_seconds(trace: Trace, profile: ClusterProfile) -> float | None:

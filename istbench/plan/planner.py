@@ -24,6 +24,7 @@ from istbench.cluster.estimate import (
     fewest,
     fits,
     largest,
+    most_sent,
     round_seconds,
 )
 from istbench.cluster.in_turns import seen_on, turns_on
@@ -258,7 +259,7 @@ class _Planner:
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
         there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._cluster)
-        sent = max(bytes_sent(_first_round(own), nodes, rank, backend) for rank, own in enumerate(there.nodes))
+        sent = most_sent(map(_first_round, there.nodes), nodes, backend)
         if not simulated:
             return sent, None
         with self._simulating():

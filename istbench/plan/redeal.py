@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
 from istbench.cluster.collective import Backend
-from istbench.cluster.estimate import bytes_sent
+from istbench.cluster.estimate import most_sent
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import COMPUTE, MARK, POST, STEP, WORK, Trace
 from istbench.methods.base import Method
@@ -67,7 +67,7 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     dealt = trace_like(meta, events, nodes, window, planned.footprint.last_bytes)
     if dealt.steps != trace.steps:
         raise UserError(f"{run.header.method} plans {dealt.steps} steps where {trace.steps} were recorded")
-    sent = max(bytes_sent(own, nodes, rank, _backend(trace)) for rank, own in enumerate(events)) / dealt.steps
+    sent = most_sent(events, nodes, _backend(trace)) / dealt.steps
     return _dealt(run, planned.method, dealt, sent), dealt
 
 
@@ -90,12 +90,10 @@ def _check(planned: PlannedCell, trace: Trace) -> None:
         UserError: if they differ by more than a tenth.
     """
     backend = _backend(trace)
-    own_bytes = (bytes_sent(own, trace.world_size, rank, backend) for rank, own in enumerate(trace.nodes))
-    recorded = max(own_bytes) / trace.steps
+    recorded = most_sent(trace.nodes, trace.world_size, backend) / trace.steps
     steps, nodes = np.zeros(planned.method.round_steps), trace.world_size
     # Servers of a parameter server differ, and so do roots of a broadcast.
-    planned_bytes = (bytes_sent(planned.events(rank, steps, 0.0), nodes, rank, backend) for rank in range(nodes))
-    expected = max(planned_bytes) / len(steps)
+    expected = most_sent((planned.events(rank, steps, 0.0) for rank in range(nodes)), nodes, backend) / len(steps)
     if abs(expected - recorded) > _OFF_BY * max(expected, recorded):
         raise UserError(
             f"its plan sends {expected / 1e6:.3g} MB a step, but the run sent {recorded / 1e6:.3g}: it cannot be "

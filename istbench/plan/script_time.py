@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from istbench.base.errors import UserError
 from istbench.base.options.options import label_of, parse_pairs
 from istbench.cluster.clock import ClusterTime, cluster_time
-from istbench.cluster.estimate import bytes_sent
+from istbench.cluster.estimate import most_sent
 from istbench.cluster.in_turns import seen_on
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import replay_check
@@ -181,8 +181,7 @@ def alone_seconds(record: ScriptRecord, profile: ClusterProfile) -> float:
 def sent_in_step(trace: Trace, profile: ClusterProfile) -> float:
     """Bytes that the busiest node sends in a local step on `profile`."""
     there = seen_on(trace, profile)
-    sent = (bytes_sent(own, trace.world_size, rank, profile.collectives) for rank, own in enumerate(there.nodes))
-    return max(sent) / trace.steps
+    return most_sent(there.nodes, trace.world_size, profile.collectives) / trace.steps
 
 
 def step_seconds(trace: Trace, profile: ClusterProfile) -> float:
