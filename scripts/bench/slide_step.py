@@ -5,7 +5,8 @@ like the first weights of the amazon670k workload. Hidden vectors are ReLU of no
 labels each. The dense step is plain torch operations on all outputs at once, with torch's fused Adam over all rows;
 `--dense blocks` uses the layer of the workload. About `--active` rows of a sample are active. By default hashing
 finds two fifths of them, two fifths are common to all samples, and one fifth is random, as in the method `dslide`.
-A step counts one part in `--rebuild-every` of the seconds of a rebuild.
+A step counts one part in `--rebuild-every` of the seconds of a rebuild. `memory alone` reads the rows of the
+weights that the outputs read, then reads and writes the rows of weights and moments that Adam changes.
 
     python scripts/bench/slide_step.py --family simhash --rule adam --rounds 7 --dense none
     python scripts/bench/slide_step.py --outputs 500 --hidden 8 --batch 4 --active 50 --rounds 1    # to try it
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numba
 import numpy as np
 import torch
 from spread import spread
@@ -25,10 +27,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from istbench.base.machine import cores
-from istbench.methods.slide.active import Labels, inverted
+from istbench.methods.slide.active import BLOCKS, Labels, inverted
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.index import Index, RebuildSchedule, common_rows
 from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
+from istbench.methods.slide.prefetch import AHEAD, fetch_row
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
 from istbench.methods.slide.softmax import normaliser, output_gradient
@@ -39,6 +42,7 @@ from istbench.workloads.models.extreme import LabelLayer
 LABELS = 5
 LR = 1e-6  # small: otherwise rows that are often active would move away from the hidden vectors
 FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+ALONE = "memory alone"
 RULES = {"sgd": Rule.SGD, "lazy_adam": Rule.LAZY_ADAM, "adam": Rule.ADAM}
 Seconds = dict[str, list[float]]
 
@@ -167,7 +171,43 @@ def sparse_step(
         slopes = output_gradient(outputs, pairs, labels, whole.logs, labelled, threads)
     with timed(seconds, "gradients and update"):
         backward(shard.weight, shard.bias, hidden, slopes, pairs, shard.optimizer, LR, threads)
+    read, changed = (
+        np.array_split(rows, BLOCKS)
+        for rows in (pairs.rows, np.arange(len(shard.weight)) if shard.optimizer.rule == Rule.ADAM else pairs.rows)
+    )
+    with timed(seconds, f"{ALONE}: outputs"):
+        threads.run(lambda number: _read(shard.weight, read[number]), BLOCKS)
+    if shard.optimizer.rule != Rule.SGD:
+        first, second = shard.optimizer.moments
+        with timed(seconds, f"{ALONE}: update"):
+            threads.run(lambda number: _scale(shard.weight, first, second, changed[number]), BLOCKS)
     return len(pairs), len(pairs.rows)
+
+
+@numba.njit(nogil=True, fastmath=True)
+def _read(weight: np.ndarray, rows: np.ndarray) -> np.float32:
+    """The sum of `rows`."""
+    total = np.float32(0)
+    for number in range(len(rows)):
+        fetch_row(weight, rows[min(number + AHEAD, len(rows) - 1)])
+        for entry in range(weight.shape[1]):
+            total += weight[rows[number], entry]
+    return total
+
+
+@numba.njit(nogil=True, fastmath=True)
+def _scale(weight: np.ndarray, moments: np.ndarray, squares: np.ndarray, rows: np.ndarray) -> None:
+    """Multiply `rows` by a number near 1."""
+    factor = np.float32(0.9999999)
+    for number in range(len(rows)):
+        row, later = rows[number], rows[min(number + AHEAD, len(rows) - 1)]
+        fetch_row(weight, later)
+        fetch_row(moments, later)
+        fetch_row(squares, later)
+        for entry in range(weight.shape[1]):
+            weight[row, entry] *= factor
+            moments[row, entry] *= factor
+            squares[row, entry] *= factor
 
 
 def rebuild(index: Index, shard: OutputShard, hidden: np.ndarray, threads: Threads, seconds: Seconds) -> None:
@@ -209,7 +249,7 @@ def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, s
     print("| | part | ms, median [min-max] |\n| :--- | :--- | ---: |")
     totals = {}
     for name, own in seconds.items():
-        counted = {part: times for part, times in own.items() if not part.startswith("rebuild")}
+        counted = {part: times for part, times in own.items() if not part.startswith(("rebuild", ALONE))}
         if name == "slide":
             counted[f"rebuild, one in {every} steps"] = [once / every for once in own["rebuild"]]
         for part, times in counted.items():
@@ -217,8 +257,13 @@ def report(arguments: argparse.Namespace, index: Index, pairs: int, rows: int, s
         if counted:
             totals[name] = [sum(times) for times in zip(*counted.values(), strict=True)]
             print(f"| {name} | **step** | {in_ms(totals[name])} |")
-    for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows"):
+    alone = [part for part in seconds["slide"] if part.startswith(ALONE)]
+    for part in ("rebuild", "rebuild: hash all rows", "rebuild: common rows", *alone):
         print(f"| slide | {part} | {in_ms(seconds['slide'][part])} |")
+    for part, moved in (("outputs", "outputs"), ("gradients and update", "update")):
+        if least := seconds["slide"].get(f"{ALONE}: {moved}"):
+            ratios = [once / alone for once, alone in zip(seconds["slide"][part], least, strict=True)]
+            print(f"\n{part.capitalize()} take {spread(ratios, 2)} times as long as their memory alone.")
     if "dense" in totals:
         ratios = [dense / sparse for dense, sparse in zip(totals["dense"], totals["slide"], strict=True)]
         print(f"\nA dense step takes {spread(ratios, 1)} times as long.")

@@ -174,9 +174,6 @@ def _backward_by(rule: Rule) -> Any:
         for number in range(first, last):
             row, later = rows[number], rows[min(number + AHEAD, last - 1)]
             fetch_row(weight, later)
-            if moves:
-                fetch_row(moments, later)
-                fetch_row(squares, later)
             if all_rows:
                 for other in range(idle, row):
                     _update(weight, bias, other, zeros, none, state)
@@ -190,8 +187,10 @@ def _backward_by(rule: Rule) -> Any:
                     of_vectors[sample, entry] += slope * weight[row, entry]
                 for entry in range(width):
                     gradient[entry] += slope * vectors[sample, entry]
-            if moves:
+            if moves:  # three rows fetched at once would hold the reads up
+                fetch_row(moments, later)
                 _update(weight, bias, row, gradient, of_bias, state)
+                fetch_row(squares, later)
             else:
                 for entry in range(width):
                     weight[row, entry] -= rates[0] * gradient[entry]
