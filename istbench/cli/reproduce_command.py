@@ -95,7 +95,7 @@ def command(
         kept = ("paper", "out", "explain", "as_json")
         others = [name for name in typed_options(click.get_current_context()) if name not in kept]
         refuse_typed(click.get_current_context(), others, "is for a paper: `outside` trains nothing")
-        return _show_outside(out or Path("results") / _OUTSIDE, explain=explain, as_json=as_json)
+        return _show_outside(out or Path("results") / f"reproduce-{_OUTSIDE}", explain=explain, as_json=as_json)
     from istbench.studies.reproduce.cells import requests_of, select, with_data
     from istbench.studies.reproduce.papers import PAPERS
 

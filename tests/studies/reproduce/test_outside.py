@@ -38,12 +38,14 @@ def test_every_row_has_a_prediction(found):
     assert {own.kind for own in found} == set(CLASSES)
 
 
-def test_the_command_writes_the_page(tmp_path, capsys):
+def test_the_command_writes_the_page_beside_the_one_of_a_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "outside", "--json", "--out", str(tmp_path / "outside")])
+        main(["reproduce", "outside", "--json"])
     assert ended.value.code == 0
     first, *tables = json.loads(capsys.readouterr().out)["tables"]
     assert len(first["rows"]) == len(tables) == len(CLASSES)
-    page = (tmp_path / "outside" / "README.md").read_text()
+    page = (tmp_path / "results" / "reproduce-outside" / "README.md").read_text()
     assert "Other people's measurements" in page
-    assert (tmp_path / "outside" / "outside.png").stat().st_size > 0
+    assert (tmp_path / "results" / "reproduce-outside" / "outside.png").stat().st_size > 0
+    assert not (tmp_path / "results" / "outside").exists()
