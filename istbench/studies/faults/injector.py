@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from istbench.launch.backends.backend import Screen
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.failures import read_progress
 from istbench.results.curves import Curve
-from istbench.results.events import Evaluation
+from istbench.results.events import Evaluation, Resume
 from istbench.results.fault_record import FaultRecord, Hit
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
@@ -30,28 +29,20 @@ _SLOW = 0.1  # of its bandwidth
 _LOG = re.compile(r"/logs/rank-([0-9]+)/")
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Train seconds by local step, of the run without faults: a fault comes at the same step on any machine."""
-
-    steps: Sequence[float]
-    seconds: Sequence[float]
-
-    @classmethod
-    def of(cls, curve: Curve) -> "Pace":
-        """The pace of the run with that `curve`."""
-        return cls([float(own.step) for own in curve.evaluations], list(curve.seconds))
-
-    def at(self, step: int) -> float:
-        """Train seconds of the first `step` steps. On fewer nodes, a run may have more of them."""
-        last = self.steps[-1]
-        return float(np.interp(step, self.steps, self.seconds)) * max(1.0, step / last if last else 1.0)
+def seconds_at(step: int, curve: Curve) -> float:
+    """Train seconds of `step` steps, by the `curve` of another run. On more nodes, that may have had fewer."""
+    steps = [own.step for own in curve.evaluations]
+    beyond = step / steps[-1] if steps[-1] else 1.0
+    return float(np.interp(step, steps, curve.seconds)) * max(1.0, beyond)
 
 
 class Progress:
-    """Train seconds of all steps so far, also of those that were lost, by the `pace` of a run without faults."""
+    """Train seconds of all steps so far, also of those that were lost.
 
-    def __init__(self, pace: Pace) -> None:
+    pace: the curve of the run without faults. By it, a fault comes at the same step on any machine.
+    """
+
+    def __init__(self, pace: Curve) -> None:
         self._pace, self._step = pace, 0
         self.seconds = 0.0
 
@@ -59,7 +50,7 @@ class Progress:
         """The seconds, when `step` is the last step done; 0 before the first one of an attempt."""
         if step:
             before = self._step if 0 < self._step <= step else step - 1
-            self.seconds += self._pace.at(step) - self._pace.at(before)
+            self.seconds += seconds_at(step, self._pace) - seconds_at(before, self._pace)
         self._step = step
         return self.seconds
 
@@ -68,8 +59,8 @@ class Injector:
     """Hits the run in `run` with `faults`, in order, each at its train seconds.
 
     Args:
-        nodes: of the run. scratch: its temporary directory. lab: None for this machine alone. disk: of the run
-            directory, if the faults fill it.
+        pace: the curve of the run without faults. nodes: of the run. scratch: its temporary directory.
+        lab: None for this machine alone. disk: of the run directory, if the faults fill it.
 
     Attributes:
         began: when the first evaluation ended, in seconds since 1970; None before. hits: the faults so far.
@@ -78,7 +69,7 @@ class Injector:
     def __init__(
         self,
         faults: Sequence[PlannedFault],
-        pace: Pace,
+        pace: Curve,
         nodes: int,
         run: RunDirectory,
         scratch: Path,
@@ -120,16 +111,24 @@ class Injector:
 
     def _hit(self, step: int) -> None:
         workers = workers_in(self._scratch)
-        if len(workers) < self._nodes:
+        nodes = len(workers)
+        if nodes < self._nodes and nodes != self._nodes_left():  # some have not started yet
             return
         fault = self._waiting.pop(0)
-        rank, began = fault.victim(self._nodes), time.time()
+        rank, began = fault.victim(nodes), time.time()
         with contextlib.suppress(ProcessLookupError, UserError):  # the run has just ended
             self._act(fault, rank, workers)
         hit = Hit(
             kind=fault.type.kind, rank=rank, at_s=fault.at_s, seconds=fault.type.seconds, time=began, step=step
         )
         self.hits.append(hit)
+
+    def _nodes_left(self) -> int | None:
+        """The nodes of an elastic run after its last loss or return; None of a run that keeps its nodes."""
+        with contextlib.suppress(OSError, UserError):
+            resumes = [event for event in self._run.events() if isinstance(event, Resume)]
+            return next((event.resize.after for event in reversed(resumes) if event.resize), None)
+        return None
 
     def _act(self, fault: PlannedFault, rank: int, workers: dict[int, int]) -> None:
         kind, lasting_s, lab = fault.type.kind, fault.type.seconds, self._lab
@@ -155,28 +154,21 @@ class Injector:
             if kind == "damage":
                 damage_newest(self._run.checkpoint, fault.place)
             lost = [rank] if kind != "host" else range(host * host_nodes, (host + 1) * host_nodes)
-            for own in lost:
+            for own in workers.keys() & {*lost}:
                 os.kill(workers[own], signal.SIGKILL)
 
     def _wait(self, seconds: float) -> None:
         self._over.wait(seconds * (self._lab.lab.dilation if self._lab else 1.0))
 
 
-class FaultyScreen(Screen):
+class FaultyScreen:
     """A screen whose runs are hit by `faults`."""
 
     def __init__(
-        self, screen: Screen, faults: Sequence[PlannedFault], pace: Pace, lab: ShapedNetwork | None
+        self, screen: Screen, faults: Sequence[PlannedFault], pace: Curve, lab: ShapedNetwork | None
     ) -> None:
         self._screen, self._faults, self._pace, self._lab = screen, faults, pace, lab
-
-    def note(self, text: str) -> None:
-        """Print one line."""
-        self._screen.note(text)
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how much of the data `what` is ready."""
-        self._screen.preparing(what, done, total)
+        self.note, self.preparing = screen.note, screen.preparing
 
     @contextlib.contextmanager
     def training(self, header: Header, run: RunDirectory) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from istbench.launch.cells.resolve import prepare_cells
 from istbench.report.faulty_runs import FaultResults, fault_results, reached, why_not_compared
 from istbench.results.load import Run, load_run
 from istbench.results.store import RunDirectory
-from istbench.studies.faults.injector import FaultyScreen, Pace
+from istbench.studies.faults.injector import FaultyScreen
 from istbench.studies.faults.schedule import Point, check_length
 
 
@@ -70,7 +70,7 @@ class FaultStudy:
     def _faulty(self, request: RunRequest, own: Run, point: Point) -> Run | None:
         """The run of `request` with the faults of `point`; None if it did not begin. `own` has no faults."""
         faults = point.faults(own.curve.seconds[-1], request.seed)
-        screen = FaultyScreen(self._screen, faults, Pace.of(own.curve), self._backend.lab)
+        screen = FaultyScreen(self._screen, faults, own.curve, self._backend.lab)
         run, failure = self._run(msgspec.structs.replace(request, faults=point.text), screen)
         if run is not None and not failure and not reached(run):
             failure = "it misses its target"

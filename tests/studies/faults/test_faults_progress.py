@@ -1,10 +1,15 @@
 """The train seconds at which faults hit: of all steps, also of those that were lost."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from istbench.studies.faults.injector import Pace, Progress, damage_newest
+from istbench.results.events import Resize, Resume
+from istbench.studies.faults import injector
+from istbench.studies.faults.injector import Injector, Progress, damage_newest, seconds_at
+from istbench.studies.faults.schedule import FaultType, PlannedFault
 
-PACE = Pace([0.0, 10.0, 20.0], [0.0, 5.0, 15.0])
+PACE = SimpleNamespace(evaluations=[SimpleNamespace(step=step) for step in (0, 10, 20)], seconds=(0.0, 5.0, 15.0))
 
 
 def test_progress_follows_the_pace_of_the_run_without_faults():
@@ -13,7 +18,7 @@ def test_progress_follows_the_pace_of_the_run_without_faults():
 
 
 def test_steps_beyond_the_end_take_as_long_as_those_before():
-    assert [PACE.at(step) for step in (20, 40)] == [15.0, 30.0]
+    assert [seconds_at(step, PACE) for step in (20, 40)] == [15.0, 30.0]
 
 
 def test_steps_that_are_done_again_count_again():
@@ -36,3 +41,18 @@ def test_damage_flips_a_bit_of_the_newest_checkpoint_if_an_older_one_is_left(tmp
     changed = [path for path in tmp_path.glob("*/*") if path.read_bytes() != b"content"]
     assert changed == [tmp_path / "100" / "rank-1.json"]
     damage_newest(tmp_path / "nowhere", 0.5)
+
+
+@pytest.mark.parametrize(("alive", "hits"), [(3, 1), (2, 1), (1, 0)])
+def test_a_fault_hits_an_elastic_run_that_trains_on_fewer_nodes(tmp_path, monkeypatch, alive, hits):
+    """Two of three nodes are left after a loss. With one, the other has not started yet."""
+    killed = []
+    monkeypatch.setattr(injector, "workers_in", lambda _: {rank: 100 + rank for rank in range(alive)})
+    monkeypatch.setattr(injector.os, "kill", lambda process, _: killed.append(process))
+    change = Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)
+    run = SimpleNamespace(events=lambda: [Resume(step=10, resize=change)])
+    last = PlannedFault(type=FaultType(kind="kill"), at_s=1.0, place=0.99)
+    found = Injector([last], PACE, 3, run, tmp_path, None)
+    found._hit(10)
+    assert [hit.rank for hit in found.hits] == [alive - 1] * hits
+    assert killed == [99 + alive] * hits
