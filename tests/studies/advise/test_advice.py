@@ -59,7 +59,7 @@ def test_the_text_has_the_order_of_a_decision(clear):
         "ist local_steps=10 takes ", " to accuracy 0.8 on 2 nodes of m5.2xlarge at 800 Mbit/s",
         "ddp takes ", "times as long", "ddp accumulate=4 is not expected to reach it",
         "istbench run speech --method ist",
-        "Clear: the odds that ist local_steps=10 is first are 0.98",
+        "Clear: the odds that ist local_steps=10 is first are 0.99",
         "Why:", "s of computing", "s of exposed communication", "local steps",
         "Where the answer flips:", "Bandwidth: from ", "Latency: ", "Nodes: ",
         "Not tested:", "Training beyond the 110 local steps", "learning rates", "A GPU", "Batch sizes",
@@ -245,7 +245,7 @@ def test_an_answer_is_close_while_a_candidate_without_a_probe_may_be_faster(chan
     assert found.odds > 0.8
     assert (found.verdict, found.may_be_faster, found.decide) == ("close", ("local_sgd",), None)
     text = advice_text(found)
-    assert "Too close to call: the odds that ist local_steps=10 is first of the trained candidates are 0.98" in text
+    assert "Too close to call: the odds that ist local_steps=10 is first of the trained candidates are 0.99" in text
     assert "No probe tells whether these are faster: local_sgd. More --minutes train them." in text
     assert "No single measurement" not in text
 
