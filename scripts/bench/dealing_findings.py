@@ -13,8 +13,7 @@ from istbench.node.registry import load_workload
 from istbench.report.answer import ranges_overlap
 from istbench.report.phrases import count_nodes, joined
 from istbench.results.load import Run
-from istbench.studies.reproduce.figures import Figure, read_rows
-from istbench.studies.reproduce.matching import has
+from istbench.studies.reproduce.figures import Figure, has, read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 
 WANTED = {2: 1.0, 4: 3.0}

@@ -12,6 +12,7 @@ from istbench.base.options.suite import Suite
 from istbench.results.events import Resume
 from istbench.results.store import RunDirectory
 from istbench.studies.reproduce import curves, papers
+from istbench.studies.reproduce import figures as published_figures
 from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.paper import Cells, Difference, Experiment, Extent, Paper
 
@@ -31,7 +32,7 @@ def toys(request, monkeypatch, tmp_path):
     steps = {"ddp": 40, "ist": getattr(request, "param", 40)}
     (tmp_path / "figures.csv").write_text(FIGURES)
     (tmp_path / "speedups.csv").write_text(SPEED_UPS)
-    monkeypatch.setattr(curves, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(published_figures, "PUBLISHED", tmp_path)
     suites = [
         Suite(
             workload="toy", methods=((name, own),), nodes=(2,), seeds=(0, 1),

@@ -14,7 +14,7 @@ from istbench.base.options.run import RunRequest
 from istbench.report.phrases import count_threads
 from istbench.results.header import Header
 from istbench.results.load import Run
-from istbench.studies.reproduce.matching import has
+from istbench.studies.reproduce.figures import has
 from istbench.studies.reproduce.paper import Cells, Experiment, Extent, Paper, Scale, Subject
 
 _ALWAYS_EQUAL = ("workload", "method", "nodes", "seed", "amp", "channels_last", "compile", "target", "lab")
@@ -74,11 +74,9 @@ def with_data(
     """
     kept, lines = [], []
     for experiment in experiments:
-        extent = experiment.at[scale]
-        missing = [workload for workload in extent.workloads if extent.needs_data and workload not in data]
-        if missing:
-            way_out = " ".join(f"--data {workload}=DIR" for workload in missing)
-            line = f"{experiment.name} needs real data: give {way_out}"
+        needed = experiment.at[scale].needed(data)
+        if needed:
+            line = f"{experiment.name} needs real data: give {needed}"
             if named:
                 raise UserError(line)
             lines.append(f"left out: {line}")

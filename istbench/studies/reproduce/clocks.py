@@ -15,8 +15,7 @@ from istbench.report.phrases import lower_bound_line
 from istbench.report.tables.stalls import stall_lines
 from istbench.results.load import Run
 from istbench.results.on_cluster import run_on_cluster
-from istbench.studies.reproduce.figures import Figure
-from istbench.studies.reproduce.matching import beside, network_words
+from istbench.studies.reproduce.figures import Figure, beside, network_words
 from istbench.studies.reproduce.paper import Difference, Subject
 
 _NEAR, _EXACT = 1e-4, 1e-6  # of logarithms: of the value, and of the seconds

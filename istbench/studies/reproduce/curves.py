@@ -10,21 +10,22 @@ import msgspec
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.tables.numbers import NumberForm, metric_value, number
-from istbench.results.curves import Reached, time_to_target
-from istbench.results.load import Run
-from istbench.results.metrics import Metric, level_text, metric_named, value_text
+from istbench.results.curves import Curve, time_to_target
+from istbench.results.metrics import level_text, metric_named, value_text
 from istbench.results.stats import Estimate, estimate, median, speed_up
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
-from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
-from istbench.studies.reproduce.matching import (
+from istbench.studies.reproduce.figures import (
+    Figure,
+    SpeedUpFigure,
     beside,
     is_over,
     network_words,
     node_differences,
+    published,
     published_notes,
     row_of,
 )
-from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Subject
+from istbench.studies.reproduce.paper import Compared, Comparison, Subject
 from istbench.studies.reproduce.tables import further_table, sources_of
 
 _FITTED = " (fitted)"
@@ -48,13 +49,13 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
         """See `Measure.compare`."""
         figures = [
             figure
-            for figure in read_rows(PUBLISHED / "figures.csv", Figure)
-            if figure.paper in self.sources and figure.workload == self.workload and figure.seconds is not None
+            for figure in published(Figure, self.sources)
+            if figure.workload == self.workload and figure.seconds is not None
         ]
         speedups = [
             figure
-            for figure in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure)
-            if figure.paper in self.sources and figure.workload == self.workload and figure.level is not None
+            for figure in published(SpeedUpFigure, self.sources)
+            if figure.workload == self.workload and figure.level is not None
         ]
         timed = self.clock.put(subjects, figures)
         pairs = [(figure, one) for figure in figures for one in timed.subjects if beside(figure, one)]
@@ -108,7 +109,7 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True, tag="curves"):
 def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
     assert figure.level is not None
     assert figure.seconds is not None
-    values = seconds_to(subject, figure.metric, figure.level)
+    values = list(seconds_to(subject, figure.metric, figure.level).values())
     ours = estimate_of(values)
     text = "not trained" if ours is None else number(ours.median)
     if ours is not None and math.isinf(ours.median):
@@ -207,7 +208,7 @@ def _lines(subject: Subject, pairs: Sequence[tuple[Figure, Subject]], style: Met
     found = [
         (level, ours)
         for level, figure in zip(levels, figures, strict=True)
-        if (ours := estimate_of(seconds_to(subject, figure.metric, level))) is not None
+        if (ours := estimate_of(list(seconds_to(subject, figure.metric, level).values()))) is not None
         and math.isfinite(ours.median)
     ]
     if found:
@@ -233,8 +234,8 @@ class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
         """See `Measure.compare`."""
         pairs = [
             (figure, one)
-            for figure in read_rows(PUBLISHED / "figures.csv", Figure)
-            if figure.paper in self.sources and figure.value is not None
+            for figure in published(Figure, self.sources)
+            if figure.value is not None
             for one in subjects
             if beside(figure, one, self.names)
         ]
@@ -248,7 +249,8 @@ class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
 
     def _row(self, figure: Figure, subject: Subject) -> Compared:
         assert figure.value is not None
-        values = finals_of(subject, figure.metric)
+        finals = ((curve, curve.final()) for curve in curves_of(subject, figure.metric).values())
+        values = [curve.metric.worst if final is None else final for curve, final in finals]
         ours = estimate_of(values)
         known = figure.method not in self.names
         return row_of(
@@ -283,7 +285,7 @@ class SpeedUps(msgspec.Struct, frozen=True, kw_only=True, tag="speedups"):
 
     def compare(self, subjects: Sequence[Subject]) -> Comparison:
         """See `Measure.compare`."""
-        figures = [one for one in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure) if one.paper == self.source]
+        figures = published(SpeedUpFigure, (self.source,))
         timed = self.clock.put(subjects, ())
         pairs = [
             (figure, one, row)
@@ -334,7 +336,7 @@ def _level_of(over: Subject, metric: str) -> float | None:
     best = best_of(over, metric)
     if best is None:
         return None
-    falls = metric_of(over.runs[0], metric).lower_is_better
+    falls = next(iter(curves_of(over, metric).values())).metric.lower_is_better
     return best / _SHARE_OF_BEST if falls else best * _SHARE_OF_BEST
 
 
@@ -345,10 +347,7 @@ def _ours(
 
     In the range, 0 is a miss of `subject`.
     """
-    if level is None:
-        return None, "not trained", 0, ""
-    theirs = dict(zip(_seeds(over, metric), seconds_to(over, metric, level), strict=True))
-    own = dict(zip(_seeds(subject, metric), seconds_to(subject, metric, level), strict=True))
+    theirs, own = ({} if level is None else seconds_to(one, metric, level) for one in (over, subject))
     found = speed_up(theirs, own)
     if found is None:
         return None, "not trained", 0, ""
@@ -365,49 +364,34 @@ def _ours(
     return ours, missed_text(subject, metric, missed), reached, range_text(ratios)
 
 
-def _seeds(subject: Subject, metric: str) -> list[int]:
-    return [run.header.seed for run in measuring(subject, metric)]
+def curves_of(subject: Subject, name: str) -> dict[int, Curve]:
+    """By seed, the curve of each run of `subject` that evaluated the metric `name`.
+
+    The metric has the direction that the run recorded, else that of its name.
+    """
+    found = {}
+    for run in subject.runs:
+        own = run.header.own_metric
+        if name in run.curve.evaluations[-1].metrics:
+            found[run.header.seed] = run.curve.on_metric(own if own.name == name else metric_named(name))
+    return found
 
 
-def metric_of(run: Run, name: str) -> Metric:
-    """The metric `name` with the direction that `run` recorded, else that of its name."""
-    own = run.header.own_metric
-    return own if own.name == name else metric_named(name)
-
-
-def measuring(subject: Subject, name: str) -> tuple[Run, ...]:
-    """The runs of `subject` that evaluated the metric `name`."""
-    return tuple(run for run in subject.runs if name in run.curve.evaluations[-1].metrics)
-
-
-def seconds_to(subject: Subject, name: str, level: float) -> list[float]:
-    """For each run of `subject`, the seconds to `level` of the metric `name`; infinite for a miss."""
-    return [there.seconds if there else math.inf for there in _crossings(subject, name, level)]
+def seconds_to(subject: Subject, name: str, level: float) -> dict[int, float]:
+    """By seed, the seconds of `subject` to `level` of the metric `name`; infinite for a miss."""
+    there = {seed: time_to_target(curve, level) for seed, curve in curves_of(subject, name).items()}
+    return {seed: reached.seconds if reached else math.inf for seed, reached in there.items()}
 
 
 def is_rough(subject: Subject, name: str, level: float) -> bool:
     """Whether a run of `subject` reached `level` before its first evaluation."""
-    return any(there is not None and there.from_start for there in _crossings(subject, name, level))
-
-
-def _crossings(subject: Subject, name: str, level: float) -> list[Reached | None]:
-    return [time_to_target(run.curve.on_metric(metric_of(run, name)), level) for run in measuring(subject, name)]
-
-
-def finals_of(subject: Subject, name: str) -> list[float]:
-    """The final value of the metric `name` of each run; the worst value where it is no number."""
-    found = []
-    for run in measuring(subject, name):
-        curve = run.curve.on_metric(metric_of(run, name))
-        final = curve.final()
-        found.append(curve.metric.worst if final is None else final)
-    return found
+    found = (time_to_target(curve, level) for curve in curves_of(subject, name).values())
+    return any(there is not None and there.from_start for there in found)
 
 
 def best_of(subject: Subject, name: str) -> float | None:
     """The best value of the metric `name` in each run of `subject`, as the median; None without one."""
-    best = [run.curve.on_metric(metric_of(run, name)).best() for run in measuring(subject, name)]
-    known = [value for value in best if value is not None]
+    known = [best for curve in curves_of(subject, name).values() if (best := curve.best()) is not None]
     return median(known) if known else None
 
 

@@ -21,12 +21,13 @@ from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate
 from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.curves import range_text
-from istbench.studies.reproduce.figures import SpeedUpFigure, read_rows
-from istbench.studies.reproduce.matching import (
+from istbench.studies.reproduce.figures import (
+    SpeedUpFigure,
     beside,
     is_over,
     network_words,
     node_differences,
+    published,
     published_notes,
     row_of,
 )
@@ -274,11 +275,7 @@ class ReplayedGains(msgspec.Struct, frozen=True, kw_only=True, tag="replayed_gai
 def published_beside(sources: Sequence[str], subjects: Sequence[Subject]) -> list[tuple[SpeedUpFigure, Subject]]:
     """The published speed-ups of `sources`, each with the subject that trains its method and options."""
     return [
-        (figure, one)
-        for figure in read_rows(PUBLISHED / "speedups.csv", SpeedUpFigure)
-        if figure.paper in sources
-        for one in subjects
-        if beside(figure, one)
+        (figure, one) for figure in published(SpeedUpFigure, sources) for one in subjects if beside(figure, one)
     ]
 
 

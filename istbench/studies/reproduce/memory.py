@@ -10,9 +10,8 @@ from istbench.cluster.estimate import GIB, CellPlan
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.report.tables.numbers import number
 from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
-from istbench.studies.reproduce.figures import Figure, read_rows
-from istbench.studies.reproduce.matching import network_words
-from istbench.studies.reproduce.paper import PUBLISHED, Compared, Comparison, Difference, Subject
+from istbench.studies.reproduce.figures import Figure, network_words, published
+from istbench.studies.reproduce.paper import Compared, Comparison, Difference, Subject
 
 
 class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True, tag="memory"):
@@ -34,9 +33,7 @@ class PlannedMemory(msgspec.Struct, frozen=True, kw_only=True, tag="memory"):
         profile = load_profile(self.cluster)
         # One figure for each cell: several metrics of a run say the same about its memory.
         figures = {
-            (figure.method, network_words(figure)): figure
-            for figure in reversed(read_rows(PUBLISHED / "figures.csv", Figure))
-            if figure.paper == self.source
+            (figure.method, network_words(figure)): figure for figure in reversed(published(Figure, (self.source,)))
         }
         own = list(reversed(figures.values()))
         networks = list(dict.fromkeys((figure.workload, tuple(figure.options.items())) for figure in own))

@@ -1,6 +1,6 @@
 """A paper as data: its experiments, and for each scale their cells, measure and differences from the paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -158,6 +158,11 @@ class Extent:
     def workloads(self) -> tuple[str, ...]:
         """The workloads of its cells, each once."""
         return tuple(dict.fromkeys(cells.suite.workload for cells in self.cells))
+
+    def needed(self, data: Collection[str]) -> str:
+        """The options for the data that it lacks beside those of the workloads `data`; empty if it lacks none."""
+        missing = [workload for workload in self.workloads if self.needs_data and workload not in data]
+        return " ".join(f"--data {workload}=DIR" for workload in missing)
 
 
 @dataclass(frozen=True, kw_only=True)

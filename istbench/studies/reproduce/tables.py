@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from istbench.base.options.data_source import DataSource
@@ -170,16 +170,19 @@ class Listed:
 
 
 def listed(
-    experiments: Sequence[Experiment], scale: Scale, overrides: Overrides, runs: Sequence[Run], data: Iterable[str]
+    experiments: Sequence[Experiment],
+    scale: Scale,
+    overrides: Overrides,
+    runs: Sequence[Run],
+    data: Collection[str],
 ) -> list[Listed]:
     """The cells that `experiments` would run. runs: of the results directory. data: workloads with a directory."""
-    known, seen, found = set(data), list[Forecast](), list[Listed]()
+    seen, found = list[Forecast](), list[Listed]()
     for experiment in experiments:
         extent = experiment.at[scale]
         own = [one for cells in extent.cells for one in forecast(cells, overrides, runs)]
         left = [one for one in own if not one.done]
         hours = [one.hours for one in left if one not in seen]
-        needed = [name for name in extent.workloads if extent.needs_data and name not in known]
         found.append(
             Listed(
                 experiment=experiment,
@@ -187,7 +190,7 @@ def listed(
                 left=len(left),
                 shared=len(left) - len(hours),
                 hours=None if None in hours else math.fsum(one or 0.0 for one in hours),
-                needs=" ".join(f"--data {name}=DIR" for name in needed),
+                needs=extent.needed(data),
             )
         )
         seen += left

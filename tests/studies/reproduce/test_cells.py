@@ -22,9 +22,8 @@ from istbench.studies.reproduce.cells import (
     subjects_of,
     with_data,
 )
-from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, read_rows
+from istbench.studies.reproduce.figures import Figure, SpeedUpFigure, beside, read_rows
 from istbench.studies.reproduce.hours import HoursLeft, forecast, forecasts, hours_left
-from istbench.studies.reproduce.matching import beside
 from istbench.studies.reproduce.paper import PUBLISHED, Cells, Experiment, Extent
 from istbench.studies.reproduce.papers import PAPERS
 from istbench.studies.reproduce.tables import list_table, listed
