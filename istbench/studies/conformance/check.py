@@ -1,24 +1,15 @@
 """The conformance checks behind `istbench check`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from istbench.base.error_lines import during, error_line, reason_of
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.studies.conformance import of_methods, of_tasks, of_workloads
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """Result of one check. detail: the observation, or the reason of a skip."""
-
-    name: str
-    outcome: Literal["holds", "failed", "skipped"]
-    detail: str
+from istbench.studies.conformance.of_methods import CheckResult, DoesNotHold
 
 
 def check_method(
@@ -65,9 +56,7 @@ def check_task(file: Path, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> 
         results.append(_here(check, task))
         if results[-1].outcome == "failed":
             return results
-    for name, outcome, detail in of_tasks.by_methods(file, names_of("methods", plugins), nodes, plugins):
-        results.append(CheckResult(name, outcome, detail))
-    return results
+    return [*results, *of_tasks.by_methods(file, names_of("methods", plugins), nodes, plugins)]
 
 
 def _together(nodes: int, checked: of_methods.CheckedMethod) -> list[CheckResult]:
@@ -96,7 +85,7 @@ def _here(check: Callable[..., str], workload: Any) -> CheckResult:
     try:
         with during("", workload.place("model"), of_libraries=True):
             return CheckResult(title, "holds", check(workload))
-    except of_workloads.DoesNotHold as failure:
+    except DoesNotHold as failure:
         return CheckResult(title, "failed", str(failure))
     except Exception as failure:  # a plug-in may raise anything
         fits_no_model = type(failure) is ValueError  # istbench's own words on neuron groups

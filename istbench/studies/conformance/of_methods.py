@@ -6,7 +6,7 @@ A failed check raises `DoesNotHold`.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
 from istbench.methods.base import Method, ReadInBlocks
+from istbench.node.digest import weights_sha256
 from istbench.node.registry import build_method
 from istbench.studies.conformance.training import (
     assembled,
@@ -57,6 +58,14 @@ class CheckedMethod:
     def set_up(self, fabric: Fabric, workload: Workload) -> Method:
         """It on a node, ready to step."""
         return set_up(fabric, workload, self.name, self.options, plugins=self.plugins)
+
+
+class CheckResult(NamedTuple):
+    """Result of one check. detail: the observation, or the reason of a skip."""
+
+    name: str
+    outcome: Literal["holds", "failed", "skipped"]
+    detail: str
 
 
 class DoesNotHold(AssertionError):  # noqa: N818
@@ -257,8 +266,6 @@ _WORKLOADS: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-def _weights(fabric: Fabric, method: object) -> str:
-    from istbench.node.digest import weights_sha256
-
-    model = assembled(fabric, method)  # type: ignore[arg-type]
+def _weights(fabric: Fabric, method: Method) -> str:
+    model = assembled(fabric, method)
     return "" if model is None else weights_sha256(model)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
@@ -20,13 +19,13 @@ from istbench.methods.dealt_groups import check_groups, dealt_groups, whole_grou
 from istbench.node.evaluate import evaluate
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, load_method
-from istbench.studies.conformance.of_workloads import DoesNotHold, metric_before_training, prepare
+from istbench.studies.conformance.of_methods import CheckResult, DoesNotHold
+from istbench.studies.conformance.of_workloads import metric_before_training, prepare
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
 from istbench.workloads.task import Task
 
-Outcome = Literal["holds", "failed", "skipped"]
 _STEPS = 2
 _NODES = (1, 2)
 _NAMED = 4
@@ -105,10 +104,8 @@ def checks_of(task: Task) -> tuple[Callable[[Task], str], ...]:
     return (*_FUNCTIONS, the_neuron_groups) if "neuron_groups" in task.file else _FUNCTIONS
 
 
-def by_methods(
-    file: Path, methods: Sequence[str], nodes: int, plugins: tuple[str, ...]
-) -> Iterator[tuple[str, Outcome, str]]:
-    """For each of `methods`: its name, its outcome, and the observation or the reason; neuron groups on `nodes`."""
+def by_methods(file: Path, methods: Sequence[str], nodes: int, plugins: tuple[str, ...]) -> Iterator[CheckResult]:
+    """The result of training by each of `methods`; neuron groups on `nodes`."""
     task = opened_task(file)
     refused: dict[str, str] = {}
     for name in methods:
@@ -124,15 +121,15 @@ def by_methods(
     problems = [_trained(str(file), count, able, plugins) for count in _NODES]
     for name in methods:
         if name in refused:
-            yield name, "skipped", refused[name]
+            yield CheckResult(name, "skipped", refused[name])
             continue
         failed = [(count, found[name]) for count, found in zip(_NODES, problems, strict=True) if found[name]]
         if failed:
             count, problem = failed[0]
-            yield name, "failed", f"on {counted(count, 'node')}: {problem}"
+            yield CheckResult(name, "failed", f"on {counted(count, 'node')}: {problem}")
         else:
             cuts = issubclass(load_method(name, plugins), CutsUnits)
-            yield name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains"
+            yield CheckResult(name, "holds", _dealt(name, task, nodes, plugins) if cuts else "trains")
 
 
 def two_steps(
@@ -211,9 +208,7 @@ def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str
 
 def _scaled(groups: Sequence[NeuronGroup]) -> str:
     """The groups whose sums a subnet scales, and those whose sums the code of the model scales."""
-    summed = [group for group in groups if group.sums]
-    own = [group for group in summed if group.scales_itself]
-    scaled = [group for group in summed if not group.scales_itself]
+    own, scaled = ([one for one in groups if one.sums and one.scales_itself == itself] for itself in (True, False))
     by_model = f"the model itself scales the sums of {_listed(own)}" if own else ""
     by_subnet = f"a subnet scales the sums of {_listed(scaled)}" if scaled else ""
     return "; ".join(filter(None, (by_subnet, by_model)))

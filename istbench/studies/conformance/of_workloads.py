@@ -18,8 +18,6 @@ from istbench.workloads.contract import blank_model, check_attributes, checked_m
 from istbench.workloads.neuron_groups.groups import permute_units, validate_groups
 from istbench.workloads.neuron_groups.proof import random_values
 
-__all__ = ["CHECKS", "DoesNotHold", "prepare"]
-
 _BATCH = 32
 _EXACT = 1e-4
 

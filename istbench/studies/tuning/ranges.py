@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,13 +105,13 @@ def ranges_of(
     return sorted(found, key=lambda own: own.name != _FIRST)
 
 
-def check_known(given: Iterable[str], known: Mapping[str, Container[str]]) -> None:
+def check_known(given: Iterable[str], known: Mapping[str, Collection[str]]) -> None:
     """Refuse a `given` range of an option that no method has. known: the options of each method.
 
     Raises:
         UserError: with the nearest name.
     """
-    every = {name for names in known.values() for name in typing.cast("Iterable[str]", names)}
+    every = {name for names in known.values() for name in names}
     for name in given:
         if name not in every:
             raise unknown_name("option", name, every, f"of {', '.join(known)} in --range")
