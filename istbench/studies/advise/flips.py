@@ -78,28 +78,18 @@ def find_flips(
         for found in ranked
         if math.isfinite(found.steps)
     ]
-    reason = _no_flip(ranked, rivals)
-    if reason:
-        return Flips(bandwidth=Flip(reason=reason), latency=Flip(reason=reason), nodes=Flip(reason=reason))
-    own = ranked[0].candidate.label
-    return Flips(
-        bandwidth=_guarded(lambda: _bandwidth(own, rivals, profile)),
-        latency=_guarded(lambda: _latency(own, rivals, profile)),
-        nodes=_guarded(lambda: _nodes(own, rivals, profile)),
-    )
 
+    def flip(search: Callable[[str, Sequence[_Rival], ClusterProfile], Flip]) -> Flip:
+        if not ranked or all(rival.odds is not ranked[0] for rival in rivals):
+            return Flip(reason="nobody is expected to reach the target")
+        if len(rivals) == 1:
+            return Flip(reason="no other trained candidate is expected to reach the target")
+        try:
+            return search(ranked[0].candidate.label, rivals, profile)
+        except UserError as error:
+            return Flip(reason=str(error))
 
-def _no_flip(ranked: Sequence[CandidateOdds], rivals: Sequence[_Rival]) -> str:
-    if not ranked or all(rival.odds is not ranked[0] for rival in rivals):
-        return "nobody is expected to reach the target"
-    return "" if len(rivals) > 1 else "no other trained candidate is expected to reach the target"
-
-
-def _guarded(search: Callable[[], Flip]) -> Flip:
-    try:
-        return search()
-    except UserError as error:
-        return Flip(reason=str(error))
+    return Flips(bandwidth=flip(_bandwidth), latency=flip(_latency), nodes=flip(_nodes))
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """Measurements after an advice: candidates trained to the target on really shaped links, or on the user's hosts."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from istbench.base.decode import decode_json, read_bytes, regular_file
+from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import RunFailed
 from istbench.base.files import append_line, is_there, write_errors
 from istbench.base.machine import cores
@@ -84,19 +83,10 @@ def keep(out: Path, advice: Advice, truth: Mapping[str, float | None]) -> Path:
     """
     path, line = out / LOG, msgspec.json.encode(MeasuredAdvice(advice=advice, truth=dict(truth)))
     with write_errors(path):
-        if not _has_line(path, line):
+        earlier = read_bytes(path, _WHAT, _MOST_BYTES - len(line) - 1) if is_there(path) else b""
+        if line not in earlier.split(b"\n"):
             append_line(path, line)
     return path
-
-
-def _has_line(path: Path, line: bytes) -> bool:
-    if not is_there(path):
-        return False
-    with (
-        regular_file(path, _WHAT, _MOST_BYTES - len(line) - 1) as file,
-        os.fdopen(file, "rb", closefd=False) as lines,
-    ):
-        return any(one.removesuffix(b"\n") == line for one in lines)
 
 
 def read_checked(path: Path) -> list[MeasuredAdvice]:
