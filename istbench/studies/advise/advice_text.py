@@ -159,6 +159,8 @@ def _expected(advice: Advice) -> Iterable[str]:
     yield f"{who} takes {_time(best)} to {_named_target(advice)} on {where}. {_RANGE}"
     if advice.early:
         yield advice.early
+    if best.diverged:
+        yield f"{best.diverged} of its {best.seeds} seeds diverged."
     if best.extrapolated:
         yield f"The target lies beyond its probe of {best.steps_probed:,} local steps, so its time is extrapolated."
 
@@ -316,6 +318,7 @@ _COLUMNS: list[ColumnOf[RankedChoice]] = [
     column("computing", "computing", lambda one: percent(one.computing)),
     column("exposed", "exposed communication", lambda one: percent(one.exposed)),
     column("seeds", "seeds", lambda one: one.seeds),
+    column("diverged", "diverged", lambda one: one.diverged or None, optional=True),
     column("steps_probed", "steps probed", lambda one: one.steps_probed),
     column("why_not", "no odds because", lambda one: one.why_not, align="left", optional=True),
 ]

@@ -33,6 +33,7 @@ class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
         dollars, dollars_low, dollars_high: of these seconds; None if the cluster has no price.
         odds: that it is first. reaching: that it reaches the target at all. None of an untested one.
         nodes: that it trains on.
+        seeds: that trained. diverged: those of them whose loss became no number.
         steps: local steps to the target. extrapolated: whether the target lies beyond its probe.
         computing, exposed: shares of the time that a node computes, and that it waits for messages.
         why_not: the reason why it has no odds; empty if it has.
@@ -56,6 +57,7 @@ class RankedChoice(msgspec.Struct, frozen=True, kw_only=True):
     extrapolated: bool = False
     steps_probed: int = 0
     seeds: int = 0
+    diverged: int = 0
     computing: float | None = None
     exposed: float | None = None
     memory_bytes: int | None = None
@@ -205,6 +207,7 @@ def _without_odds(candidate: Candidate, nodes: int) -> RankedChoice:
         baseline=candidate.baseline,
         steps_probed=candidate.steps_probed,
         seeds=candidate.seeds,
+        diverged=candidate.diverged,
         memory_bytes=candidate.memory_bytes,
         stopped=candidate.stopped,
         why_not=candidate.why_not,

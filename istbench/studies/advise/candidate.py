@@ -26,6 +26,10 @@ NO_TRACE = "no trace to replay"
 """The reason of a candidate without a trace, recorded or planned."""
 
 
+OF_SCHEDULES = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
+"""Options of methods that change the learning rate in a run."""
+
+
 def is_scheduled(options: Mapping[str, Any]) -> bool:
     """Whether `options` of a method choose a schedule of the learning rate, which spreads over a run's budget.
 
@@ -33,10 +37,7 @@ def is_scheduled(options: Mapping[str, Any]) -> bool:
     """
     if "schedule" in options:
         return bool(options["schedule"] != "constant")
-    return not _OF_SCHEDULES.isdisjoint(options)
-
-
-_OF_SCHEDULES = {"warmup", "decay_at", "decay", "cosine_end"}
+    return not options.keys().isdisjoint(OF_SCHEDULES)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Candidate:
         memory_bytes: that a node needs, by plan; None if unknown.
         baseline: people would use it without advice, such as `ddp` or `ddp` with accumulation. The answer compares
             the winner with every baseline.
+        diverged: number of its seeds whose loss became no number, while another seed trained. Each is a seed that
+            never reaches the target.
         learns_as: the label of the candidate whose probes gave its curves, as both make the same optimizer steps.
             Its trace is a planned one then. Empty if it has trained itself.
         stopped: the reason in a few words if successive halving ended its probe early; else empty. Its short curves
@@ -94,6 +97,7 @@ class Candidate:
     trace: Trace | None = None
     memory_bytes: int | None = None
     baseline: bool = False
+    diverged: int = 0
     learns_as: str = ""
     stopped: str = ""
     failed: str = ""
@@ -102,8 +106,8 @@ class Candidate:
 
     @property
     def seeds(self) -> int:
-        """Number of seeds with a curve."""
-        return len(self.curves)
+        """Number of seeds with a curve, and of those that diverged."""
+        return len(self.curves) + self.diverged
 
     @property
     def steps_probed(self) -> int:

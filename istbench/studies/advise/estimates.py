@@ -8,23 +8,27 @@ that can be first by their speed.
 import dataclasses
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import torch
 
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.run import RunRequest
 from istbench.cluster.estimate import fits
-from istbench.cluster.profile import ClusterProfile
-from istbench.cluster.trace import Trace
+from istbench.cluster.profile import ClusterProfile, at_bandwidth, at_latency
+from istbench.cluster.this_machine import nodes_like
+from istbench.cluster.trace import Trace, TraceMeta
 from istbench.methods.base import Method
+from istbench.node.machine_speed import device_memory
 from istbench.node.registry import build_workload, load_method
 from istbench.plan.planned_cell import CannotPlan, PlannedCell
 from istbench.plan.planner import planned_memory
 from istbench.plan.script_time import steady_step
-from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
+from istbench.studies.advise.seconds import mean_step_s
 from istbench.studies.advise.variant import EstimatedVariant, Variant, mark_slow
 
 _GIB = 2**30
@@ -40,6 +44,35 @@ _COMPUTING, _ACCUMULATING = 0.9, 0.5
 def _usual_place(kind: type[Method]) -> int:
     """The `usual_place` that `kind` names itself: few people try `sparseloco` first, though it extends `diloco`."""
     return int(vars(kind).get("usual_place", Method.usual_place))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedStep:
+    """A step that a node computed on this machine: the trace, and the seconds and operations of a step."""
+
+    meta: TraceMeta
+    step_s: float
+    operations: float | None
+
+    @classmethod
+    def of(cls, trace: Trace, cell: PlannedCell | None) -> "RecordedStep":
+        """The step in `trace` of `cell`; without the cell no other step has known seconds."""
+        # A planned trace has no warm-up, and one of another length of a round may not have that of `trace`.
+        meta = msgspec.structs.replace(trace.meta, warmup_steps=0, warmup_state=0, unlike_steps=0)
+        return cls(meta=meta, step_s=mean_step_s(trace), operations=cell.operations if cell else None)
+
+
+def nodes_like_here(
+    recorded: TraceMeta, *, bandwidth: float | None, latency_s: float | None, crowd: float = 1.0
+) -> ClusterProfile:
+    """Nodes as fast as the process that recorded `recorded`, on links of `bandwidth` bits/s.
+
+    The costs of messages are those of the default cluster. crowd: nodes on each of this machine's cores.
+    """
+    memory = device_memory(torch.device(recorded.device or "cpu"))
+    like = nodes_like(recorded, name="machines like this one", memory=memory, crowd=crowd)
+    there = like if latency_s is None else at_latency(like, latency_s)
+    return at_bandwidth(there, bandwidth or like.bandwidth_out / like.payload)
 
 
 class StepEstimates:

@@ -163,8 +163,8 @@ class ProbeTrainer(Protocol):
     def train(self, label: str, rung: Rung, seed: int) -> Curve | None:
         """The curve of one probe, on the clock of the cluster; None if it failed or its time was up."""
 
-    def failed(self, label: str) -> bool:
-        """Whether a probe of `label` failed, so that it trains no further."""
+    def failed(self, label: str, seed: int | None = None) -> bool:
+        """Whether probes of `label` failed, so that it trains no further, or the one of `seed` diverged."""
 
     def cost(self, label: str) -> Cost:
         """The cost of a probe of `label`, from those before."""
@@ -379,7 +379,7 @@ class Halving:
                 curve = self._trainer.train(label, rung, seed)
                 if curve is not None and curve.evaluations:
                     self._curves.setdefault(label, {}).setdefault(rung.steps, {})[seed] = curve
-                elif not self._trainer.failed(label):
+                elif not self._trainer.failed(label, seed):
                     whole = False
         return whole
 

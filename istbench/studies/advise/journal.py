@@ -13,7 +13,7 @@ from msgspec import Meta
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.files import append_line, require_no_link, write_errors
 from istbench.base.options.numbers import Count, Duration, Seed
-from istbench.base.options.texts import Message, message_of
+from istbench.base.options.texts import Message
 from istbench.results.header import CellName
 from istbench.studies.advise.halving import Rung
 
@@ -65,18 +65,18 @@ class Journal:
     """The lines in `path`, as read at the start, and those that this command adds.
 
     Attributes:
-        earlier: the rungs of earlier commands. cells: names of finished probes by (label, steps, seed).
+        rungs: those so far. cells: names of finished probes by (label, steps, seed).
         failures: reasons of failed probes, by the same.
         recorded: name of the cell of step one; None before it has finished.
-        spent_s: seconds of earlier commands. command: the name of this one. Containers repeat process ids.
+        spent: seconds so far by command. command: the name of this one. Containers repeat process ids.
     """
 
     path: Path
-    earlier: list[Rung] = field(default_factory=list)
+    rungs: list[Rung] = field(default_factory=list)
     cells: dict[tuple[str, int, int], str] = field(default_factory=dict)
     failures: dict[tuple[str, int, int], str] = field(default_factory=dict)
     recorded: str | None = None
-    spent_s: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
     command: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
@@ -92,51 +92,43 @@ class Journal:
         journal._read()
         return journal
 
-    def record(self, cell: str) -> None:
-        """Write that step one is finished."""
-        self.recorded = cell
-        self._append(StepRecorded(cell=cell))
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all commands so far."""
+        return sum(self.spent.values())
 
-    def planned(self, rung: Rung) -> None:
-        """Write that `rung` starts."""
-        self._append(RungStarted(rung=rung))
+    def add(self, line: _Line) -> None:
+        """Write `line`.
 
-    def trained(self, label: str, steps: int, seed: int, cell: str) -> None:
-        """Write that a probe is finished."""
-        self.cells[label, steps, seed] = cell
-        self._append(ProbeTrained(label=label, steps=steps, seed=seed, cell=cell))
+        Raises:
+            UserError: if it cannot be written.
+        """
+        self._know(line)
+        with write_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self.path, msgspec.json.encode(line))
 
-    def failed(self, label: str, steps: int, seed: int, reason: str) -> None:
-        """Write that a probe failed."""
-        self.failures[label, steps, seed] = reason
-        self._append(ProbeFailed(label=label, steps=steps, seed=seed, reason=message_of(reason)))
-
-    def spent(self, seconds: float) -> None:
+    def spend(self, seconds: float) -> None:
         """Write the seconds of this command so far."""
-        self._append(SecondsSpent(command=self.command, seconds=seconds))
+        self.add(SecondsSpent(command=self.command, seconds=seconds))
 
     def _read(self) -> None:
         if not self.path.exists():
             return
         way_out = f"delete {self.path} to probe again; finished runs stay"
         content = read_bytes(self.path, "a journal of `istbench advise`")
-        spent: dict[str, float] = {}
         # The part after the last newline is empty, or torn by a crash.
         for number, text in enumerate(content.split(b"\n")[:-1], start=1):
-            line: Any = decode_json(text, _Line, f"{self.path}, line {number}", way_out)  # type: ignore[arg-type]
-            if isinstance(line, RungStarted):
-                self.earlier.append(line.rung)
-            elif isinstance(line, ProbeTrained):
-                self.cells[line.label, line.steps, line.seed] = line.cell
-            elif isinstance(line, ProbeFailed):
-                self.failures[line.label, line.steps, line.seed] = line.reason
-            elif isinstance(line, StepRecorded):
-                self.recorded = line.cell
-            else:
-                spent[line.command] = line.seconds
-        self.spent_s = sum(spent.values())
+            self._know(decode_json(text, _Line, f"{self.path}, line {number}", way_out))  # type: ignore[arg-type]
 
-    def _append(self, line: _Line) -> None:
-        with write_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            append_line(self.path, msgspec.json.encode(line))
+    def _know(self, line: _Line) -> None:
+        if isinstance(line, RungStarted):
+            self.rungs.append(line.rung)
+        elif isinstance(line, ProbeTrained):
+            self.cells[line.label, line.steps, line.seed] = line.cell
+        elif isinstance(line, ProbeFailed):
+            self.failures[line.label, line.steps, line.seed] = line.reason
+        elif isinstance(line, StepRecorded):
+            self.recorded = line.cell
+        else:
+            self.spent[line.command] = line.seconds

@@ -11,33 +11,36 @@ from typing import Any
 
 import msgspec
 
-from istbench.base.errors import RunFailed, UserError, clipped
+from istbench.base.errors import RunFailed, UserError, clipped, is_divergence
 from istbench.base.machine import cores
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.interval import Interval
+from istbench.base.options.run import RunRequest
+from istbench.base.options.texts import message_of
 from istbench.base.units import clock
 from istbench.cluster.clock import cluster_time
 from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
+from istbench.launch.cells.resolve import prepare_cell
 from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
 from istbench.report.phrases import joined
 from istbench.report.tables.numbers import number
 from istbench.results.curves import Curve
+from istbench.results.header import Header
 from istbench.results.load import Run, load_run
 from istbench.results.on_cluster import own_checks, run_on_cluster
 from istbench.results.store import RunDirectory
 from istbench.studies.advise.candidate import NO_TIME, ONE_NODE, Candidate, Redealt, SharedOptions
-from istbench.studies.advise.estimates import StepEstimates, planned_request
+from istbench.studies.advise.estimates import RecordedStep, StepEstimates, planned_request
 from istbench.studies.advise.halving import FINALISTS, LEAST_STEPS, LONGER, Cost, Halving, Rung, affordable
-from istbench.studies.advise.journal import Journal
+from istbench.studies.advise.journal import Journal, ProbeFailed, ProbeTrained, RungStarted, StepRecorded
 from istbench.studies.advise.odds import odds, worth_probing
 from istbench.studies.advise.one_node import level_of, too_short
 from istbench.studies.advise.question import Probed, Question
 from istbench.studies.advise.seconds import at_mean_pace
 from istbench.studies.advise.signed_curve import continued, ends_of
-from istbench.studies.advise.this_machine import RecordedStep
 from istbench.studies.advise.time_limit import TimeUp, at_most
 from istbench.studies.advise.variant import (
     EstimatedVariant,
@@ -85,7 +88,7 @@ def probe(
         return probing.run(replaying)
     finally:
         with suppress(UserError):
-            journal.spent(probing.spent_s())
+            journal.spend(probing.spent_s())
 
 
 class _Probing:
@@ -111,9 +114,11 @@ class _Probing:
         self._base = msgspec.structs.replace(question.base, threads=threads)
         self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
         self._failed: dict[str, str] = {}
+        self._diverged: dict[str, set[int]] = {}  # seeds by label
         self._costs: dict[str, Cost] = {}
         self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
+        self._resumed = True  # whether an earlier command recorded step one
 
     def spent_s(self) -> float:
         """Seconds of this command."""
@@ -135,9 +140,9 @@ class _Probing:
     def run(self, replaying: Callable[[], AbstractContextManager[object]]) -> Probed:
         recording, cost = self._record()
         recorded = self._recorded(recording)
-        self._data = recording.header.data_source.fingerprint
         self._profile = self._question.profile(recorded)
         self._one_node = self._train_one_node(cost) or recording
+        self._check_data(self._one_node.header)
         self._one_curve = self._one_node.curve
         if self._one_node is not recording and had_constant_rate(recording.header.config):
             self._one_curve = continued(recording.curve, self._one_curve, self._base.target)
@@ -166,12 +171,12 @@ class _Probing:
         self._screen.note(f"step two: {count} can be first by their speed there{throughout}")
         for one in few:
             self._screen.note(f"  {self._shared.without(estimate_line(one))}")
-        earlier = [rung for rung in self._probes.earlier if {*rung.labels} <= self._by_label.keys()]
+        earlier = [rung for rung in self._probes.rungs if {*rung.labels} <= self._by_label.keys()]
         halving = Halving(
             [one.variant.label for one in few],
             self,
             self._target,
-            plan=self._probes.planned,
+            plan=lambda rung: self._probes.add(RungStarted(rung=rung)),
             earlier=earlier,
             most_seeds=self._question.seeds,
             least=sum(one.variant.baseline for one in few) + FINALISTS,
@@ -196,6 +201,7 @@ class _Probing:
         # A finished one is read without a limit: a command whose minutes are spent still answers.
         recorded = self._done(self._journal.recorded)
         if recorded is not None:
+            self._data = recorded.header.data_source.fingerprint
             return recorded, cost_of(recorded, None)
         request = self._recorded_variant().of(
             self._base,
@@ -209,17 +215,31 @@ class _Probing:
         self._screen.note("step one: recording the step of one process")
         began = time.monotonic()
         try:
-            with at_most(self._until - time.monotonic(), stopping_s=self._stopping_s):
-                (outcome,) = self._backend.run([request], self._out, False, self._screen)
+            run, fresh = self._run(request, self._until - began)
         except TimeUp:
             raise UserError(
                 f"the time is up before the step of one process is recorded: {self.spent_s():.0f} s passed; "
                 "give more --minutes"
             ) from None
-        run = load_run(outcome.finished())
-        self._journal.record(outcome.cell)
-        self._journal.spent(self.spent_s())
-        return run, cost_of(run, time.monotonic() - began if outcome.fresh else None)
+        self._data = run.header.data_source.fingerprint
+        self._resumed = False
+        self._journal.add(StepRecorded(cell=run.header.cell))
+        self._journal.spend(self.spent_s())
+        return run, cost_of(run, time.monotonic() - began if fresh else None)
+
+    def _run(self, request: RunRequest, seconds: float, *, compare_data: bool = False) -> tuple[Run, bool]:
+        """The run of `request`, trained in at most `seconds`, and whether this command trained it.
+
+        compare_data: refuse other data than those of step one before it trains.
+
+        Raises:
+            TimeUp: if the seconds are too few.
+        """
+        with at_most(seconds, stopping_s=self._stopping_s):
+            if compare_data:
+                self._check_data(prepare_cell(request, self._screen.preparing))
+            (outcome,) = self._backend.run([request], self._out, False, self._screen)
+            return load_run(outcome.finished()), outcome.fresh
 
     def _recorded(self, run: Run) -> RecordedStep:
         try:
@@ -244,13 +264,11 @@ class _Probing:
         )
         self._screen.note(f"one node alone, {clock(self.left_s())} left: {steps:,} local steps")
         try:
-            with at_most(self.left_s(), stopping_s=self._stopping_s):
-                (outcome,) = self._backend.run([request], self._out, False, self._screen)
-                run = load_run(outcome.finished())
+            run, _ = self._run(request, self.left_s(), compare_data=self._resumed)
         except TimeUp:
             return before
-        self._journal.trained(ONE_NODE, steps, 0, outcome.cell)
-        self._journal.spent(self.spent_s())
+        self._journal.add(ProbeTrained(label=ONE_NODE, steps=steps, seed=0, cell=run.header.cell))
+        self._journal.spend(self.spent_s())
         return run
 
     def _recorded_variant(self) -> Variant:
@@ -264,9 +282,17 @@ class _Probing:
     def left_s(self) -> float:
         return self._until - time.monotonic() - self._stopping_s
 
-    def failed(self, label: str) -> bool:
-        """Whether a probe of `label` failed."""
-        return label in self._failed
+    def failed(self, label: str, seed: int | None = None) -> bool:
+        """Whether probes of `label` failed; see `ProbeTrainer.failed`."""
+        return label in self._failed or seed in self._diverged.get(label, ())
+
+    def _fail(self, label: str, seed: int, reason: str) -> None:
+        """A probe failed for `reason`. Where another seed trained, one that diverged is only a miss of its seed."""
+        diverged = self._diverged.setdefault(label, set())
+        if is_divergence(reason):
+            diverged.add(seed)
+        if not is_divergence(reason) or {own for _, own in self._runs.get(label, {})} <= diverged:
+            self._failed[label] = reason
 
     def cost(self, label: str) -> Cost:
         """The cost of the last probe of `label`; before the first one, the planned seconds of a step."""
@@ -296,7 +322,7 @@ class _Probing:
         if run is None:
             run = self._train(label, rung, seed)
         else:
-            self._check_data(run, seed)
+            self._check_data(run.header)
             if label not in self._costs:
                 self._costs[label] = dataclasses.replace(cost_of(run, None), start_s=self._first_cost.start_s)
         if run is None:
@@ -322,7 +348,7 @@ class _Probing:
         if self.left_s() <= 0 or (known and self.cost(label).seconds(1, 1) > self.left_s()):
             before = self._probes.failures.get((label, rung.steps, seed))
             if before is not None:  # with time, it is tried again
-                self._failed[label] = before
+                self._fail(label, seed, before)
             return None
         self._begun.setdefault(label, len(self._begun) + 1)
         place = f"candidate {self._begun[label]} of {len(self._few)}, {clock(self.left_s())} left: "
@@ -335,29 +361,28 @@ class _Probing:
             target=self._target,
         )
         try:
-            with at_most(self.left_s(), stopping_s=self._stopping_s):
-                (outcome,) = self._backend.run([request], self._out, False, self._screen)
-                run = load_run(outcome.finished())
+            run, fresh = self._run(request, self.left_s())
         except TimeUp:
             self._screen.note(f"the time is up: {label} stopped with a checkpoint")
             return None
         except (UserError, RunFailed) as error:
-            self._failed[label] = str(error).splitlines()[0]
-            self._screen.note(f"{label}: {self._failed[label]}")
-            self._probes.failed(label, rung.steps, seed, self._failed[label])
+            reason = str(error).splitlines()[0]
+            self._fail(label, seed, reason)
+            self._screen.note(f"{label}: {reason}")
+            self._probes.add(ProbeFailed(label=label, steps=rung.steps, seed=seed, reason=message_of(reason)))
             return None
-        if outcome.fresh:
+        if fresh:
             self._costs[label] = found = cost_of(run, time.monotonic() - began)
             self._first_cost = dataclasses.replace(
                 self._first_cost, start_s=found.start_s, evaluation_s=found.evaluation_s
             )
-        self._check_data(run, seed)
-        self._probes.trained(label, rung.steps, seed, outcome.cell)
-        self._journal.spent(self.spent_s())  # kill -9 loses the time of one probe at most
+        self._check_data(run.header)
+        self._probes.add(ProbeTrained(label=label, steps=rung.steps, seed=seed, cell=run.header.cell))
+        self._journal.spend(self.spent_s())  # kill -9 loses the time of one probe at most
         return run
 
-    def _check_data(self, run: Run, seed: int) -> None:
-        if seed == 0 and run.header.data_source.fingerprint != self._data:
+    def _check_data(self, header: Header) -> None:
+        if header.data_source.fingerprint != self._data:
             journals = joined(list(dict.fromkeys(str(one.path) for one in (self._journal, self._probes))))
             raise UserError(
                 f"the data have changed since step one; delete {journals} to probe again, or restore them"
@@ -385,6 +410,8 @@ class _Probing:
         """
         found: dict[int, Curve] = {}
         for (_, seed), run in self._runs.get(label, {}).items():
+            if seed in self._diverged.get(label, ()):
+                continue
             constant = had_constant_rate(run.header.config)
             there = run.reached(self._target) is not None
             own = run.curve if constant or there else ends_of(run.curve)
@@ -442,6 +469,7 @@ class _Probing:
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,
+            diverged=len(self._diverged.get(probed, ())) if curves else 0,
             learns_as=learns_as,
             stopped="" if self.failed(label) or unable else stopped,
             failed=self._failed.get(label, unable),

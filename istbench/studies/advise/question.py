@@ -18,8 +18,8 @@ from istbench.report.phrases import count_threads, joined
 from istbench.results.metrics import Metric
 from istbench.studies.advise.answer import Advice, RankedChoice
 from istbench.studies.advise.candidate import Candidate, is_scheduled
+from istbench.studies.advise.estimates import RecordedStep, nodes_like_here
 from istbench.studies.advise.halving import MOST_EVALUATIONS
-from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import Variant
 
 _LEAST, _MOST, _DIGITS = 1.5, 4.0, 2

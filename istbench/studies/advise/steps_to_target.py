@@ -57,7 +57,7 @@ class StepsToTarget:
     """Local steps to a target of one candidate.
 
     Attributes:
-        by_seed: draws for each seed [seeds, draws]; infinite where a draw never reaches it.
+        by_seed: draws for each seed [seeds, draws]; infinite where a draw never reaches it, as one that diverged.
         extrapolated: whether the target lies beyond the probe, for each seed [seeds].
     """
 
@@ -97,10 +97,11 @@ def steps_to_target(
     found = {}
     for one in candidates:
         places = [(one.label, own) for own in one.curves]
-        rows = [drawing.steps(place) for place in places]
+        never = [np.full(draws, math.inf)] * one.diverged
+        extrapolated = [place not in known.seen for place in places]
         found[one.label] = StepsToTarget(
-            by_seed=np.array(rows).reshape(len(rows), draws),
-            extrapolated=np.array([place not in known.seen for place in places], dtype=bool),
+            by_seed=np.array([*(drawing.steps(place) for place in places), *never]).reshape(one.seeds, draws),
+            extrapolated=np.array([*extrapolated, *(False for _ in never)], dtype=bool),
         )
     return found
 

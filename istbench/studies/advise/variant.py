@@ -13,10 +13,9 @@ from istbench.cluster.trace import Trace
 from istbench.methods.optimizer import OF_RULES, OptimizerOptions
 from istbench.node.registry import build_method, build_workload, load_method, suited_defaults
 from istbench.plan.planned_cell import PlannedCell
-from istbench.studies.advise.candidate import is_scheduled
+from istbench.studies.advise.candidate import OF_SCHEDULES, is_scheduled
 
 _ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
-_SCHEDULE = ("schedule", "warmup", "decay_at", "decay", "cosine_end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class Variant:
     @property
     def joint_steps(self) -> bool:
         """Whether it makes the optimizer steps of `ddp`, and so learns as much in each one."""
-        exchange = {name: value for name, value in self.options.items() if name not in {*OF_RULES, *_SCHEDULE}}
+        exchange = {name: value for name, value in self.options.items() if name not in {*OF_RULES, *OF_SCHEDULES}}
         return build_method(self.method, exchange, plugins=self.plugins).joint_steps()
 
     @property
@@ -45,7 +44,7 @@ class Variant:
 
     def computes_as(self, other: "Variant") -> bool:
         """Whether the two differ in the length of a round and in the learning rate at most."""
-        mine, its = ({**one.options, **dict.fromkeys((*_ROUNDS, *_SCHEDULE))} for one in (self, other))
+        mine, its = ({**one.options, **dict.fromkeys((*_ROUNDS, *OF_SCHEDULES))} for one in (self, other))
         return self.method == other.method and mine == its
 
     def of(self, base: RunRequest, **fields: Any) -> RunRequest:
@@ -67,12 +66,12 @@ class Variant:
         """The defaults of the workload of `base` that change the learning rate, unless the options choose."""
         kind = load_method(self.method, base.plugins)
         own = {option.name: option.default for option in dataclasses.fields(kind.Options)}
-        if "schedule" not in own or {*self.options} & {*_SCHEDULE}:
+        if "schedule" not in own or {*self.options} & {*OF_SCHEDULES}:
             return {}
         workload = build_workload(base.workload, base.workload_options, base.plugins)
         chosen = {**own, **suited_defaults(kind, workload, self.method, self.options)}
         plain = OptimizerOptions()
-        return {name: chosen[name] for name in _SCHEDULE if chosen[name] != getattr(plain, name)}
+        return {name: chosen[name] for name in OF_SCHEDULES if chosen[name] != getattr(plain, name)}
 
 
 @dataclass(frozen=True, kw_only=True)

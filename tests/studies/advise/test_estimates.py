@@ -12,9 +12,8 @@ from istbench.cluster.speed import Speed, StepWork
 from istbench.cluster.trace import TraceMeta
 from istbench.node.registry import build_method, build_workload
 from istbench.plan.planned_cell import PlannedCell
-from istbench.studies.advise.estimates import StepEstimates
+from istbench.studies.advise.estimates import RecordedStep, StepEstimates, nodes_like_here
 from istbench.studies.advise.seconds import mean_step_s
-from istbench.studies.advise.this_machine import RecordedStep, nodes_like_here
 from istbench.studies.advise.variant import (
     EstimatedVariant,
     Variant,

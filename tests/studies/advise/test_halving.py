@@ -36,7 +36,8 @@ class FakeTrainer:
     may well be first, one list after another; the last one stays.
     """
 
-    def __init__(self, seconds, reached, step_s=None, cost=None, fails=(), favourites=((),)):
+    def __init__(self, seconds, reached, step_s=None, cost=None, fails=(), diverges=(), favourites=((),)):
+        self.diverges = set(diverges)
         self.answers = list(favourites)
         self.left, self.reached, self.fails = seconds, reached, set(fails)
         self.step_s = step_s or dict.fromkeys(reached, 1.0)
@@ -54,11 +55,13 @@ class FakeTrainer:
             return None
         self.left -= seconds
         self.trained.append((label, rung.steps, seed))
+        if (label, seed) in self.diverges:
+            return None
         found = curve([(step, TARGET * step / self.reached[label]) for step in steps])
         return dataclasses.replace(found, seconds=tuple(self.step_s[label] * step for step in steps))
 
-    def failed(self, label):
-        return label in self.fails
+    def failed(self, label, seed=None):
+        return label in self.fails or (label, seed) in self.diverges
 
     def cost(self, label):
         return self.costs_of.get(label, self.costs)
@@ -75,6 +78,12 @@ def halved(trainer, labels=None, **changed):
     halving = Halving(labels or list(trainer.reached), trainer, TARGET, plan=planned.append, **changed)
     halving.run()
     return halving, planned
+
+
+def test_a_seed_that_diverges_ends_neither_its_candidate_nor_the_others():
+    halved(trainer := FakeTrainer(400.0, {"a": 200, "b": 300}, diverges={("a", 1)}))
+    seeds = {label: {seed for own, _, seed in trainer.trained if own == label} for label in "ab"}
+    assert seeds == {"a": {0, 1, 2, 3, 4}, "b": {0, 1, 2, 3, 4}}
 
 
 def test_an_answer_has_the_command_of_the_longest_probe_of_each_seed():

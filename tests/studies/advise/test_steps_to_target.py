@@ -52,6 +52,12 @@ def test_a_crossing_within_the_probe_is_interpolated_as_in_tables():
     assert not found.extrapolated.any()
 
 
+def test_a_seed_that_diverged_never_reaches_the_target():
+    found = steps_of(candidate("a", steps=(100, 140), diverged=1), 0.4)
+    assert np.isinf(found.by_seed).all(axis=1).tolist() == [False, False, True]
+    assert not found.extrapolated.any(), "a longer probe would not tell more of it"
+
+
 @pytest.mark.parametrize("metric", [ACCURACY, LOSS])
 def test_a_power_law_is_continued_in_either_direction(metric):
     probe = power(0.5, range(10, 110, 10), metric=metric)
