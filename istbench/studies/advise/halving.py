@@ -387,23 +387,23 @@ class Halving:
         return needed_steps(list(self._results(labels, steps).values()))
 
     def _results(self, labels: Sequence[str], steps: int) -> dict[str, RungResult]:
-        """The result of each of `labels` after `steps`: the mean over the seeds that all of them have."""
+        """The result of each of `labels` after `steps`: the mean over the seeds that all have."""
         trained = {label: self._curves[label][steps] for label in labels}
         seeds = set.intersection(*(set(own) for own in trained.values())) if trained else set()
         by_seed = [
             rung_results({label: own[seed] for label, own in trained.items()}, self._target)
             for seed in sorted(seeds)
         ]
-        return {label: mean_result([one[label] for one in by_seed]) for label in labels} if by_seed else {}
-
-
-def mean_result(found: Sequence[RungResult]) -> RungResult:
-    """The mean of a candidate's results over seeds. One miss is a miss."""
-    return RungResult(
-        reached_s=fmean(one.reached_s for one in found),
-        value=fmean(one.value for one in found),
-        reached_step=fmean(one.reached_step for one in found),
-    )
+        if not by_seed:
+            return {}
+        return {
+            label: RungResult(
+                reached_s=fmean(one[label].reached_s for one in by_seed),
+                value=fmean(one[label].value for one in by_seed),
+                reached_step=fmean(one[label].reached_step for one in by_seed),
+            )
+            for label in labels
+        }
 
 
 def _last_step(curve: Curve) -> int:

@@ -104,6 +104,13 @@ def test_without_an_answer_the_text_says_why(candidates, said):
     assert said in advice_text(advice(*candidates))
 
 
+def test_the_text_and_the_table_say_how_many_seeds_diverged():
+    found = advice(candidate("ddp", baseline=True, steps=(100, 110), diverged=1))
+    assert "\n1 of its 3 seeds diverged.\n" in advice_text(found)
+    assert "diverged" in [column.key for column in candidates_table(found).columns]
+    assert "diverged" not in advice_text(advice(DDP))
+
+
 def test_the_text_says_where_a_target_comes_from():
     first = advice_text(advice(DDP, target_from="which one node reached in 41 s")).splitlines()[0]
     assert "accuracy 0.8 (which one node reached in 41 s; --target asks for another) on 2 nodes" in first

@@ -54,6 +54,15 @@ def test_equal_candidates_are_too_close_to_call():
     assert [one.odds for one in found.ranked] == [pytest.approx(0.5, abs=0.05)] * 2
 
 
+def test_a_seed_that_diverged_lowers_the_odds_by_its_share():
+    some, slow = candidate("a", steps=(100, 110), diverged=1), candidate("b", compute=0.05, steps=(200,))
+    sure, doubtful = odds([some, slow], LINKS, 0.8).ranked
+    assert (sure.candidate.label, sure.high < math.inf) == ("b", True), "below clear odds, no range without an end"
+    assert (doubtful.candidate.seeds, doubtful.seconds < sure.seconds, doubtful.high) == (3, True, math.inf)
+    assert doubtful.odds == pytest.approx(doubtful.reaching) == pytest.approx(2 / 3, abs=0.03)
+    assert sure.odds == pytest.approx(1 / 3, abs=0.03)
+
+
 def test_a_target_that_nobody_reaches_has_no_first():
     flat = {0: curve([(step, 0.5) for step in range(0, 100, 10)])}
     found = odds([candidate("a", curves=flat), candidate("b", curves=flat)], LINKS, 0.8)
