@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from istbench.base.cache import cache_directory
 from istbench.base.error_lines import during, error_line, reason_of
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.studies.conformance import of_methods, of_tasks, of_workloads
 from istbench.studies.conformance.of_methods import CheckResult, DoesNotHold
+from istbench.studies.conformance.training import open_workload
 
 
 def check_method(
@@ -38,7 +40,7 @@ def check_method(
 
 def check_workload(name: str, *, plugins: tuple[str, ...] = ()) -> list[CheckResult]:
     """Run the checks of every workload, on synthetic data or the data in the cache."""
-    workload = of_workloads.prepare(name, plugins)
+    workload = open_workload(name, {}, plugins, cache=cache_directory())
     return [_here(check, workload) for check in of_workloads.CHECKS]
 
 

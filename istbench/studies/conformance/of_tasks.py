@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from istbench.base.cache import cache_directory
 from istbench.base.error_lines import during, reason_of
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
@@ -20,7 +21,7 @@ from istbench.node.evaluate import evaluate
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, load_method
 from istbench.studies.conformance.of_methods import CheckResult, DoesNotHold
-from istbench.studies.conformance.of_workloads import metric_before_training, prepare
+from istbench.studies.conformance.of_workloads import metric_before_training
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
@@ -38,7 +39,7 @@ def opened_task(file: Path) -> Task:
     Raises:
         UserError: for the first mistake in its functions.
     """
-    workload = prepare(str(file), ())
+    workload = open_workload(str(file), {}, cache=cache_directory())
     assert isinstance(workload, Task)
     return workload
 

@@ -8,8 +8,6 @@ from itertools import islice
 import torch
 from torch import nn
 
-from istbench.base.cache import cache_directory
-from istbench.node.registry import build_workload
 from istbench.results.metrics import value_text
 from istbench.studies.conformance.of_methods import DoesNotHold
 from istbench.studies.conformance.training import initial_model
@@ -20,13 +18,6 @@ from istbench.workloads.neuron_groups.proof import random_values
 
 _BATCH = 32
 _EXACT = 1e-4
-
-
-def prepare(name: str, plugins: tuple[str, ...]) -> Workload:
-    """Workload `name` with prepared and open data."""
-    workload = build_workload(name, {}, plugins)
-    workload.open(workload.prepare(None, cache_directory(), lambda *_: None))
-    return workload
 
 
 def permuting_hidden_units_changes_nothing(workload: Workload) -> str:

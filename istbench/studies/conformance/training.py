@@ -1,6 +1,8 @@
 """Short trainings for checks and tests: by a method on the fabric of a node, and by a plain loop."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +19,12 @@ from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.contract import blank_model
 
 
-def open_workload(name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Workload:
-    """Workload `name` with its data open."""
+def open_workload(
+    name: str, options: Mapping[str, Any], plugins: tuple[str, ...] = (), *, cache: Path | None = None
+) -> Workload:
+    """Workload `name` with its data open, prepared in `cache`; without one, anew."""
     workload = build_workload(name, options, plugins)
-    with scratch_folder() as folder:
+    with scratch_folder() if cache is None else nullcontext(cache) as folder:
         workload.open(workload.prepare(None, folder, lambda *_: None))
     return workload
 

@@ -60,7 +60,7 @@ def tuning_answer(judgement: Judgement, judge: Judge) -> str:
     metric, budget = judgement.metric.name, judgement.header.budget
     if not ranked:
         lacks = f"has {metric} after {budget}"
-        if judge.by_seconds and judge.target is not None:
+        if judge.target is not None:
             lacks = f"reached {metric} {level_text(judge.target)}"
         failed = sum(tried.failed for own in judgement.contests for tried in own.tried)
         return f"No trial of {_methods(judgement)} {lacks}{f', and {failed} failed' if failed else ''}."
@@ -221,7 +221,7 @@ def tuning_record(
         "lower_is_better": metric.lower_is_better,
         "judged_by": judge.words(metric.name, header.budget),
         "target": judge.target,
-        "cluster": judge.cluster.name if judge.cluster is not None and judge.by_seconds else None,
+        "cluster": judge.cluster and judge.cluster.name,
         "budget": header.budget,
         "seed": header.seed,
         "held_out": header.config.held_out or None,

@@ -140,14 +140,14 @@ def key_of(method: str, nodes: int, settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """The judge of the trials: the metric at their end, or seconds to `target` on `cluster`."""
+    """The judge of the trials: seconds to `target` on `cluster`, or without both the metric at their end."""
 
     target: float | None = None
     cluster: ClusterProfile | None = None
 
     @property
     def by_seconds(self) -> bool:
-        return self.target is not None and self.cluster is not None
+        return self.target is not None
 
     def words(self, metric: str, budget: str) -> str:
         """The judgement in words: `accuracy after 10 epochs`."""
@@ -214,7 +214,7 @@ def judge_runs(
     if not done:
         return None
     replayed, problems = dict[str, Run](), list[str]()
-    if judge.cluster is not None and judge.by_seconds:
+    if judge.cluster is not None:
         (moved,), problems = runs_on_clusters(list(done.values()), [judge.cluster])
         replayed = {_key(run.header): run for run in moved}
     first = next(iter(done.values()))
@@ -249,7 +249,7 @@ def _tried(
         return Tried(trial=trial, failed=True)
     run = done[key]
     reached = judge.target is not None and run.reached(judge.target) is not None
-    if judge.by_seconds and reached and key not in replayed:
+    if reached and key not in replayed:
         # It stopped at the target, so its last metric is that of a shorter training.
         return Tried(trial=trial, cell=run.header.cell, failed=True)
     there = replayed[key].reached(judge.target) if key in replayed and judge.target is not None else None
