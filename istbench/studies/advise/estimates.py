@@ -156,7 +156,14 @@ class StepEstimates:
             return found
         except UserError as error:
             return EstimatedVariant(variant=variant, why_not=str(error))
-        return self._timed(dataclasses.replace(found, round_steps=cell.method.round_steps, cell=cell), cell)
+        found = dataclasses.replace(found, round_steps=cell.method.round_steps, cell=cell)
+        try:
+            trace = self._trace(cell, self._recorded)
+            there, step_s = steady_step(trace, self._cluster)
+            _, here_s = steady_step(trace, self._here)
+        except UserError:
+            return found
+        return dataclasses.replace(found, step_s=step_s, computing=there.compute, here_s=here_s, trace=trace)
 
     def _fitted(self, variant: Variant) -> EstimatedVariant:
         """`variant` with its memory, by the plan of `istbench plan`; also of a method whose rounds have none."""
@@ -187,21 +194,6 @@ class StepEstimates:
         if not recorded.operations:
             raise CannotPlan("the operations of the recorded step are unknown")
         return cell.trace(recorded.meta, recorded.step_s * cell.operations / recorded.operations, _TRACED_STEPS)
-
-    def _timed(self, found: EstimatedVariant, cell: PlannedCell) -> EstimatedVariant:
-        try:
-            trace = self._trace(cell, self._recorded)
-            there, step_s = steady_step(trace, self._cluster)
-            _, here_s = steady_step(trace, self._here)
-        except UserError:
-            return found
-        return dataclasses.replace(
-            found,
-            step_s=step_s,
-            computing=there.compute,
-            here_s=here_s,
-            trace=trace,
-        )
 
 
 def planned_request(variant: Variant, base: RunRequest, nodes: int) -> RunRequest:

@@ -58,7 +58,8 @@ def check_task(file: Path, *, nodes: int = 3, plugins: tuple[str, ...] = ()) -> 
         results.append(_here(check, task))
         if results[-1].outcome == "failed":
             return results
-    return [*results, *of_tasks.by_methods(file, names_of("methods", plugins), nodes, plugins)]
+    results.extend(of_tasks.by_methods(file, names_of("methods", plugins), nodes, plugins))
+    return results
 
 
 def _together(nodes: int, checked: of_methods.CheckedMethod) -> list[CheckResult]:

@@ -100,7 +100,7 @@ class ReplayedClock(msgspec.Struct, frozen=True, kw_only=True, tag="replayed"):
         notes, cautions, fixed = list[str](), list[str](), tuple[Figure, ...]()
         clock = "our seconds are replayed, not measured"
         if self.fitted is not None:
-            pairs = [_pair(point, subjects, figures) for point in self.fitted]
+            pairs = [_figure_and_run(point, subjects, figures) for point in self.fitted]
             fit = _fit(profile, pairs)
             if isinstance(fit, str):
                 clock += ", on a cluster that is not fitted to the published ones"
@@ -111,7 +111,7 @@ class ReplayedClock(msgspec.Struct, frozen=True, kw_only=True, tag="replayed"):
             else:
                 profile, fixed = fit, tuple(figure for figure, _ in pairs)
                 words = " and ".join(
-                    f"{_words(pair[0])} (our seed {_first(*pair)[0].header.seed})" for pair in pairs
+                    f"{_words(figure)} (our seed {run.header.seed})" for figure, run in pairs if run
                 )
                 notes.append(
                     f"Two published points, {words}, fix {self.cluster} at {profile.gflops:.3g} GFLOP/s in "
@@ -160,27 +160,25 @@ def _replay(run: Run, profile: ClusterProfile) -> Run:
     return run_on_cluster(run, trace_of(run.directory.trace), profile, {})
 
 
-def _pair(point: FittedPoint, subjects: Sequence[Subject], figures: Sequence[Figure]) -> tuple[Figure, Subject]:
+def _figure_and_run(
+    point: FittedPoint, subjects: Sequence[Subject], figures: Sequence[Figure]
+) -> tuple[Figure, Run | None]:
+    """The figure of `point`, and our run of the first seed that reaches its level and has a readable trace."""
     (figure,) = (figure for figure in figures if point.is_figure(figure))
     (subject,) = (one for one in subjects if beside(figure, one))
-    return figure, subject
+    reaching = [run for run in subject.runs if run.reached(point.level) is not None and _is_readable(run)]
+    return figure, min(reaching, key=lambda run: run.header.seed, default=None)
 
 
-def _fit(profile: ClusterProfile, pairs: Sequence[tuple[Figure, Subject]]) -> ClusterProfile | str:
-    """`profile` fitted to the figures of `pairs`; a sentence if it cannot be."""
-    missing = [_words(figure) for figure, subject in pairs if not _reaching(figure, subject)]
+def _fit(profile: ClusterProfile, pairs: Sequence[tuple[Figure, Run | None]]) -> ClusterProfile | str:
+    """`profile` fitted to the figures and runs of `pairs`; a sentence if it cannot be."""
+    missing = [_words(figure) for figure, run in pairs if run is None]
     if missing:
         return f"no run of ours reaches {' and '.join(missing)} yet"
-    points = [_first(*pair) for pair in pairs]
+    points = [(run, one.level, one.seconds) for one, run in pairs if run and one.level and one.seconds]
     found = fitted(profile, points)
     off = [abs(_seconds(run, found, level) / seconds - 1) for run, level, seconds in points]
     return found if max(off) < _CLOSE else "no speed and bandwidth give the seconds of both points"
-
-
-def _reaching(figure: Figure, subject: Subject) -> list[Run]:
-    """The runs of `subject` that reach the level of `figure` and have a readable trace."""
-    assert figure.level is not None
-    return [run for run in subject.runs if run.reached(figure.level) is not None and _is_readable(run)]
 
 
 def _is_readable(run: Run) -> bool:
@@ -188,13 +186,6 @@ def _is_readable(run: Run) -> bool:
         return run.directory.trace.exists() and trace_of(run.directory.trace) is not None
     except UserError:  # `put` names it
         return False
-
-
-def _first(figure: Figure, subject: Subject) -> tuple[Run, float, float]:
-    assert figure.level is not None
-    assert figure.seconds is not None
-    run = min(_reaching(figure, subject), key=lambda run: run.header.seed)
-    return run, figure.level, figure.seconds
 
 
 def _words(figure: Figure) -> str:

@@ -281,7 +281,7 @@ def published_beside(sources: Sequence[str], subjects: Sequence[Subject]) -> lis
 
 def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTraces]], list[str]]:
     """The records of each model, one a seed that has the baseline, and a line for each unreadable trace."""
-    by_seed: dict[int, dict[str, list[tuple[Run, Trace]]]] = {}
+    traced: dict[tuple[str, int], list[tuple[Run, Trace]]] = {}
     problems: list[str] = []
     for run in sorted((run for one in subjects for run in one.runs), key=lambda run: run.header.seed):
         try:
@@ -289,12 +289,11 @@ def read_by_seed(subjects: Sequence[Subject]) -> tuple[dict[str, list[ModelTrace
         except UserError as error:
             problems.append(f"{run.header.cell}: {error}")
         else:
-            by_model = by_seed.setdefault(run.header.seed, {})
-            by_model.setdefault(network_of(run.header.config), []).append((run, trace))
+            traced.setdefault((network_of(run.header.config), run.header.seed), []).append((run, trace))
     found: dict[str, list[ModelTraces]] = {}
-    for by_model in by_seed.values():
-        for name in (name for name in MODELS if name in by_model):
-            one = _recorded(by_model[name])
+    for name in MODELS:
+        for own in (own for (model, _), own in traced.items() if model == name):
+            one = _recorded(own)
             if BASELINE in one.traces:
                 found.setdefault(name, []).append(one)
     return found, problems

@@ -228,17 +228,16 @@ def tuning_record(
         "data_seen": header.data_source.seen,
         "trials": len(judgement.contests[0].tried),
         "ranges": {method: [dataclasses.asdict(own) for own in found] for method, found in ranges.items()},
-        "methods": [_contest(contest, metric) for contest in judgement.contests],
+        "methods": [
+            {
+                "method": contest.method,
+                "nodes": contest.nodes,
+                "best": None if contest.best is None else _tried_record(contest.best, metric),
+                "trials": [_tried_record(tried, metric) for tried in contest.tried],
+            }
+            for contest in judgement.contests
+        ],
         "suite": None if suite is None else str(suite),
-    }
-
-
-def _contest(contest: Contest, metric: Metric) -> dict[str, Any]:
-    return {
-        "method": contest.method,
-        "nodes": contest.nodes,
-        "best": None if contest.best is None else _tried_record(contest.best, metric),
-        "trials": [_tried_record(tried, metric) for tried in contest.tried],
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from istbench.base.errors import UserError, is_divergence
+from istbench.base.errors import UserError
 from istbench.base.seeds import derived_seed
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.targets import EvaluationError, evaluation_error
@@ -199,55 +199,45 @@ def judge_runs(
     Raises:
         UserError: if none finished but runs with damaged files.
     """
-    diverged, done, unreadable = dict[str, str](), dict[str, Run](), list[str]()
+    ended, unreadable = list[Run](), list[str]()
     for directory in runs:
         try:
-            header = directory.header()
-            if is_divergence(header.error):
-                diverged[_key(header)] = header.cell
-            elif header.status == "done":
-                done[_key(header)] = load_run(directory)
+            ended.append(load_run(directory))
         except UserError as damage:
             unreadable.append(str(damage))
+    done = [run for run in ended if run.done]
     if not done and unreadable:
         raise UserError(unreadable[0])
     if not done:
         return None
-    replayed, problems = dict[str, Run](), list[str]()
+    moved, problems = list[Run](), list[str]()
     if judge.cluster is not None:
-        (moved,), problems = runs_on_clusters(list(done.values()), [judge.cluster])
-        replayed = {_key(run.header): run for run in moved}
-    first = next(iter(done.values()))
+        (moved,), problems = runs_on_clusters(done, [judge.cluster])
+    by_key, replayed = ({_key(run.header): run for run in own} for own in (ended, moved))
+    first = done[0]
     metric = first.curve.metric
     contests = []
     for count in nodes:
         for method, own in trials.items():
-            tried = tuple(_tried(trial, count, done, diverged, replayed, judge) for trial in own)
+            tried = tuple(_tried(trial, count, by_key, replayed, judge) for trial in own)
             contests.append(Contest(method=method, nodes=count, tried=tried, best=best(tried, metric)))
     return Judgement(
         contests=tuple(contests),
         metric=metric,
         header=first.header,
         problems=tuple(problems),
-        error=evaluation_error(list(done.values()), []),
+        error=evaluation_error(done, []),
         unreadable=tuple(unreadable),
     )
 
 
-def _tried(
-    trial: Trial,
-    nodes: int,
-    done: Mapping[str, Run],
-    diverged: Mapping[str, str],
-    replayed: Mapping[str, Run],
-    judge: Judge,
-) -> Tried:
+def _tried(trial: Trial, nodes: int, ended: Mapping[str, Run], replayed: Mapping[str, Run], judge: Judge) -> Tried:
     key = key_of(trial.method, nodes, trial.settings)
-    if key in diverged:
-        return Tried(trial=trial, cell=diverged[key])
-    if key not in done:
+    run = ended.get(key)
+    if run is not None and run.diverged:
+        return Tried(trial=trial, cell=run.header.cell)
+    if run is None or not run.done:
         return Tried(trial=trial, failed=True)
-    run = done[key]
     reached = judge.target is not None and run.reached(judge.target) is not None
     if reached and key not in replayed:
         # It stopped at the target, so its last metric is that of a shorter training.

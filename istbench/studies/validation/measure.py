@@ -204,7 +204,7 @@ class Validation:
 
     def of_the_network(self) -> Iterator[ReplayError]:
         """Replay each run's own trace, without scaling its computing: an error is one of the network's model."""
-        return self._measure(self._points(ShapedNetwork), self._replay_of_the_same_run)
+        return self._measure(self._points(ShapedNetwork), scaling=False)
 
     def of_scaling(self) -> Iterator[ReplayError]:
         """Replay traces from elsewhere for nodes of half a core, and for one node with all cores of this machine.
@@ -219,7 +219,7 @@ class Validation:
             for rehearsal in self._rehearse(list(alone.values())):
                 point = self._point(rehearsal, None, self._bandwidths[-1], environment=f"{cores()} threads")
                 points.append(dataclasses.replace(point, cell=msgspec.structs.replace(point.cell, threads=cores())))
-        return self._measure(points, self._replay_from_elsewhere)
+        return self._measure(points, scaling=True)
 
     def _points(self, make: Callable[..., ShapedNetwork], **fields: Any) -> list[LabRun]:
         """A run of each request at each bandwidth; `fields` are as in `LabRun`."""
@@ -296,9 +296,7 @@ class Validation:
             self._costs[fast] = measure_message_costs(fast.nodes, fast, fast.lab.dilation)
         return self._costs[fast]
 
-    def _measure(
-        self, points: list[LabRun], replayed: Callable[[LabRun, TimedRun], ReplayError]
-    ) -> Iterator[ReplayError]:
+    def _measure(self, points: list[LabRun], *, scaling: bool) -> Iterator[ReplayError]:
         total, expected = len(points) * self._repeats, self._repeats * sum(point.expected_s for point in points)
         self._display.note(f"{total} runs of at least {self._seconds:g} s each, about {_minutes(expected)} in all")
         started, done_s = time.monotonic(), 0.0
@@ -309,7 +307,7 @@ class Validation:
             if timed.seconds * point.dilation < _SHORT * self._seconds:
                 point = points[place] = self._longer(point, timed)
                 timed = self._run(point.cell, point.recording)
-            error = msgspec.structs.replace(replayed(point, timed), repeat=repeat)
+            error = self._error(point, timed, repeat, scaling=scaling)
             done_s += point.expected_s
             left = (expected - done_s) / done_s * (time.monotonic() - started)
             where = ", ".join(filter(None, [f"{error.nodes} nodes", error.bandwidth, error.environment]))
@@ -339,40 +337,30 @@ class Validation:
                 trace=load_trace(run.directory.trace),
             )
 
-    def _replay_of_the_same_run(self, point: LabRun, there: TimedRun) -> ReplayError:
-        profile = self._profile(point, there)
-        before = point.rehearsal.timed.trace
-        return self._error(
-            point,
-            there,
-            _replayed_segments(there.trace, profile, point.measured),
-            _seconds(_replayed(before, profile, point.measured, 1.0), before),
-        )
-
-    def _replay_from_elsewhere(self, point: LabRun, there: TimedRun) -> ReplayError:
-        profile = self._profile(point, there)
-        before = point.rehearsal.timed.trace
-        found = _replayed(before, profile, point.measured, None)
-        own = _replayed(there.trace, profile, point.measured, 1 / point.share)
-        error = self._error(point, there, _seconds(found, before), _seconds(own, there.trace))
-        return msgspec.structs.replace(error, scale=found.compute_scale)
-
-    def _profile(self, point: LabRun, there: TimedRun) -> ClusterProfile:
+    def _error(self, point: LabRun, there: TimedRun, repeat: int, *, scaling: bool) -> ReplayError:
+        """The error of the replay of `there`, the run of `point`; with `scaling`, of its rehearsal."""
         costs = self._ways(point.network).of(there.trace) if point.network else None
         profile = lab_profile(point.network.lab if point.network else None, costs, point.cores)
-        return as_fast_as(profile, there.trace, point.share)
-
-    def _error(self, point: LabRun, there: TimedRun, replayed_s: float, recorded_elsewhere_s: float) -> ReplayError:
+        profile = as_fast_as(profile, there.trace, point.share)
+        before = point.rehearsal.timed.trace
+        found = _replayed(before, profile, point.measured, None if scaling else 1.0)
+        elsewhere_s = _seconds(found, before)
+        if scaling:
+            own = _replayed(there.trace, profile, point.measured, 1 / point.share)
+            replayed_s, elsewhere_s = elsewhere_s, _seconds(own, there.trace)
+        else:
+            replayed_s = _replayed_segments(there.trace, profile, point.measured)
         return ReplayError(
             workload=point.cell.workload,
             method=point.cell.method,
             nodes=point.cell.nodes,
             bandwidth=point.bandwidth,
-            repeat=0,
+            repeat=repeat,
             steps=point.measured.steps,
             measured_s=there.seconds,
             replayed_s=replayed_s,
-            recorded_elsewhere_s=recorded_elsewhere_s,
+            recorded_elsewhere_s=elsewhere_s,
+            scale=found.compute_scale if scaling else 1.0,
             environment=point.environment,
             dilation=point.dilation,
             data=there.data,
