@@ -175,7 +175,7 @@ def _rows_table(kind: str, found: Sequence[Outside]) -> Table:
         column("model", "model", lambda own: own.model, align="left"),
         column("method", "method", lambda own: own.chosen.label, align="left"),
         column("backend", "backend", lambda own: own.backend, align="left"),
-        column("nodes", "GPUs", lambda own: _nodes(own)),
+        column("nodes", "GPUs", _nodes),
         column("mbit", "Mbit/s", lambda own: rounded(own.bandwidth_mbit)),
         column("predicted_s", "predicted s", lambda own: rounded(own.predicted_s)),
         column("measured_s", "measured s", lambda own: rounded(own.measured_s)),

@@ -180,4 +180,4 @@ class Paper:
 
     name: str
     title: str
-    experiments: tuple[Experiment, ...] = field(default=())
+    experiments: tuple[Experiment, ...] = ()

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.run import RunRequest
@@ -15,7 +14,6 @@ from istbench.methods.optimizer import OF_RULES
 from istbench.node.registry import build_method, build_workload
 from istbench.studies.tuning.ranges import GivenRange, Range, check_known, ranges_of
 from istbench.studies.tuning.trials import Trial, trials_of
-from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
 _GIVE_RANGE = "give a range, such as --range lr=0.001:1"
@@ -63,8 +61,16 @@ def plan_trials(
     # Data may set the size of the model; then only the run can tell whether a method refuses it.
     sized = shared.data is not None and workload.sized_by_data
     model = None if sized else blank_model(workload, data_known=False)
-    builds = {name: partial(_options, name, workload, model, nodes, shared.plugins) for name in methods}
-    defaults = {name: builds[name](fixed) for name, fixed in methods.items()}
+
+    def options_of(name: str, given: Mapping[str, Any]) -> Any:
+        """The options of method `name`, which it accepts for the model on each of `nodes`."""
+        method = build_method(name, given, workload=workload, plugins=shared.plugins)
+        if model is not None:
+            for count in nodes:
+                method.check(method.options, model, workload, count)
+        return method.options
+
+    defaults = {name: options_of(name, fixed) for name, fixed in methods.items()}
     check_known(given, {name: {field.name for field in dataclasses.fields(own)} for name, own in defaults.items()})
     ranges: dict[str, list[Range]] = {}
     for name, fixed in methods.items():
@@ -79,23 +85,7 @@ def plan_trials(
             way_out = "take one --set out" if fixed else own if workload.has_optimizer else _GIVE_RANGE
             raise UserError(f"method {name!r} has nothing to tune here: {way_out}, or leave the method out")
     found = {
-        name: trials_of(name, ranges[name], trials, shared.seed, builds[name], fixed)
+        name: trials_of(name, ranges[name], trials, shared.seed, partial(options_of, name), fixed)
         for name, fixed in methods.items()
     }
     return Plan(ranges=ranges, trials=found)
-
-
-def _options(
-    name: str,
-    workload: Workload,
-    model: nn.Module | None,
-    nodes: Sequence[int],
-    plugins: tuple[str, ...],
-    given: Mapping[str, Any],
-) -> Any:
-    """The options of method `name`, which it accepts for `model` on each of `nodes`."""
-    method = build_method(name, given, workload=workload, plugins=plugins)
-    if model is not None:
-        for count in nodes:
-            method.check(method.options, model, workload, count)
-    return method.options

@@ -65,17 +65,16 @@ class ValidationFiles:
         """
         stems: dict[Path, list[ReplayError]] = {}
         for error in errors:
-            stems.setdefault(self._stem(error.workload, error.nodes), []).append(error)
+            stem = self._stem(error.workload, error.nodes)
+            stems.setdefault(stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}"), []).append(error)
         with write_errors(self.folder):
             for stem, own in stems.items():
-                if finished:
-                    measured = {error.method for error in own}
-                    self._write(stem, [*(old for old in self._before(stem) if old.method not in measured), *own])
-                else:
-                    self._write(stem.with_name(f"{stem.name}{UNFINISHED}"), own)
+                measured = {error.method for error in own}
+                before = self._before(stem) if finished else []
+                self._write(stem, [*(old for old in before if old.method not in measured), *own])
             if finished and not self.scaling:
                 self.write_summary()
-        return [stem if finished else stem.with_name(f"{stem.name}{UNFINISHED}") for stem in stems]
+        return list(stems)
 
     def write_summary(self) -> None:
         """Write the table of all measurements in the folder, by method."""
