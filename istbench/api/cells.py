@@ -1,5 +1,6 @@
 """Training of cells: one, or many that are compared. Commands and the functions of Python share it."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ METHODS = ("ist", "local_sgd", "ddp")
 
 _OPTIONS = tuple(option.name for option in RUN_OPTIONS)
 _OF_SUITES = tuple(option.name for option in RUN_OPTIONS if option.in_suites)
-_USUAL = ("speech", METHODS, 2, 1)  # workload, methods, nodes and seeds of `compare`
 
 
 @from_python
@@ -88,10 +88,10 @@ def run(
 def compare(
     suite: str | Path | None = None,
     *,
-    workload: "str | Path | Task" = _USUAL[0],
-    methods: str | Sequence[str] = _USUAL[1],
-    nodes: int | Sequence[int] = _USUAL[2],
-    seeds: int = _USUAL[3],
+    workload: "str | Path | Task" = "speech",
+    methods: str | Sequence[str] = METHODS,
+    nodes: int | Sequence[int] = 2,
+    seeds: int = 1,
     controls: bool = False,
     out: str | Path = "results",
     again: bool = False,
@@ -122,6 +122,7 @@ def compare(
         UserError: for a wrong name or option, or bad data. RunFailed: if no cell finishes.
     """
     files = texts(plugins)
+    changes: Mapping[str, Any] = {}
     if suite is None:
         asked = suite_of(
             workload=named(workload),
@@ -134,26 +135,28 @@ def compare(
             run=checked(options, _OF_SUITES),
         )
         suites = [asked]
-    elif method_options or workload_options or (workload, methods, nodes, seeds) != _USUAL:
-        raise UserError("the suite names the cells: leave out the options, or the suite")
-    elif clashing := [name for name in options if name not in OF_MACHINE]:
-        raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
     else:
-        suites = read_suite(Path(suite))
-    typed = {} if suite is None else options
-    requested = [[msgspec.structs.replace(cell, **typed) for cell in one.requests(files)] for one in suites]
+        usual = inspect.signature(compare).parameters
+        named_cells = {
+            "workload": workload,
+            "methods": methods,
+            "nodes": nodes,
+            "seeds": seeds,
+            "method_options": method_options or None,
+            "workload_options": workload_options or None,
+        }
+        typed = [name for name, value in named_cells.items() if value != usual[name].default]
+        check_beside_suite({name: name for name in (*typed, *options)})
+        suites, changes = read_suite(Path(suite)), options
     backend, results = _here(restarts), Path(out)
-    requests = [request for own in requested for request in own]
-    begin(requests, backend, results)
-    with_all = [own for one, own in zip(suites, requested, strict=True) if controls or one.controls]
-    more, lines = controls_of(requests, backend, results, with_all)
+    requests, lines = begin_suites(suites, changes, files, backend, results, controls=controls)
     from istbench.api.progress import Display
     from istbench.api.results import Results
 
     with Display(quiet=quiet, words=in_python) as display:
         for line in lines:
             display.note(line)
-        outcomes = run_all([*requests, *more], backend, results, display, again=again)
+        outcomes = run_all(requests, backend, results, display, again=again)
     failures = tuple(map(in_python, failure_lines(outcomes)))
     if all(outcome.failure is not None for outcome in outcomes):
         raise RunFailed("\n".join(failures))
@@ -189,6 +192,39 @@ def suite_of(
         workload_options=workload_options,
         run=run,
     )
+
+
+def check_beside_suite(typed: Mapping[str, str]) -> None:
+    """Refuse options that name cells, beside a suite. typed: the options by name, in the words of their user.
+
+    Raises:
+        UserError: with all of them.
+    """
+    clashing = [word for name, word in typed.items() if name not in OF_MACHINE]
+    if clashing:
+        raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
+
+
+def begin_suites(
+    suites: Sequence[Suite],
+    changes: Mapping[str, Any],
+    plugins: tuple[str, ...],
+    backend: Backend,
+    out: Path,
+    *,
+    controls: bool,
+) -> tuple[list[RunRequest], list[str]]:
+    """The cells of `suites` and their controls, as `backend` runs them, and a line on each control; begins them.
+
+    changes: fields that every cell gets. controls: add all controls, also of suites that do not say so.
+    """
+    by_suite = [[msgspec.structs.replace(cell, **changes) for cell in one.requests(plugins)] for one in suites]
+    cells = [cell for own in by_suite for cell in own]
+    requests = [backend.fit(cell) for cell in cells]
+    begin(requests, backend, out)
+    with_all = [own for one, own in zip(suites, by_suite, strict=True) if controls or one.controls]
+    more, lines = controls_of(cells, backend, out, with_all)
+    return [*requests, *more], lines
 
 
 def begin(requests: Sequence[RunRequest], backend: Backend, out: Path) -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
-from istbench.api.cells import begin, controls_of, run_all, suite_of
+from istbench.api.cells import begin_suites, check_beside_suite, run_all, suite_of
 from istbench.base.decode import convert
 from istbench.base.errors import UserError, shown, unknown_name
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.numbers import Nodes
-from istbench.base.options.run import COMPUTING, OF_MACHINE, RunRequest
+from istbench.base.options.run import COMPUTING, RunRequest
 from istbench.base.options.suite import MOST_CELLS, Suite, read_suite
 from istbench.cli import EXIT_FAIL_IF, EXIT_FAILED, say
 from istbench.cli.options import (
@@ -120,16 +119,9 @@ def command(
     """
     backend = take_backend(given)
     before = _baseline_groups(conditions, baseline_results, cluster)
-    suites = [
-        (one, [msgspec.structs.replace(request, sinks=sinks, **typed) for request in one.requests(plugins)])
-        for one, typed in _suites(suite, plugins, given)
-    ]
-    requested = [request for _, own in suites for request in own]
-    requests = [backend.fit(request) for request in requested]
-    begin(requests, backend, out)
-    with_all = [own for one, own in suites if controls or one.controls]
-    more, lines = controls_of(requested, backend, out, with_all)
-    requests += more
+    suites, typed = _suites(suite, plugins, given)
+    changes = {"sinks": sinks, **typed}
+    requests, lines = begin_suites(suites, changes, plugins, backend, out, controls=controls)
     for line in lines if backend.shows_results and not quiet else ():
         say(line)
     _check_baseline(baseline, requests)
@@ -225,8 +217,8 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 def _suites(
     suite: Path | None, plugins: tuple[str, ...], given: dict[str, Any]
-) -> list[tuple[Suite, dict[str, Any]]]:
-    """The requested suites, each with the options that replace those of its cells.
+) -> tuple[list[Suite], dict[str, Any]]:
+    """The requested suites, and the options that replace those of their cells.
 
     Without a file it is one suite, whose methods take those of the given options that they have.
     """
@@ -234,10 +226,8 @@ def _suites(
     if suite is not None:
         flags = typed_options(context)
         typed = {name: given[name] for name in given if name in flags}
-        clashing = [flags[name] for name in typed if name not in OF_MACHINE]
-        if clashing:
-            raise UserError(f"the suite names the cells: leave out {', '.join(clashing)}, or the suite")
-        return [(part, typed) for part in read_suite(suite)]
+        check_beside_suite({name: flags[name] for name in typed})
+        return read_suite(suite), typed
     listed = split_list(given.pop("nodes"), "--nodes", "such as 2,4,8")
     nodes = tuple(convert(listed, list[Nodes], lambda _: "--nodes", text=True))
     requested = suite_of(
@@ -250,7 +240,7 @@ def _suites(
         plugins=plugins,
         run=given,
     )
-    return [(requested, {})]
+    return [requested], {}
 
 
 def _check_baseline(baseline: str, requests: list[RunRequest]) -> None:

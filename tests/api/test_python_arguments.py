@@ -70,6 +70,13 @@ def test_a_text_is_no_level_and_the_line_says_so(recorded):
         istbench.estimate("125M", "220ms", 2, bandwidth="1gbit", gpus_per_host=99)
 
 
+def test_compare_names_all_that_no_suite_takes():
+    with pytest.raises(
+        UserError, match="^the suite names the cells: leave out nodes, workload_options, epochs, or"
+    ):
+        istbench.compare("quick", nodes=4, workload_options={"hidden": 8}, epochs=2, data="/nowhere")
+
+
 def test_numbers_of_numpy_and_pandas_are_numbers(recorded):
     assert list(recorded.time_to(np.float32(0.5)).reached) == [1, 1]
     frame = recorded.replay(bandwidth=np.array([1e8, 1e9]), nodes=recorded.runs.nodes.unique()).time_to(0.5)
