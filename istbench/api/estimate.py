@@ -19,7 +19,7 @@ from istbench.plan.estimate import LEFT_OUT, Estimate, EstimateRow, checked_line
 from istbench.plan.estimate import estimate as estimate_rows
 from istbench.plan.numbers import Numbers, read_layers
 from istbench.plan.script_time import chosen_methods
-from istbench.report.output.formats import print_report
+from istbench.report.output.formats import print_results
 from istbench.report.page import AtTarget, OnClock, Page, Study
 from istbench.report.palette import method_styles
 from istbench.report.phrases import Lead
@@ -55,12 +55,81 @@ class Estimated:
 
     def answer(self) -> str:
         """How much faster the nodes are than one, what holds them back, and what helps most."""
-        return estimate_sentence(self.found)
+        found = self.found
+        numbers = found.numbers
+        alone = numbers.step_s
+        over = numbers.nodes * alone / found.ddp_s
+        beside = ""
+        if found.host_samples is not None and numbers.hosts > 1:
+            beside = f" and {number(over / found.host_samples)} times one host"
+        slower = f"{numbers.placed} are slower than one. " if over < 1 else ""
+        text = (
+            f"{slower}On {numbers.placed} with {found.cluster.name}, ddp takes {number(found.ddp_s)} s a step: "
+            f"{number(over)} times the samples of one {numbers.node_name}{beside}."
+        )
+        cause, cost = max(found.held_by.items(), key=lambda pair: pair[1], default=("", 0.0))
+        if cost > 0.01 * found.ddp_s:
+            holds = "hold" if cause.startswith(("bytes", "links")) else "holds"
+            text += f" {cause[:1].upper()}{cause[1:]} {holds} it back, by {number(cost)} s."
+        helps = [pair for pair in found.helps if pair[1] < found.ddp_s]
+        for row in found.rows[:1]:  # the fastest
+            if row.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
+                every = f" every {row.local_steps} steps" if row.local_steps > 1 else ""
+                helps.insert(0, (f"{row.method.label}{every}", row.step_s))
+        if helps and cost > 0.01 * found.ddp_s:
+            text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
+        return text
 
     @property
     def table(self) -> Table:
-        """The table of the command."""
-        return estimate_table(self.found, list(self.checked))
+        """The rows, the fastest first, and where the numbers lie outside of what was checked."""
+        found, numbers, rows = self.found, self.found.numbers, self.found.rows
+        levels = list(rows[0].bandwidth_for) if rows else []
+        columns: list[ColumnOf[EstimateRow]] = [
+            column("method", "method", lambda row: plain(row.method.label), align="left"),
+            column("local_steps", "local steps", lambda row: plain(row.local_steps)),
+            column("step_s", "s per step", lambda row: rounded(row.step_s)),
+            column("range_s", "range", _range),
+            column("over_gpu", f"over one {numbers.node_name}", lambda row: rounded(row.over_gpu)),
+            column(
+                "over_host",
+                "over one host",
+                lambda row: rounded(_over_host(found, row) if numbers.hosts > 1 else None),
+                optional=True,
+            ),
+            column("computing", "com- puting", lambda row: percent(row.computing)),
+            column(
+                "samples_per_s",
+                "samples /s",
+                lambda row: rounded(_samples_per_s(found, row)),
+                optional=True,
+                rank=2,
+            ),
+            column("sent_mb", "MB sent per step", lambda row: rounded(row.sent / _MEGA), rank=1),
+            *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
+            column("steps_for_0.9", "steps for 90%", _steps, optional=True, rank=1),
+        ]
+        said = [f"{line[:1].upper()}{line[1:]}." for line in self.checked]
+        carried = "0.2 to 1" if numbers.nominal else "0.58 to 1.2"
+        return table_of(
+            columns,
+            rows,
+            title=(
+                f"{_parameters(numbers.parameters)} parameters, {number(numbers.step_s)} s a step, "
+                f"{numbers.placed}, {found.cluster.name}: estimated, nothing ran"
+            ),
+            footer=(
+                Lead(
+                    f"Range: links carry {carried} of their rate. {_LEVELS if levels else ''}"
+                    "Of accuracy this says nothing."
+                ),
+                *(Lead(line) for line in said),
+                f"Left out: {LEFT_OUT}.",
+                *(f"Left out: {line}." for line in found.left_out),
+            ),
+            keys=1,
+            empty="No method follows from these sizes.",
+        )
 
     @property
     def rows(self) -> "pd.DataFrame":
@@ -75,9 +144,38 @@ class Estimated:
         from istbench.report.output.html.write import write_page
 
         with replaying():
-            page = estimate_page(self.found, self.answer(), self.table)
+            page = self._page()
         write_page(page, Path(file))
         return Path(file)
+
+    def _page(self) -> Page:
+        found, numbers, table = self.found, self.found.numbers, self.table
+        by_label = curves(found)
+        styles = method_styles(by_label)
+        series = []
+        for (_, label), points in by_label.items():
+            x, y = tuple(bits / _MEGA for bits, _ in points), tuple(seconds for _, seconds in points)
+            series.append(Series(label=label, style=styles[label], x=x, y=y, low=y, high=y))
+        plot = Plot(
+            stem="step-by-bandwidth",
+            title="Seconds of a step",
+            subtitle=table.title,
+            kind="lines",
+            x_label=f"{BANDWIDTH_LABEL}, Mbit/s",
+            y_label="seconds of a step",
+            panels=(Panel(title="estimated", series=tuple(series)),),
+            x_scale="log",
+            y_scale="log",
+        )
+        clock = OnClock(clock="estimated seconds", by_target=(AtTarget(table=table),), notes=table.footer)
+        study = Study(
+            name="Seconds of a step, estimated",
+            styles=styles,
+            clocks=(clock,),
+            by_bandwidth=((numbers.placed, plot),),
+        )
+        title = f"{_parameters(numbers.parameters)} parameters on {numbers.placed}: seconds of a step"
+        return Page(title=title, studies=(study,), problems=found.left_out, estimate=self.answer())
 
     @from_python
     def save(self, file: str | Path) -> Path:
@@ -111,9 +209,9 @@ class Estimated:
                     "step_s": row.step_s,
                     "low": row.low_s,
                     "high": row.high_s,
-                    "samples_per_s": numbers.samples and numbers.samples * row.over_gpu / row.alone_s,
+                    "samples_per_s": _samples_per_s(found, row),
                     "over_gpu": row.over_gpu,
-                    "over_host": None if found.host_samples is None else row.over_gpu / found.host_samples,
+                    "over_host": _over_host(found, row),
                     "computing": row.computing,
                     "sent_bytes": row.sent,
                     "bandwidth_for": {f"{level:g}": bandwidth for level, bandwidth in row.bandwidth_for.items()},
@@ -129,7 +227,7 @@ class Estimated:
 
     def __repr__(self) -> str:
         shown = io.StringIO()
-        print_report(Report(answers=(self.answer(),), tables=(self.table,)), shown, explain=False)
+        print_results(Report(answers=(self.answer(),), tables=(self.table,)), shown, explain=False)
         return shown.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
@@ -201,123 +299,25 @@ def estimate(
     return Estimated(found=found, checked=tuple(checked_lines(numbers, found.cluster, found.rows)))
 
 
+def _samples_per_s(found: Estimate, row: EstimateRow) -> float | None:
+    samples = found.numbers.samples
+    return None if samples is None else samples * row.over_gpu / row.alone_s
+
+
+def _over_host(found: Estimate, row: EstimateRow) -> float | None:
+    """Samples a second over those of one host by `ddp`; None for hosts of one node."""
+    return None if found.host_samples is None else row.over_gpu / found.host_samples
+
+
 _SHOWN_STEPS = 0.9
 _MEGA, _GIGA = 1e6, 1e9
 _NEVER = Entry(text="none", value=None)
-
-
-def estimate_page(found: Estimate, answer: str, table: Table) -> Page:
-    """The page of `found`: its `answer`, its `table`, and the seconds of a step against bandwidth."""
-    by_label = curves(found)
-    styles = method_styles(by_label)
-    series = []
-    for (_, label), points in by_label.items():
-        x, y = tuple(bits / _MEGA for bits, _ in points), tuple(seconds for _, seconds in points)
-        series.append(Series(label=label, style=styles[label], x=x, y=y, low=y, high=y))
-    plot = Plot(
-        stem="step-by-bandwidth",
-        title="Seconds of a step",
-        subtitle=table.title,
-        kind="lines",
-        x_label=f"{BANDWIDTH_LABEL}, Mbit/s",
-        y_label="seconds of a step",
-        panels=(Panel(title="estimated", series=tuple(series)),),
-        x_scale="log",
-        y_scale="log",
-    )
-    clock = OnClock(clock="estimated seconds", by_target=(AtTarget(table=table),), notes=table.footer)
-    study = Study(
-        name="Seconds of a step, estimated",
-        styles=styles,
-        clocks=(clock,),
-        by_bandwidth=((found.numbers.placed, plot),),
-    )
-    numbers = found.numbers
-    title = f"{_parameters(numbers.parameters)} parameters on {numbers.placed}: seconds of a step"
-    return Page(title=title, studies=(study,), problems=found.left_out, estimate=answer)
 
 
 _LEVELS = (
     "G: Gbit/s of a host's link at which this share of a step computes. "
     "Steps: local steps of a round that reach 90% here. "
 )
-
-
-def estimate_sentence(found: Estimate) -> str:
-    """The answer: `ddp` over one node and one host, what holds it back, and what helps, with the fastest row."""
-    numbers = found.numbers
-    alone = numbers.step_s
-    over = numbers.nodes * alone / found.ddp_s
-    beside = ""
-    if found.host_samples is not None and numbers.hosts > 1:
-        beside = f" and {number(over / found.host_samples)} times one host"
-    slower = f"{numbers.placed} are slower than one. " if over < 1 else ""
-    text = (
-        f"{slower}On {numbers.placed} with {found.cluster.name}, ddp takes {number(found.ddp_s)} s a step: "
-        f"{number(over)} times the samples of one {numbers.node_name}{beside}."
-    )
-    cause, cost = max(found.held_by.items(), key=lambda pair: pair[1], default=("", 0.0))
-    if cost > 0.01 * found.ddp_s:
-        holds = "hold" if cause.startswith(("bytes", "links")) else "holds"
-        text += f" {cause[:1].upper()}{cause[1:]} {holds} it back, by {number(cost)} s."
-    helps = [pair for pair in found.helps if pair[1] < found.ddp_s]
-    for row in found.rows[:1]:  # the fastest
-        if row.step_s < min([found.ddp_s, *(seconds for _, seconds in helps)]):
-            every = f" every {row.local_steps} steps" if row.local_steps > 1 else ""
-            helps.insert(0, (f"{row.method.label}{every}", row.step_s))
-    if helps and cost > 0.01 * found.ddp_s:
-        text += f" What helps: {', '.join(f'{name} {number(seconds)} s' for name, seconds in helps)}."
-    return text
-
-
-def estimate_table(found: Estimate, checked: Sequence[str]) -> Table:
-    """The rows of `found`, the fastest first. checked: where the numbers lie outside of what was checked."""
-    numbers, rows = found.numbers, sorted(found.rows, key=lambda row: row.step_s)
-    levels = list(rows[0].bandwidth_for) if rows else []
-    one_host = None if numbers.hosts == 1 else found.host_samples
-    columns: list[ColumnOf[EstimateRow]] = [
-        column("method", "method", lambda row: plain(row.method.label), align="left"),
-        column("local_steps", "local steps", lambda row: plain(row.local_steps)),
-        column("step_s", "s per step", lambda row: rounded(row.step_s)),
-        column("range_s", "range", _range),
-        column("over_gpu", f"over one {numbers.node_name}", lambda row: rounded(row.over_gpu)),
-        column(
-            "over_host",
-            "over one host",
-            lambda row: rounded(one_host and row.over_gpu / one_host),
-            optional=one_host is None,
-        ),
-        column("computing", "com- puting", lambda row: percent(row.computing)),
-        column(
-            "samples_per_s",
-            "samples /s",
-            lambda row: rounded(numbers.samples and numbers.samples * row.over_gpu / row.alone_s),
-            optional=numbers.samples is None,
-            rank=2,
-        ),
-        column("sent_mb", "MB sent per step", lambda row: rounded(row.sent / _MEGA), rank=1),
-        *(_bandwidth_column(level, first=place == 0) for place, level in enumerate(levels)),
-        column("steps_for_0.9", "steps for 90%", _steps, optional=True, rank=1),
-    ]
-    said = [f"{line[:1].upper()}{line[1:]}." for line in checked]
-    carried = "0.2 to 1" if numbers.nominal else "0.58 to 1.2"
-    return table_of(
-        columns,
-        rows,
-        title=f"{_parameters(numbers.parameters)} parameters, {number(numbers.step_s)} s a step, {numbers.placed}, "
-        f"{found.cluster.name}: estimated, nothing ran",
-        footer=(
-            Lead(
-                f"Range: links carry {carried} of their rate. {_LEVELS if levels else ''}"
-                "Of accuracy this says nothing."
-            ),
-            *(Lead(line) for line in said),
-            f"Left out: {LEFT_OUT}.",
-            *(f"Left out: {line}." for line in found.left_out),
-        ),
-        keys=1,
-        empty="No method follows from these sizes.",
-    )
 
 
 def _bandwidth_column(level: float, *, first: bool) -> ColumnOf[EstimateRow]:
