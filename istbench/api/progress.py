@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from istbench.base.threads import thread_beside
 from istbench.base.units import clock
 from istbench.launch.processes.failures import read_progress
 from istbench.results.curves import Curve
-from istbench.results.events import Note, Resume
+from istbench.results.events import Event, Note, Resume
 from istbench.results.header import Header
 from istbench.results.metrics import Metric, value_text
 from istbench.results.store import RunDirectory
@@ -99,14 +99,15 @@ class Display:
         over = threading.Event()
 
         def watch(scratch: Path) -> None:
-            seen, state, told = -1, "starting", len(_urgent(run))
+            seen, state, told = -1, "starting", len(_urgent(_events(run)))
             first: tuple[int, float] | None = None  # a step and its time: a resumed run begins at a later step
             while not over.wait(_POLL_S):
                 # A smaller group takes more local steps for the same samples.
                 step, size = min(read_progress(scratch).step, total), _size(run.events_jsonl)
                 if size != seen:
-                    seen, state = size, printable(_state(run, header.own_metric))
-                    told = self._tell(_urgent(run), told)
+                    seen, events = size, _events(run)
+                    state = printable(_state(events, header.own_metric))
+                    told = self._tell(_urgent(events), told)
                 self._bars.update(task, completed=step, state=state)
                 if not self._live:
                     now = time.monotonic()
@@ -117,7 +118,7 @@ class Display:
                         left = f", {clock((now - first[1]) * (total - step) / (step - first[0]))} left"
                     figures = f": step {step}/{total}{left}, {state}"
                     self._plain(f"{clipped(name, _NARROW - len(figures))}{figures}")
-            self._tell(_urgent(run), told)
+            self._tell(_urgent(_events(run)), told)
 
         with scratch_folder() as scratch:
             try:
@@ -146,12 +147,16 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _urgent(run: RunDirectory) -> list[str]:
-    """The messages of the run about losses, damaged checkpoints and lost sinks."""
+def _events(run: RunDirectory) -> list[Event]:
+    """Those so far; none while nobody can read them."""
     try:
-        events = run.events()
+        return run.events()
     except (OSError, UserError):
         return []
+
+
+def _urgent(events: Iterable[Event]) -> list[str]:
+    """The messages of the run about losses, damaged checkpoints and lost sinks."""
     said: list[str] = []
     for event in events:
         if isinstance(event, Resume) and (event.loss or event.resize):
@@ -170,12 +175,9 @@ def _goes_on(event: Resume) -> str:
     return f"{change.cause}; {nodes} on from step {step}, not {change.before}"
 
 
-def _state(run: RunDirectory, metric: Metric) -> str:
+def _state(events: Iterable[Event], metric: Metric) -> str:
     """The last evaluation, with its step: training may be far ahead of it. At most 40 characters or so."""
-    try:
-        evaluations = Curve.from_events(run.events(), metric).evaluations
-    except (OSError, UserError):
-        return ""
+    evaluations = Curve.from_events(events, metric).evaluations
     if not evaluations:
         return "starting"
     last = evaluations[-1]

@@ -15,15 +15,15 @@ from istbench.results.metrics import Metric
 
 def test_the_progress_line_says_at_which_step_it_was_evaluated(results):
     run = write_run(results, header(status="running"), [evaluation(0, 0.0, 0.1)])
-    assert _state(run, Metric("accuracy")) == "accuracy 0.1000 at 0"
+    assert _state(run.events(), Metric("accuracy")) == "accuracy 0.1000 at 0"
     run.append(evaluation(500, 9.0, 0.4312, loss=1.2034))
-    assert _state(run, Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
+    assert _state(run.events(), Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
     run.append(evaluation(600, 9.0, None))
-    assert _state(run, Metric("accuracy")) == "accuracy not a number, loss 1.000 at 600"
+    assert _state(run.events(), Metric("accuracy")) == "accuracy not a number, loss 1.000 at 600"
     run.append(Resume(step=500))
-    assert _state(run, Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
+    assert _state(run.events(), Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
     run.append(Start())
-    assert _state(run, Metric("accuracy")) == "starting"
+    assert _state(run.events(), Metric("accuracy")) == "starting"
 
 
 @pytest.mark.parametrize("options", ["", "local_steps=16 outer_lr=0.7 outer_rule=smol schedule=constant"])
