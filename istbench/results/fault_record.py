@@ -16,7 +16,7 @@ from istbench.base.options.numbers import Duration, Natural
 from istbench.results.curves import Curve
 from istbench.results.events import Evaluation, Event, Ready, Resume
 from istbench.results.metrics import Metric
-from istbench.results.run_parts import resumptions
+from istbench.results.run_parts import ready_after, resumptions
 
 Kind = Literal["kill", "host", "stop", "down", "slow", "full", "damage"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -50,7 +50,6 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True):
     hits: Annotated[tuple[Hit, ...], Meta(max_length=MOST_FAULTS)]
 
     def write(self, path: Path) -> None:
-        """Write it to `path`."""
         with writing_whole(path) as file:
             file.write(msgspec.json.encode(self) + b"\n")
 
@@ -89,7 +88,6 @@ class Wall:
 
     @property
     def seconds(self) -> float:
-        """All of them."""
         return float(sum(dataclasses.astuple(self)))
 
     @property
@@ -113,11 +111,11 @@ def wall_of(events: Sequence[Event], metric: Metric, began: float, fault_free_s:
     for resume, there in starts:
         change = resume.loss or resume.resize
         assert change is not None
-        step = max(0, resume.step) if there is None else there.step
+        ended = ready_after(resume, there)
         noticing_s = resume.loss.noticing_s if resume.loss else 0.0
-        ready_s = there.starting_s + there.loading_s if there else 0.0
+        ready_s = ended.starting_s + ended.loading_s
         alive = change.noticed - noticing_s - started
-        resumed = max((at.wall_s for at in kept if at.step <= step), default=first.wall_s)
+        resumed = max((at.wall_s for at in kept if at.step <= ended.step), default=first.wall_s)
         if resume.loss is None:  # nothing is done again
             restarting += alive - (resumed - wall)
         elif ready:

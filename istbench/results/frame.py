@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from istbench.cluster.profile import ClusterProfile
 
 
-_NO_CLUSTERS: dict[str, ClusterProfile] = {}
 _HEADER = ("cell", "status", "workload_label", "data", "method", "method_label", "nodes", "seed", "batch_size")
 
 
@@ -50,7 +49,7 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
     frame.to_csv(path, index=False, float_format="%.6g")
 
 
-def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_CLUSTERS) -> pd.DataFrame:
+def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] | None = None) -> pd.DataFrame:
     """A row for each evaluation of each of `runs`.
 
     Columns: fields of the run (cell, method, nodes, seed, ...), the name of its metric and whether lower is better,
@@ -62,7 +61,7 @@ def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] = _NO_C
 
     rows = [row for run in runs for row in _rows(run)]
     on_clusters = runs_on_clusters(runs, list(clusters.values()))[0] if clusters else []  # it reads all traces
-    for name, replayed in zip(clusters, on_clusters, strict=True):
+    for name, replayed in zip(clusters or (), on_clusters, strict=True):
         seconds = {
             (run.header.cell, evaluation.step): seconds
             for run in replayed

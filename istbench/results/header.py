@@ -46,12 +46,22 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         together = " together" if self.count > 1 else ""
         return f"{self.cores} cores{together}" if self.cores else ""
 
+    def words(self, kind: str) -> str:
+        """`lab3 (8 cores, x86_64)`: the name, and all that is known of cores, `kind` of machine and lab."""
+        about = ", ".join(filter(None, [self.cores_words, kind, self.lab]))
+        return f"{self.name} ({about})" if about else self.name
+
 
 class Git(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The commit of the source tree of istbench, and whether the tree had changes."""
 
     commit: Short
     dirty: bool
+
+    @property
+    def words(self) -> str:
+        """`0123456789ab with changes`."""
+        return self.commit[:12] + (" with changes" if self.dirty else "")
 
 
 class NodeSeconds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +155,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def own_metric(self) -> Metric:
-        """The workload's own metric."""
         return Metric(self.metric, lower_is_better=self.lower_is_better, unit=self.unit)
 
 

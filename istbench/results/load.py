@@ -74,7 +74,6 @@ class Run:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds of its stalls."""
         return sum(stall.seconds for stall in self.stalls)
 
     @property

@@ -56,7 +56,6 @@ class Metric:
         return -value if self.lower_is_better else value
 
     def better(self, one: float, other: float) -> bool:
-        """Whether value `one` is better than `other`."""
         return self.signed(one) > self.signed(other)
 
     def reached(self, value: float | None, level: float) -> bool:
@@ -88,7 +87,6 @@ class Metric:
 
     @property
     def direction(self) -> str:
-        """`lower is better` or `higher is better`."""
         return "lower is better" if self.lower_is_better else "higher is better"
 
     @property

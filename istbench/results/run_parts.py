@@ -26,13 +26,13 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, resume: Resume, loss: Loss, ready: Ready | None) -> "Restart":
-        """The restart of `resume` after `loss`."""
+        ready = ready_after(resume, ready)
         return cls(
-            step=max(0, resume.step) if ready is None else ready.step,
+            step=ready.step,
             cause=loss.cause,
             noticing_s=loss.noticing_s,
-            starting_s=0.0 if ready is None else ready.starting_s,
-            loading_s=0.0 if ready is None else ready.loading_s,
+            starting_s=ready.starting_s,
+            loading_s=ready.loading_s,
             redone_steps=loss.redone_steps,
             redone_s=loss.redone_s,
         )
@@ -76,15 +76,20 @@ def resizes(events: Sequence[Event]) -> list[Resized]:
     for resume, ready in resumptions(events):
         if (change := resume.resize) is None:
             continue
+        there = ready_after(resume, ready)
         if resume.loss is not None:
             seconds = Restart.of(resume, resume.loss, ready).seconds
         else:
-            seconds = 0.0 if ready is None else ready.starting_s + ready.loading_s
-        step = max(0, resume.step if ready is None else ready.step)
+            seconds = there.starting_s + there.loading_s
         found.append(
-            Resized(step=step, before=change.before, after=change.after, cause=change.cause, seconds=seconds)
+            Resized(step=there.step, before=change.before, after=change.after, cause=change.cause, seconds=seconds)
         )
     return found
+
+
+def ready_after(resume: Resume, ready: Ready | None) -> Ready:
+    """`ready`; if the run was lost again before, at the step of its checkpoint after no seconds."""
+    return ready or Ready(step=max(0, resume.step), starting_s=0.0, loading_s=0.0)
 
 
 def resumptions(events: Sequence[Event]) -> list[tuple[Resume, Ready | None]]:
@@ -158,9 +163,7 @@ def _change(what: str, there: Sequence[tuple[int, RunPart]], of: Callable[[RunPa
 
 
 def _machine(part: RunPart) -> str:
-    host = part.host
-    about = [host.cores_words, host.machine, host.lab or ""]
-    return f"{host.name} ({', '.join(filter(None, about))})" if any(about) else host.name
+    return part.host.words(part.host.machine)
 
 
 def _versions(part: RunPart) -> str:
@@ -168,4 +171,4 @@ def _versions(part: RunPart) -> str:
 
 
 def _source(part: RunPart) -> str:
-    return "" if part.git is None else part.git.commit[:12] + (" with changes" if part.git.dirty else "")
+    return "" if part.git is None else part.git.words

@@ -5,7 +5,8 @@ A seed that missed its target counts as infinity, so a method gains nothing from
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 _CONFIDENCE = 0.95
@@ -72,16 +73,16 @@ def _covered(seeds: int, cut: int) -> float:
     return 1 - outside * 2.0 ** (1 - seeds)
 
 
-def median(values: Sequence[float]) -> float:
+def median(values: Collection[float]) -> float:
     """The middle value. Of an even number, the mean of the two middle values, infinite if either is infinite.
 
     Raises:
         ValueError: without values.
     """
-    return _mean(*_middle_two(values))
+    return _mean(statistics.median_low(values), statistics.median_high(values))
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Collection[float]) -> Estimate:
     """The entry of a table from one value for each seed, of either infinite sign for a miss.
 
     Raises:
@@ -118,13 +119,6 @@ def _ratio(baseline: float, method: float) -> float:
     return 0.0 if math.isinf(method) else baseline / method
 
 
-def _middle_two(values: Sequence[float]) -> tuple[float, float]:
-    if not values:
-        raise ValueError("median of no values")
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-
-
 def _mean(lower: float, upper: float) -> float:
     """The median from the two middle values, which are the same value if the number of values is odd."""
     # The mean of two equal values must be that value; a sum of halves may round.
@@ -139,10 +133,10 @@ def _mean_ratio(lower: float, upper: float) -> float:
     return 0.0 if lower == 0 else _mean(lower, upper)
 
 
-def _estimate(values: Sequence[float], middle: _Middle) -> Estimate:
+def _estimate(values: Collection[float], middle: _Middle) -> Estimate:
     if any(math.isnan(value) for value in values):
         raise ValueError("NaN among the values of an entry; write a miss as infinity")
-    centre = middle(*_middle_two(values))
+    centre = middle(statistics.median_low(values), statistics.median_high(values))
     ordered, cut = sorted(values), _cut_off(len(values))
     reached = sum(math.isfinite(value) for value in values)
     return Estimate(median=centre, low=ordered[cut], high=ordered[-1 - cut], reached=reached, seeds=len(values))

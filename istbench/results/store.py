@@ -171,7 +171,6 @@ class RunDirectory:
             file.write(os.urandom(size))
 
     def free_reserve(self) -> None:
-        """Free the space of `reserve`."""
         with suppress(OSError):
             self._reserve.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ def test_a_miss_is_infinite_in_the_median(values, expected):
 
 
 def test_the_median_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="no median"):
         median([])
 
 
