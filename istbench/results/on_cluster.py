@@ -6,6 +6,7 @@ their times change.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -96,7 +97,8 @@ def runs_on_clusters(
         if results not in checks:
             checks[results], unreadable = own_checks(results)
             problems += unreadable
-        problems += _add(on_clusters, cell, run, trace, profiles, checks[results])
+        own = partial(run_on_cluster, run, trace, checks=checks[results])
+        problems += _add(on_clusters, profiles, cell, own)
         for count in _never_run(run, runs, nodes):
             assert redeal is not None
             named = f"{cell} on {count} nodes"
@@ -105,7 +107,8 @@ def runs_on_clusters(
             except UserError as error:
                 problems.append(f"{named}: {error}")
             else:
-                problems += _add(on_clusters, named, there_too, dealt, profiles, checks[results])
+                own = partial(run_on_cluster, there_too, dealt, checks=checks[results])
+                problems += _add(on_clusters, profiles, named, own)
     if untraced:
         more = f" and {len(untraced) - _NAMED_AT_MOST} more" if len(untraced) > _NAMED_AT_MOST else ""
         problems.append(
@@ -132,6 +135,9 @@ def add_shares(
     """
     from istbench.cluster.trace_file import load_trace
 
+    def shared(run: Run, trace: "Trace", profile: ClusterProfile) -> Run:
+        return run_on_cluster(*_with_shares(run, trace, profile, shares), profile)
+
     problems: list[str] = []
     for run in runs:
         if run.done and run.header.nodes > 1 and run.directory.trace.exists():
@@ -139,17 +145,8 @@ def add_shares(
                 trace = load_trace(run.directory.trace)
             except UserError as error:
                 problems.append(f"{run.header.cell}: {error}")
-                continue
-            without: dict[str, list[str]] = {}
-            for found, profile in zip(on_clusters, profiles, strict=True):
-                try:
-                    found.append(run_on_cluster(*_with_shares(run, trace, profile, shares), profile))
-                except UserError as error:
-                    without.setdefault(str(error), []).append(profile.name)
-            for reason, names in without.items():
-                others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                where = "" if len(names) == len(profiles) else f" on {names[0]}{others}"
-                problems.append(f"{run.header.cell}{where}: {reason}")
+            else:
+                problems += _add(on_clusters, profiles, run.header.cell, partial(shared, run, trace))
     # A seed that diverged is a miss of the row with shares too.
     missed = [_labelled(run, shares, shares.speeds) for run in runs if run.diverged]
     for found in on_clusters:
@@ -196,23 +193,25 @@ def _labelled(run: Run, shares: Shares, speeds: Sequence[float]) -> Run:
 
 def _add(
     on_clusters: Sequence[list[Run]],
-    named: str,
-    run: Run,
-    trace: "Trace",
     profiles: Sequence[ClusterProfile],
-    checks: Mapping[str, Check],
+    named: str,
+    on: Callable[[ClusterProfile], Run],
 ) -> list[str]:
-    """Add `run` on each of `profiles` to its list; a line if some of them cannot replay it."""
-    refused: list[UserError] = []
+    """Add the run that `on` gives on each of `profiles` to its list; a line for each reason why there is none."""
+    refused: dict[str, list[tuple[str, str]]] = {}
     for found, profile in zip(on_clusters, profiles, strict=True):
         try:
-            found.append(run_on_cluster(run, trace, profile, checks))
+            found.append(on(profile))
         except UserError as error:
-            refused.append(error)
-    if not refused:
-        return []
-    more = f" (and {len(refused) - 1} other clusters refuse it)" if 1 < len(refused) < len(profiles) else ""
-    return [f"{named}: {refused[0]}{more}"]
+            reason = str(error)
+            refused.setdefault(reason.replace(profile.name, ""), []).append((profile.name, reason))
+    lines = []
+    for alike in refused.values():
+        first, reason = alike[0]
+        others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        where = "" if len(alike) == len(profiles) else f" on {first}{others}"
+        lines.append(f"{named}{where}: {reason}")
+    return lines
 
 
 def _never_run(run: Run, runs: Sequence[Run], nodes: Sequence[int]) -> list[int]:

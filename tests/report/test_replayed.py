@@ -47,7 +47,7 @@ def test_a_run_that_one_cluster_cannot_replay_stays_on_the_others(results):
     rows = {group.profile.name: [row.method for row in group.contenders] for group in report.groups}
     assert rows == {"p3.2xlarge": ["ddp"], "m5.2xlarge": ["ddp", "dslide"]}
     (problem,) = report.problems
-    assert problem.startswith("speech-dslide-n2-s0: a node of p3.2xlarge computes on a GPU")
+    assert problem.startswith("speech-dslide-n2-s0 on p3.2xlarge: a node of p3.2xlarge computes on a GPU")
 
 
 def write_check(results, method, error, *, name="toy-n2"):
