@@ -1,6 +1,5 @@
 """Print the tables of a report to a terminal, below its answers."""
 
-import dataclasses
 import shutil
 import sys
 import textwrap
@@ -85,12 +84,13 @@ def print_tables(
     if answers:
         show([*answers, ""], "bold")
     for table in tables:
-        fitting, dropped = _fitting(table, width)
-        left_out += dropped
+        least = _least_widths(table)
+        kept = _fitting(table, least, width)
+        left_out += [column.title for place, column in enumerate(table.columns) if place not in kept]
         show([table.title], "bold")
         if table.rows:
-            for block in _blocks(fitting, width):
-                console.print(_drawn(fitting, block, width))
+            for block in _blocks(table, kept, least, width):
+                console.print(_drawn(table, block, least, width))
                 console.print()
         else:
             show([table.empty], "")
@@ -109,11 +109,17 @@ def _width() -> int:
     return min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
 
 
-def _drawn(table: Table, block: Sequence[int], width: int) -> "Drawing":
+def _drawn(table: Table, block: Sequence[int], least: Sequence[int], width: int) -> "Drawing":
+    """The columns of a block, each as wide as it needs at `least`, plus room for its title if there is any."""
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    columns, widths = [table.columns[index] for index in block], _widths(table, block, width)
+    columns, widths = [table.columns[index] for index in block], [least[index] for index in block]
+    room = width - sum(widths) - _GAP * (len(widths) - 1)
+    for place, column in enumerate(columns):
+        more = max(0, min(room, len(column.title) - widths[place]))
+        widths[place] += more
+        room -= more
     titled = any(column.title for column in columns)
     drawn = Drawing(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=titled)
     for column, characters in zip(columns, widths, strict=True):
@@ -135,51 +141,36 @@ def _more(lines: int, tables: int, columns: Sequence[str]) -> Iterable[str]:
         yield f"{'. '.join(said)}."
 
 
-def _fitting(table: Table, width: int) -> tuple[Table, list[str]]:
-    """`table` without the columns of the highest rank that do not fit in `width`, and their titles."""
-    kept, dropped = list(range(len(table.columns))), list[str]()
-    widths = _least_widths(table, kept)
-    while sum(widths[index] + _GAP for index in kept) - _GAP > width:
+def _fitting(table: Table, least: Sequence[int], width: int) -> list[int]:
+    """The columns of `table` without those of the highest rank that do not fit in `width`."""
+    kept = list(range(len(table.columns)))
+    while sum(least[index] + _GAP for index in kept) - _GAP > width:
         last = max(kept, key=lambda index: table.columns[index].rank)
         if table.columns[last].rank == 0:
             break
         kept.remove(last)
-        dropped.insert(0, table.columns[last].title)
-    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return dataclasses.replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows), dropped
+    return kept
 
 
-def _blocks(table: Table, width: int) -> list[list[int]]:
+def _blocks(table: Table, kept: Sequence[int], least: Sequence[int], width: int) -> list[list[int]]:
     """The columns of each block of at most `width` characters. Every block starts with the naming columns."""
-    widths = _least_widths(table, range(len(table.columns)))
-    keys = list(range(table.keys))
-    used_by_keys = sum(widths[index] + _GAP for index in keys)
+    keys, others = list(kept[: table.keys]), kept[table.keys :]
+    used_by_keys = sum(least[index] + _GAP for index in keys)
     blocks, used = [keys[:]], used_by_keys
-    for index in range(table.keys, len(table.columns)):
-        if used + widths[index] > width and len(blocks[-1]) > len(keys):
+    for index in others:
+        if used + least[index] > width and len(blocks[-1]) > len(keys):
             blocks.append(keys[:])
             used = used_by_keys
         blocks[-1].append(index)
-        used += widths[index] + _GAP
+        used += least[index] + _GAP
     return blocks
 
 
-def _widths(table: Table, columns: Sequence[int], width: int) -> list[int]:
-    """Width of each column of a block: the least, plus room for its title if there is any."""
-    widths = _least_widths(table, columns)
-    room = width - sum(widths) - _GAP * (len(widths) - 1)
-    for place, index in enumerate(columns):
-        more = max(0, min(room, len(table.columns[index].title) - widths[place]))
-        widths[place] += more
-        room -= more
-    return widths
-
-
-def _least_widths(table: Table, columns: Iterable[int]) -> list[int]:
+def _least_widths(table: Table) -> list[int]:
     """Characters that each column needs for its longest text (folded in naming columns) or title word."""
     least = []
-    for index in columns:
-        words = [len(word) for word in table.columns[index].title.split()]
+    for index, column in enumerate(table.columns):
+        words = [len(word) for word in column.title.split()]
         texts = [len(row[index].text) for row in table.rows]
         needed = max(texts, default=1)
         least.append(max([1, min(needed, _WIDEST_KEY) if index < table.keys else needed, *words]))

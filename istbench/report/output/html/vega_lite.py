@@ -82,7 +82,6 @@ def _panel_spec(plot: Plot, panel: Panel, axes: Spec, styles: Mapping[str, Metho
 
 
 def bars_spec(plot: Bars) -> Spec:
-    """The specification of rows of bars."""
     names, colours = [clipped(name) for name, _ in plot.parts], [colour for _, colour in plot.parts]
     low = min((bar.start for bar in plot.bars), default=0.0)
     high = max((bar.end for bar in plot.bars), default=1.0)
@@ -510,7 +509,6 @@ _AXIS = {"tickCount": 6, "format": ".6~g", "gridOpacity": 0.35}
 
 
 def _all_lines(plot: Plot) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
-    """The places and the heights of each line."""
     every = [series for panel in plot.panels for series in panel.series]
     return [(line.x, line.y) for line in every] + [(line.x, line.y) for series in every for line in series.each]
 

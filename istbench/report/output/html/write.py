@@ -3,7 +3,6 @@
 import base64
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
@@ -17,13 +16,10 @@ from istbench.report.output.html.vega_lite import (
     DASHES,
     SHAPES,
     bars_spec,
-    bars_text,
     clipped,
     map_spec,
-    map_text,
     map_width,
     panel_specs,
-    panel_text,
 )
 from istbench.report.page import Page
 from istbench.report.palette import on_dark
@@ -104,19 +100,17 @@ def page_html(page: Page) -> str:
     )
 
 
-def _views(page: Page) -> str:
-    return _script_json(
+def _views(page: Page) -> list[list[dict[str, Any]]]:
+    return [
         [
-            [
-                {
-                    "targets": [[_target_key(at), _target_name(at)] for at in clock.by_target],
-                    "first": clock.opens_on,
-                }
-                for clock in study.clocks
-            ]
-            for study in page.studies
+            {
+                "targets": [[_target_key(at), _target_name(at)] for at in clock.by_target],
+                "first": clock.opens_on,
+            }
+            for clock in study.clocks
         ]
-    )  # fmt: skip
+        for study in page.studies
+    ]
 
 
 def _target_key(at: Any) -> str:
@@ -159,10 +153,14 @@ def _environment() -> Any:
         finalize=said,
         undefined=jinja2.StrictUndefined,
     )
+    environment.policies["json.dumps_kwargs"] = {
+        "allow_nan": False, "separators": (",", ":"), "ensure_ascii": False,
+    }  # fmt: skip
     environment.filters.update(clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key)
-    environment.globals.update(winners=_winners)
     environment.tests.update(shown_note=_is_shown)
-    environment.globals.update(panels=_panels, bars=_bars, shapes=SHAPES, dashes=DASHES, on_dark=on_dark)
+    environment.globals.update(
+        panels=_panels, bars=_bars, winners=_winners, shapes=SHAPES, dashes=DASHES, on_dark=on_dark
+    )
     return environment
 
 
@@ -171,29 +169,23 @@ def _is_shown(line: str) -> bool:
     return isinstance(line, Caution) or line.startswith(_MARKS)
 
 
-def _panels(plot: Plot, before: str = "") -> list[dict[str, str]]:
+def _panels(plot: Plot, before: str = "") -> list[dict[str, Any]]:
     return [
-        {
-            "title": before + panel.title,
-            "target": panel.target,
-            "text": panel_text(plot, panel),
-            "spec": _script_json(spec),
-        }
+        {"title": before + panel.title, "target": panel.target, "spec": spec}
         for panel, spec in zip(plot.panels, panel_specs(plot), strict=True)
     ]
 
 
-def _bars(plot: Bars) -> dict[str, str]:
-    return {"title": plot.title, "target": "", "text": bars_text(plot), "spec": _script_json(bars_spec(plot))}
+def _bars(plot: Bars) -> dict[str, Any]:
+    return {"title": plot.title, "target": "", "spec": bars_spec(plot)}
 
 
-def _winners(plot: WinnerMap) -> dict[str, str]:
+def _winners(plot: WinnerMap) -> dict[str, Any]:
     return {
         "title": f"Bandwidth of a host and {plot.row_label}",
         "target": plot.target.short,
-        "text": map_text(plot),
-        "spec": _script_json(map_spec(plot)),
-        "width": str(map_width(plot)),
+        "spec": map_spec(plot),
+        "width": map_width(plot),
     }
 
 
@@ -210,9 +202,3 @@ def _sort_key(entry: Entry) -> str:
 def _read_here(line: str) -> str:
     """`line` of a footer, with the words themselves where it leads to a file of the documentation."""
     return _GUIDES.get(line.partition("#")[2], line) if line.startswith(_BEFORE) else line
-
-
-def _script_json(value: Any) -> str:
-    """`value` as JSON for a script element of HTML. No `<` in it can close the element."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
