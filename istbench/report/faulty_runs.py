@@ -16,7 +16,7 @@ from istbench.base.units import parse_period
 from istbench.cluster.faults import Faults, with_faults
 from istbench.results.fault_record import ENDING, FaultRecord, Hit, Wall, read_record, wall_of
 from istbench.results.load import Run
-from istbench.results.stats import finite
+from istbench.results.stats import Estimate, estimate, finite
 
 _SCHEDULE = re.compile(r"(?:poisson:(?P<short>\S+) of )?(?P<kinds>.*), seed \d+")
 
@@ -94,6 +94,20 @@ class FaultRow:
     nodes: int
     schedule: Schedule | None
     runs: tuple[FaultyRun, ...]
+
+    @property
+    def times(self) -> Estimate:
+        """Its seconds to the target over those without faults, over seeds."""
+        return estimate([own.times for own in self.runs])
+
+    @property
+    def reached(self) -> int:
+        return sum(own.wall is not None for own in self.runs)
+
+    @property
+    def short(self) -> str:
+        """The rate of its faults, as on an axis."""
+        return "0" if self.schedule is None else self.schedule.short
 
     @property
     def simulated(self) -> float | None:

@@ -24,13 +24,13 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
 
     x is the place of the schedule among those there are, counted from 0.
     """
-    shorts = list(dict.fromkeys(map(_short, found.rows)))
+    shorts = list(dict.fromkeys(row.short for row in found.rows))
     names = {(row.label, row.nodes): row.name for row in group.contenders}
     styles, several = contender_styles(group), len({row.nodes for row in found.rows}) > 1
     seeds = max(len(row.runs) for row in found.rows)
 
     def points(rows: list[FaultRow], factor: Callable[[FaultRow], Estimate | None]) -> list[tuple[float, Estimate]]:
-        return [(float(shorts.index(_short(row))), at) for row in rows if (at := factor(row)) is not None]
+        return [(float(shorts.index(row.short)), at) for row in rows if (at := factor(row)) is not None]
 
     def series(factor: Callable[[FaultRow], Estimate | None]) -> tuple[Series, ...]:
         return tuple(
@@ -39,7 +39,7 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
             if (own := [row for row in found.rows if (row.label, row.nodes) == (label, nodes)])
         )
 
-    measured = series(lambda row: estimate([own.times for own in row.runs]))
+    measured = series(lambda row: row.times)
     highest = max((height for line in measured for height in line.y), default=1.0)
     levels = tuple(level for level in _LEVELS if level <= highest)
     spread = "one seed" if seeds < 2 else f"median over seeds, {interval_name(seeds)}"
@@ -62,7 +62,3 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
 def _simulated(row: FaultRow) -> Estimate | None:
     value = 1.0 if row.schedule is None else row.simulated
     return None if value is None else estimate([value])
-
-
-def _short(row: FaultRow) -> str:
-    return "0" if row.schedule is None else row.schedule.short

@@ -15,7 +15,6 @@ from istbench.report.tables.numbers import finite, number, rounded, with_interva
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.results.fault_record import OF_LINKS, Wall
 from istbench.results.metrics import level_text
-from istbench.results.stats import estimate
 
 _PARTS = {
     "computing_s": "computing",
@@ -33,16 +32,20 @@ def faults_table(found: FaultResults) -> Table:
     header = found.first.header
     target = header.config.target
     goal = "the end" if target is None else f"{header.metric} {level_text(target)}"
+
+    def part(key: str, title: str) -> ColumnOf[FaultRow]:
+        return column(key, title, lambda row: _wall_mean(row, lambda wall: getattr(wall, key)))
+
     columns: list[ColumnOf[FaultRow]] = [
         column("method", "method", lambda row: row.label, align="left"),
         column("nodes", "nodes", lambda row: row.nodes),
         column("faults", "faults a run", _rate),
         column("hits", "hit", _hits),
-        column("reached", "reached", _reached),
+        column("reached", "reached", lambda row: Entry(text=_of_all(row), value=row.reached)),
         column("seconds", "s", lambda row: _wall_mean(row, lambda wall: wall.to_target_s)),
         column("times", "times as long", _times),
         column("simulated_times", "simulated", lambda row: rounded(row.simulated)),
-        *(_part(key, title) for key, title in _PARTS.items() if key != "fewer_s" or found.elastic),
+        *(part(key, title) for key, title in _PARTS.items() if key != "fewer_s" or found.elastic),
     ]
     return table_of(
         columns,
@@ -53,24 +56,20 @@ def faults_table(found: FaultResults) -> Table:
     )
 
 
-def _part(key: str, title: str) -> ColumnOf[FaultRow]:
-    return column(key, title, lambda row: _wall_mean(row, lambda wall: getattr(wall, key)))
-
-
 def faults_answer(found: FaultResults) -> str:
     """The methods that lose least and most at the highest rate, and those that missed the target."""
     last = [row for row in found.rows if row.schedule == found.rows[-1].schedule]
-    rows = [row for row in last if math.isfinite(_factor(row))]
+    rows = [row for row in last if math.isfinite(row.times.median)]
     missed = [_missed(row) for row in last if row not in rows]
     if not rows:
-        none = all(own.wall is None for row in last for own in row.runs)
-        return "No run with faults reached its target." if none else f"{joined(missed)}."
-    least, most = min(rows, key=_factor), max(rows, key=_factor)
+        some = any(row.reached for row in last)
+        return f"{joined(missed)}." if some else "No run with faults reached its target."
+    least, most = (end(rows, key=lambda row: row.times.median) for end in (min, max))
     end = f", measured; {joined(missed)}." if missed else ", measured."
-    where, taken = f"with {_rate_words(least)}", f"{number(_factor(least))} times its seconds without faults"
+    where, taken = f"with {_rate_words(least)}", f"{number(least.times.median)} times its seconds without faults"
     if least is most:
         return f"{_place(least)} takes {taken} {where}{end}"
-    more = f"{_place(most)} {number(_factor(most))} times"
+    more = f"{_place(most)} {number(most.times.median)} times"
     return f"{_place(least)} loses least {where}: it takes {taken}, {more}{end}"
 
 
@@ -84,8 +83,8 @@ def faults_record(found: FaultResults, problems: Sequence[str]) -> dict[str, Any
                 "faults": 0.0 if row.schedule is None else row.schedule.rate,
                 "every_s": None if row.schedule is None else row.schedule.every_s,
                 "schedule": None if row.schedule is None else row.schedule.text,
-                "reached": sum(own.wall is not None for own in row.runs),
-                "times": finite(_factor(row)),
+                "reached": row.reached,
+                "times": finite(row.times.median),
                 "simulated_times": row.simulated,
                 "runs": [_run_record(own) for own in row.runs],
             }
@@ -110,10 +109,8 @@ def _run_record(own: FaultyRun) -> dict[str, Any]:
 
 
 def _rate(row: FaultRow) -> Entry:
-    if row.schedule is None:
-        return Entry(text="0", value=0)
-    short, rate = row.schedule.short, row.schedule.rate
-    return Entry(text=short, value=short if rate is None else rate)
+    rate = 0 if row.schedule is None else row.schedule.rate
+    return Entry(text=row.short, value=row.short if rate is None else rate)
 
 
 def _rate_words(row: FaultRow) -> str:
@@ -129,23 +126,16 @@ def _place(row: FaultRow) -> str:
 
 
 def _missed(row: FaultRow) -> str:
-    reached = _reached(row)
-    some = f"reached its target in {reached.text} runs"
-    return f"{_place(row)} {some if reached.value else 'did not reach its target'}"
+    some = f"reached its target in {_of_all(row)} runs"
+    return f"{_place(row)} {some if row.reached else 'did not reach its target'}"
 
 
-def _reached(row: FaultRow) -> Entry:
-    reached = sum(own.wall is not None for own in row.runs)
-    return Entry(text=f"{reached} of {len(row.runs)}", value=reached)
-
-
-def _factor(row: FaultRow) -> float:
-    return estimate([own.times for own in row.runs]).median
+def _of_all(row: FaultRow) -> str:
+    return f"{row.reached} of {len(row.runs)}"
 
 
 def _times(row: FaultRow) -> Entry:
-    found = estimate([own.times for own in row.runs])
-    return Entry(text=with_interval(found, number), value=finite(found.median))
+    return Entry(text=with_interval(row.times, number), value=finite(row.times.median))
 
 
 def _wall_mean(row: FaultRow, of: Callable[[Wall], float]) -> Entry:
