@@ -23,12 +23,13 @@ from istbench.base.shipped import EXAMPLE, example_results
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, load_profile, select_clusters
 from istbench.report.groups import Group
-from istbench.report.output.formats import print_report
+from istbench.report.output.formats import print_results
 from istbench.report.page import PAGE_BANDWIDTHS
 from istbench.report.report import Report, build_report, build_report_on_clusters, select_runs
 from istbench.report.tables.table import Table
 from istbench.results.frame import frame_of, runs_frame
 from istbench.results.load import Run, load_runs
+from istbench.results.stats import median
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ class Results:
         """A row for each evaluation of each run; of replayed results also `cluster_s` on the first cluster."""
         profile = None if self._replay is None else next(iter(self._replay.clusters.values()))[0]
         with replaying():
-            return frame_of(self._runs(), {} if profile is None else {"cluster_s": profile})
+            return frame_of(self._runs(), None if profile is None else {"cluster_s": profile})
 
     @from_python
     def time_to(self, target: float) -> "pd.DataFrame":
@@ -210,7 +211,7 @@ class Results:
 
     def __repr__(self) -> str:
         text, report = io.StringIO(), self._report()
-        print_report(report, text, notes=io.StringIO(), explain=False)
+        print_results(report, text, explain=False)
         return "\n".join([text.getvalue().rstrip(), *_left_out(report), *self.failures])
 
     def _repr_html_(self) -> str:
@@ -281,15 +282,8 @@ _TIME_COLUMNS = (
 
 
 def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
-    from istbench.cluster.clock import dollars
-
     for row in group.contenders:
-        found = row.time(level)
-        spent = (
-            dollars(group.profile, row.nodes, found.median)
-            if group.profile and math.isfinite(found.median)
-            else None
-        )
+        found, spent = row.time(level), group.dollars(row, row.time(level).median)
         yield {
             "workload": group.workload_label,
             "method": row.name,
@@ -299,7 +293,7 @@ def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
             "high_s": found.high,
             "reached": found.reached,
             "seeds": found.seeds,
-            "sent_mb_per_node": row.bytes_sent(level) / 1e6,
+            "sent_mb_per_node": median(row.megabytes(level).values()),
             "dollars": math.nan if spent is None else spent,
             "clock": group.clock,
             "cluster": group.profile.name if group.profile else "",

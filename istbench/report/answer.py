@@ -5,32 +5,42 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.units import counted
-from istbench.cluster.clock import dollars
 from istbench.report.baseline import pair
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import checked_methods, joined, largest_error
 from istbench.report.tables.numbers import interval, metric_value, number, with_interval
 from istbench.report.targets import Target
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import Estimate, estimate, median, speed_up
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowTime:
-    """A row's time to a target.
-
-    seconds: over its seeds. error: the largest of its replays in a lab, as a share; 0 if unknown or not replayed.
-    """
+    """A row's time to a target."""
 
     contender: Contender
-    seconds: Estimate
-    error: float
+    target: Target
+
+    @cached_property
+    def seconds(self) -> Estimate:
+        return self.contender.time(self.target.level)
+
+    @cached_property
+    def error(self) -> float:
+        """The largest error of replays of its method in a lab, as a share; 0 if unknown or not replayed."""
+        return replay_error(self.contender.runs)
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """Sorts the soonest first; of rows with an infinite median, that with more seeds at the target."""
+        return self.seconds.median, self.seconds.low, -self.seconds.reached
 
     @property
     def name(self) -> str:
@@ -42,7 +52,7 @@ class RowTime:
     def time(self) -> str:
         """`12.3 s [11.9–12.8]`, or `more than 30.0 s [12.0–∞]` if half of the seeds missed."""
         missed = math.isinf(self.seconds.median)
-        median = f"more than {number(self.contender.trained())}" if missed else number(self.seconds.median)
+        median = f"more than {number(self.contender.trained().median)}" if missed else number(self.seconds.median)
         return f"{median} s{interval(self.seconds, number)}"
 
     @property
@@ -50,24 +60,17 @@ class RowTime:
         """`3 of 3 seeds`."""
         return f"{self.seconds.reached} of {counted(self.seconds.seeds, 'seed')}"
 
-    @property
-    def known(self) -> str:
-        """`-5 to +28 %`: how far its replayed seconds are known; empty if no range is."""
-        found = self.contender.known_range
-        return "" if found is None else " to ".join(f"{100 * (end - 1):+.0f}" for end in found) + " %"
-
     def overlaps(self, slower: "RowTime") -> bool:
         """As `ranges_overlap`."""
         return ranges_overlap(self.seconds, self.error, slower.seconds, slower.error)
 
-
-def row_time(contender: Contender, target: Target) -> RowTime:
-    """The time of `contender` to `target`."""
-    return RowTime(
-        contender=contender,
-        seconds=contender.time(target.level),
-        error=replay_error(contender.runs),
-    )
+    def over(self, faster: "RowTime") -> float | None:
+        """Its seconds over those of `faster`: the median over pairs; without pairs the ratio of the medians."""
+        level = self.target.level
+        paired = speed_up(self.contender.seconds(level), faster.contender.seconds(level))
+        if paired is not None and paired.ratio is not None:
+            return paired.ratio.median
+        return self.seconds.median / faster.seconds.median if faster.seconds.median > 0 else None
 
 
 def replay_error(runs: Iterable[Run]) -> float:
@@ -83,9 +86,13 @@ def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_erro
     return math.isfinite(slower.low) and slower.low * (1 - min(slower_error, 1)) <= faster.high * (1 + error)
 
 
+def row_times(rows: Iterable[Contender], target: Target) -> list[RowTime]:
+    """The times of `rows` to `target`, the soonest first."""
+    return sorted((RowTime(contender=row, target=target) for row in rows), key=lambda row: row.order)
+
+
 Outcome = Literal["first", "close", "nobody"]
 
-_MEGA = 1e6
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
 _EXPECTED = ("ddp", "local_sgd", "diloco")  # by readers, among the contenders
 _FEWEST_SEEDS = 3
@@ -119,17 +126,16 @@ class Answer:
         return self.lead + self.details
 
 
-def hardest_reached(answers: Sequence[Answer | None]) -> int:
-    """The place in `answers`, the easiest target first, of the hardest that somebody reached; 0 without one."""
-    found = [place for place, one in enumerate(answers) if one is not None and one.outcome != "nobody"]
-    return found[-1] if found else 0
+def main_target(group: Group, rows: Sequence[Contender] | None = None) -> Target | None:
+    """The hardest target that the median of a row reached, or else the easiest one; None without targets.
 
-
-def main_target(group: Group) -> Target | None:
-    """The hardest target that somebody reached, or else the easiest one; None without targets."""
-    if not group.contenders or not group.targets:
-        return None
-    return group.targets[hardest_reached([answer(group, target) for target in group.targets])]
+    rows: by default those that compete.
+    """
+    rows = group.competing if rows is None else rows
+    for target in reversed(group.targets):
+        if any(math.isfinite(row.time(target.level).median) for row in rows):
+            return target
+    return next(iter(group.targets), None)
 
 
 def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -> tuple[str, ...]:
@@ -168,11 +174,11 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     its largest error in a lab. The second may be a row of which most seeds missed it. A control
     (`Group.is_control`) is never the first; a sentence names those that are sooner.
     """
-    rows = [row_time(contender, target) for contender in group.competing]
+    rows = row_times(group.competing, target)
     if not rows:
         controls = f"Only controls have finished, so no method is the first to {target.of(group.metric)}."
         return Answer(outcome="nobody", lead=(controls,), basis=_basis(group, ()))
-    first, *others = sorted(rows, key=lambda row: (row.seconds.median, row.seconds.low))
+    first, *others = rows
     if math.isinf(first.seconds.median):
         found = (*_nobody(group, target, rows), *_sooner_controls(group, target, None))
         return Answer(outcome="nobody", lead=found, basis=_basis(group, ()))
@@ -217,7 +223,7 @@ def _one_machine(rows: Sequence[RowTime], first: RowTime, *, close: bool) -> Ite
         if close:
             yield "One machine may be enough: no row on more nodes is clearly faster."
         return
-    one = min(own, key=lambda row: (row.seconds.median, row.seconds.low))
+    one = own[0]
     if first.overlaps(one):
         yield f"One machine may be enough, it is too close to call: {one.name} takes {one.time}."
     elif math.isinf(one.seconds.median):
@@ -227,20 +233,19 @@ def _one_machine(rows: Sequence[RowTime], first: RowTime, *, close: bool) -> Ite
 
 
 def _times_as_long(slower: RowTime, faster: RowTime) -> str:
-    return (
-        f", {number(slower.seconds.median / faster.seconds.median)} times as long" if faster.seconds.median else ""
-    )
+    times = slower.over(faster)
+    return "" if times is None else f", {number(times)} times as long"
 
 
 def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
-    finals = [(median(row.contender.finals()), row) for row in rows]
+    finals = [(median(row.contender.finals().values()), row) for row in rows]
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
     return (
         f"{'None' if group.of_rows else 'Nobody'}{group.of_rows} reached {target.of(group.metric)} within "
         f"{group.budget}, {_where(group)}{_apart_from(rows)}.",
         f"The best final {group.metric.name} is that of {found.name}, "
-        f"{with_interval(estimate(found.contender.finals()), metric_value)}.",
+        f"{with_interval(estimate(found.contender.finals().values()), metric_value)}.",
     )
 
 
@@ -302,8 +307,7 @@ def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[s
 
 def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Iterable[str]:
     """A sentence for each control that is sooner than `first`, or too close to it, the soonest first."""
-    controls = [row_time(contender, target) for contender in group.contenders if group.is_control(contender)]
-    for row in sorted(controls, key=lambda row: (row.seconds.median, row.seconds.low)):
+    for row in row_times(filter(group.is_control, group.contenders), target):
         if first is None and math.isinf(row.seconds.median):
             continue
         wide = bool(row.contender.narrowed)
@@ -322,10 +326,9 @@ def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[st
     for row in rows:
         if math.isinf(row.seconds.median):
             continue
-        parts = [f"{number(row.contender.bytes_sent(target.level) / _MEGA)} MB sent per node"]
-        if group.profile is not None:
-            spent = dollars(group.profile, row.contender.nodes, row.seconds.median)
-            parts += [] if spent is None else [f"${number(spent)}"]
+        parts = [f"{number(median(row.contender.megabytes(target.level).values()))} MB sent per node"]
+        spent = group.dollars(row.contender, row.seconds.median)
+        parts += [] if spent is None else [f"${number(spent)}"]
         costs.append(f"{row.name} {' and '.join(parts)}")
     yield f"Cost to the target: {'; '.join(costs)}."
 
@@ -344,11 +347,10 @@ def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
         yield f"Measured on {group.machine}{stops}."
         return
     yield f"Replayed on {group.machine}, not measured there."
-    known = [f"{row.known} for {row.name}" for row in shown if row.known]
+    known = [f"{row.contender.known_percent} % for {row.name}" for row in shown if row.contender.known_range]
     if known:
         yield f"The seconds are known to {joined(known)}."
-    runs = [run for row in shown for run in row.contender.runs]
-    checked, unchecked = checked_methods(run.cluster for run in runs if run.cluster is not None)
+    checked, unchecked = checked_methods(time for row in shown for time in row.contender.times)
     off = [f"{check.method} by up to {abs(check.largest):.1%}" for check in checked]
     if off:
         yield f"{'Beside that, in' if known else 'In'} a lab replays were off: {'; '.join(off)}."

@@ -145,7 +145,7 @@ def check(
                     f"{name}: the baseline is of another machine or lab, {there[0].machine}; cluster_time_to "
                     "compares replayed seconds"
                 )
-        found.append(_checked(condition, name, estimate(list(values.values()))))
+        found.append(_checked(condition, name, estimate(values.values())))
     return found, lacking
 
 
@@ -189,12 +189,9 @@ def _table(group: Group) -> str:
 def _values(condition: Condition, row: Contender) -> Mapping[int, float]:
     """The measure by seed."""
     if condition.level is None:
-        finals: Sequence[float] = row.finals()
-        return dict(zip([run.header.seed for run in (*row.runs, *row.diverged)], finals, strict=True))
+        return row.finals()
     if condition.measure == "megabytes_to":
-        reached = {run.header.seed: run.reached(condition.level) for run in row.runs}
-        reached |= {run.header.seed: None for run in row.diverged}
-        return {seed: there.bytes_sent_per_node / 1e6 if there else math.inf for seed, there in reached.items()}
+        return row.megabytes(condition.level)
     return row.seconds(condition.level)
 
 

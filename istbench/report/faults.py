@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from istbench.base.options.defaults import BASELINE
-from istbench.base.units import period_text
 from istbench.cluster.faults import DRAWS, Faults, with_faults
 from istbench.report.answer import main_target
 from istbench.report.groups import Contender, Group
-from istbench.report.phrases import Lead, guide_line
+from istbench.report.phrases import Lead, fault_words, guide_line
 from istbench.report.tables.comparison import seconds_to
 from istbench.report.tables.group_columns import NAMING, group_context
-from istbench.report.tables.numbers import finite, number, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, table_of
+from istbench.report.tables.numbers import finite, number, of_hundred, rounded
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
 from istbench.report.targets import Target
 
 _LOW, _HIGH = 5, 95
@@ -34,27 +33,24 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
         return None
     figures = {(row.label, row.nodes): _figures(row, target, faults) for row in group.contenders}
 
-    def column(key: str, title: str) -> ColumnOf[Contender]:
-        return ColumnOf(key=key, title=title, entry=lambda row: figures[row.label, row.nodes].get(key))
+    def of(key: str, title: str) -> ColumnOf[Contender]:
+        return column(key, title, lambda row: figures[row.label, row.nodes].get(key))
 
     return table_of(
         [
             *NAMING,
             seconds_to(group, target),
-            column("faulty_s", "with faults, s"),
-            column("times_fault_free", "times as long"),
-            column("lost_percent", "computing lost %"),
-            column("restarting_percent", "restarting %"),
+            of("faulty_s", "with faults, s"),
+            of("times_fault_free", "times as long"),
+            of("lost_percent", "computing lost %"),
+            of("restarting_percent", "restarting %"),
         ],
         group.contenders,
         title=f"{group.workload_label}: seconds to {target.of(group.metric)} with faults on {group.machine}",
         footer=(
             Lead(
-                f"Faults: simulated, of each node one in {period_text(faults.mtbf_s)} on average; each ends all "
-                f"nodes, which go on from the last checkpoint after {period_text(faults.restart_s)}. Checkpoints "
-                f"follow evaluations, {period_text(faults.checkpoint_s)} apart or more. Brackets: {_LOW} to "
-                f"{_HIGH} % of all schedules of faults and seeds; the other columns are means of "
-                "seeds that reach the target."
+                f"Faults: simulated, {fault_words(faults)} Brackets: {_LOW} to {_HIGH} % of all schedules of "
+                "faults and seeds; the other columns are means of seeds that reach the target."
             ),
             guide_line("faults.md#faults"),
         ),
@@ -96,5 +92,4 @@ def _figures(contender: Contender, target: Target, faults: Faults) -> dict[str, 
 def _percent(parts: Sequence[NDArray[np.float64]], whole: NDArray[np.float64]) -> Entry:
     """The share of `parts`, an array for each seed, in the mean of `whole`."""
     mean = float(whole.mean())
-    share = 100 * float(np.mean(parts)) / mean if mean else 0.0
-    return Entry(text=f"{share:.1f}", value=share)
+    return of_hundred(float(np.mean(parts)) / mean if mean else 0.0)

@@ -18,22 +18,21 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE
 from istbench.base.options.options import option_text
 from istbench.base.options.run import COMPUTING, TELLING_APART, TELLING_METHODS_APART, Lab
-from istbench.cluster.clock import ClusterTime
+from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.targets import (
     EvaluationError,
     Target,
-    best_final,
     close_targets,
     evaluation_error,
     resolve_targets,
 )
-from istbench.results.curves import Clock
+from istbench.results.curves import Clock, Reached
 from istbench.results.header import HostRecord, NodeSeconds
 from istbench.results.load import Run
 from istbench.results.metrics import Metric
-from istbench.results.slow_node import median_node_seconds
+from istbench.results.slow_node import Straggler, median_node_seconds, straggler
 from istbench.results.stats import Estimate, estimate, median
 
 _NAMED, _NAMES_WIDTH = 5, 60
@@ -66,39 +65,50 @@ class Contender:
         """`ist on 4 nodes`."""
         return f"{self.in_words} on {count_nodes(self.nodes)}"
 
+    def _reached(self, level: float) -> dict[int, Reached | None]:
+        """The point at which each seed reaches `level`; None for a miss."""
+        found = {run.header.seed: run.reached(level) for run in self.runs}
+        return found | {run.header.seed: None for run in self.diverged}
+
     def seconds(self, level: float) -> dict[int, float]:
         """Train seconds to `level` by seed; a miss is infinity."""
-        found = {run.header.seed: run.reached(level) for run in self.runs}
-        missed = {run.header.seed: math.inf for run in self.diverged}
-        return {seed: there.seconds if there else math.inf for seed, there in found.items()} | missed
+        return {seed: there.seconds if there else math.inf for seed, there in self._reached(level).items()}
 
     def time(self, level: float) -> Estimate:
         """The entry of a table for `seconds`."""
-        return estimate(list(self.seconds(level).values()))
+        return estimate(self.seconds(level).values())
 
-    @property
-    def seeds(self) -> int:
-        """Number of its seeds."""
-        return len(self.runs) + len(self.diverged)
-
-    def bytes_sent(self, level: float) -> float:
-        """Bytes that the busiest node sent up to `level`, as the median over seeds; a miss is infinity."""
-        found = [*(run.reached(level) for run in self.runs), *(None for _ in self.diverged)]
-        return median([there.bytes_sent_per_node if there else math.inf for there in found])
+    def megabytes(self, level: float) -> dict[int, float]:
+        """Megabytes that the busiest node sent up to `level`, by seed; a miss is infinity."""
+        found = self._reached(level)
+        return {seed: there.bytes_sent_per_node / 1e6 if there else math.inf for seed, there in found.items()}
 
     def from_start(self, level: float) -> bool:
         """Whether a seed's time to `level` is interpolated from step 0."""
-        return any(there.from_start for run in self.runs if (there := run.reached(level)) is not None)
+        return any(there is not None and there.from_start for there in self._reached(level).values())
 
-    def finals(self) -> list[float]:
-        """The final value of each run. No number counts as the worst value."""
-        curves = [run.curve for run in self.runs]
-        finals = [curve.metric.worst if (final := curve.final()) is None else final for curve in curves]
-        return finals + [curves[0].metric.worst] * len(self.diverged)
+    def finals(self) -> dict[int, float]:
+        """The final value by seed. No number counts as the worst value."""
+        worst = self.runs[0].curve.metric.worst
+        found = {run.header.seed: run.curve.final() for run in self.runs}
+        found |= {run.header.seed: None for run in self.diverged}
+        return {seed: worst if final is None else final for seed, final in found.items()}
 
-    def trained(self) -> float:
-        """Train seconds of a run, as the median over seeds."""
-        return median([run.curve.seconds[-1] for run in self.runs])
+    @property
+    def seeds(self) -> int:
+        return len(self.runs) + len(self.diverged)
+
+    def trained(self) -> Estimate:
+        return estimate([run.curve.seconds[-1] for run in self.runs])
+
+    @property
+    def times(self) -> list[ClusterTime]:
+        """The replayed times of its runs; none if they are measured."""
+        return [run.cluster for run in self.runs if run.cluster is not None]
+
+    def time_share(self, name: str) -> float:
+        """Share of its replayed time, field `name` of `ClusterTime`, as the median over seeds."""
+        return median([getattr(time, name) for time in self.times])
 
     @property
     def known_range(self) -> tuple[float, float] | None:
@@ -106,12 +116,17 @@ class Contender:
 
         None if they are not replayed, or if the range of a run is unknown.
         """
-        times = [run.cluster for run in self.runs if run.cluster is not None]
+        times = self.times
         low = [time.low for time in times if time.low is not None]
         high = [time.high for time in times if time.high is not None]
         if not times or len(low) < len(times) or len(high) < len(times):
             return None
         return min(low), max(high)
+
+    @property
+    def known_percent(self) -> str:
+        """`-5 to +28`: `known_range` in percent off the seconds; empty if it is unknown."""
+        return " to ".join(f"{100 * (end - 1):+.0f}" for end in self.known_range or ())
 
     @property
     def extrapolated_from(self) -> int | None:
@@ -146,10 +161,15 @@ class Contender:
 
         Of replayed runs, those on the cluster.
         """
-        if replayed := [run.cluster for run in self.runs if run.cluster is not None]:
-            return median_node_seconds([_replayed_seconds(time) for time in replayed])
+        if self.times:
+            return median_node_seconds([_replayed_seconds(time) for time in self.times])
         results = [run.header.result for run in self.runs]
         return median_node_seconds([result.node_seconds for result in results if result and result.node_seconds])
+
+    @cached_property
+    def straggler(self) -> Straggler | None:
+        """Its slow node, by `node_seconds`."""
+        return straggler(self.node_seconds, self.shares)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -194,23 +214,23 @@ class Group:
         return [run for contender in self.contenders for run in contender.runs]
 
     def label_of(self, run: Run) -> str:
-        """The label of the row of `run`, one of `runs`."""
         return next(row.label for row in self.contenders if any(own is run for own in row.runs))
 
     @property
     def times(self) -> list[ClusterTime]:
         """The replayed times of the finished runs."""
-        return [run.cluster for run in self.runs if run.cluster is not None]
+        return [time for row in self.contenders for time in row.times]
+
+    def dollars(self, row: Contender, seconds: float) -> float | None:
+        """Price of `seconds` of `row`, USD; None if they are measured or infinite, or without a price."""
+        if self.profile is None or math.isinf(seconds):
+            return None
+        return dollars(self.profile, row.nodes, seconds)
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """The targets of the table, the easiest first; see `resolve_targets`."""
         return resolve_targets(self.runs)
-
-    @cached_property
-    def best_final(self) -> float | None:
-        """The best final metric of the finished runs; None without a number."""
-        return best_final(self.runs)
 
     @cached_property
     def evaluation_error(self) -> EvaluationError | None:
@@ -221,16 +241,6 @@ class Group:
     def close_targets(self) -> list[list[Target]]:
         """Runs of targets within two standard errors of an evaluation; see `close_targets`."""
         return close_targets(self.targets, self.evaluation_error)
-
-    @property
-    def has_own_metric(self) -> bool:
-        """Whether the metric is the workload's own, and not another one that the user named."""
-        return all(run.header.metric == self.metric.name for run in (*self.runs, *self.unfinished))
-
-    @property
-    def is_validation(self) -> bool:
-        """Whether the metric is of samples held out of the training data, not of the test split."""
-        return self.source.before_split is not None
 
     @property
     def sharing_a_batch(self) -> tuple[str, ...]:
@@ -324,7 +334,6 @@ class Group:
         return _shared_options(self.contenders)
 
     def name_of(self, label: str) -> str:
-        """The name of the rows of `label`."""
         return next(contender.name for contender in self.contenders if contender.label == label)
 
     @property
@@ -334,7 +343,6 @@ class Group:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the seconds."""
         if self.profile is not None:
             return "cluster_s"
         return next((run.curve.clock for run in self.runs), "train_s")
@@ -344,8 +352,7 @@ class Group:
         """The machine in words."""
         if self.profile is not None:
             return self.profile.name
-        about = [self.host.cores_words, self.device, self.host.lab or ""]
-        return f"{self.host.name} ({', '.join(filter(None, about))})"
+        return self.host.words(self.device)
 
     @property
     def clock_words(self) -> str:
@@ -503,7 +510,6 @@ def _model_on(nodes: int, options: Mapping[str, Any]) -> str:
 
 
 def _text(values: Any) -> str:
-    """One text for equal `values`."""
     return msgspec.json.encode(values, enc_hook=str, order="sorted").decode()
 
 
@@ -646,21 +652,14 @@ def _shared_options(contenders: Sequence[Contender]) -> tuple[str, ...]:
 
 def _name(contender: Contender, shared: Sequence[str]) -> str:
     narrowed = contender.narrowed
-    own = _without(
-        contender.label, [*shared, *(f"{name}={option_text(value)}" for name, value in narrowed.items())]
-    )
+    left_out = {*shared, *(f"{name}={option_text(value)}" for name, value in narrowed.items())}
+    method, options = split_label(contender.label)
+    texts = [f"{name}={value}" for name, value in options.items()]
+    own = " ".join([method, *(text for text in texts if text not in left_out)])
     if not narrowed:
         return own
     words = ", ".join(f"{name} {value:,}" for name, value in narrowed.items())
     return f"{own}, {words}: a subnet's width"
-
-
-def _without(label: str, shared: Sequence[str]) -> str:
-    if not shared:
-        return label
-    method, options = split_label(label)
-    texts = [f"{name}={value}" for name, value in options.items()]
-    return " ".join([method, *(text for text in texts if text not in shared)])
 
 
 def _settings(run: Run) -> dict[str, Any]:

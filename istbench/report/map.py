@@ -15,7 +15,7 @@ from istbench.base.errors import UserError, unknown_name
 from istbench.base.options.options import option_text
 from istbench.base.units import period_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
-from istbench.report.answer import RowTime, row_time
+from istbench.report.answer import RowTime, main_target, row_times
 from istbench.report.groups import Contender, Group, Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import (
@@ -25,7 +25,9 @@ from istbench.report.phrases import (
     Lead,
     count_nodes,
     counted_winners,
+    fault_words,
     guide_line,
+    interval_names,
     latency_line,
     network_line,
     off_words,
@@ -37,7 +39,6 @@ from istbench.report.tables.comparison_footer import doubted_lines, seeds_line
 from istbench.report.tables.group_columns import target_lines
 from istbench.report.tables.table import Column, Entry, Table, grid_table
 from istbench.report.targets import Target
-from istbench.results.stats import interval_name, speed_up
 
 if TYPE_CHECKING:
     from istbench.cluster.faults import Faults
@@ -97,7 +98,6 @@ class Tile:
 
     @property
     def text(self) -> str:
-        """All of it on one line."""
         return f"{self.heading} {self.detail}".strip()
 
 
@@ -124,23 +124,26 @@ class WinnerMap:
     stem: str
     faults: "Faults | None" = None
 
+    @property
+    def cells(self) -> list[Tile]:
+        return [tile for row in self.tiles for tile in row]
+
     @cached_property
     def shown(self) -> Group:
         """`group` with the rows of the cells alone."""
-        nodes = {tile.nodes for row in self.tiles for tile in row}
+        nodes = {tile.nodes for tile in self.cells}
         rows = tuple(row for row in self.group.competing if row.nodes in nodes)
         return dataclasses.replace(self.group, contenders=rows)
 
     @property
     def title(self) -> str:
-        """The data, and the target."""
         failing = "" if self.faults is None else f", a fault of each node every {period_text(self.faults.mtbf_s)}"
         return f"{plot_title(self.group)}: first to {self.target.of(self.group.metric)}{failing}"
 
     @property
     def answers(self) -> tuple[str, ...]:
         """The first rows with the number of their cells; and among whom, how sure, and replayed."""
-        tiles = [tile for row in self.tiles for tile in row]
+        tiles = self.cells
         winners = [tile.leaders[0] for tile in tiles if tile.verdict in ("first", "only")]
         close, missed = (sum(tile.verdict == name for tile in tiles) for name in ("close", "nobody"))
         said = [counted_winners(winners, len(tiles))] if winners else []
@@ -157,9 +160,9 @@ class WinnerMap:
     @property
     def subtitle(self) -> str:
         """The budget, the batch size, the cluster, the nodes, and the meaning of the figures."""
-        kinds = {interval_name(row.seeds) for row in self.shown.contenders if row.seeds > 1}
+        kinds = interval_names(row.seeds for row in self.shown.contenders)
         ranges = (
-            f"too close: ranges over seeds ({' or '.join(sorted(kinds))}), widened by errors of replays, overlap"
+            f"too close: ranges over seeds ({kinds}), widened by errors of replays, overlap"
             if kinds
             else "one seed; too close: a difference within the errors of replays"
         )
@@ -169,32 +172,23 @@ class WinnerMap:
 
     @property
     def row_label(self) -> str:
-        """The name of the other axis."""
         return "latency to another host" if self.by == "latency" else self.by
 
     @property
     def words(self) -> str:
         """One line: the contenders, the data, the clock, and how far replays are off."""
+        failing = (
+            "" if self.faults is None else f" Seconds are means of simulated faults: {fault_words(self.faults)}"
+        )
         return (
             f"Among {self.shown.among}. Data: {self.group.source.seen}. Seconds: recorded on "
-            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.shown.times)}{self._fault_words}"
-        )
-
-    @property
-    def _fault_words(self) -> str:
-        """The faults, as the end of a line."""
-        if self.faults is None:
-            return ""
-        return (
-            f" Seconds are means with simulated faults: of each node one in {period_text(self.faults.mtbf_s)}; it "
-            f"ends all nodes, which go on from the last checkpoint after {period_text(self.faults.restart_s)}. "
-            f"Checkpoints follow evaluations, {period_text(self.faults.checkpoint_s)} apart or more."
+            f"{self.group.device}, replayed on {self.cluster}. {off_words(self.shown.times)}{failing}"
         )
 
     @property
     def sentence(self) -> str:
         """The whole map in a sentence, if one row is first in all of its cells; else empty."""
-        tiles = [tile for row in self.tiles for tile in row]
+        tiles = self.cells
         winners = {tile.winner for tile in tiles}
         if len(winners) > 1 or None in winners or len(tiles) == 1:
             return ""
@@ -211,7 +205,7 @@ class WinnerMap:
     @property
     def extrapolated(self) -> bool:
         """Whether a tile has a row that was never run on its number of nodes."""
-        return any(tile.extrapolated for row in self.tiles for tile in row)
+        return any(tile.extrapolated for tile in self.cells)
 
     def table(self) -> Table:
         """A row for each value of the other axis, and a column for each bandwidth."""
@@ -241,8 +235,7 @@ class WinnerMap:
                 "cluster": self.cluster,
                 **({} if self.faults is None else dataclasses.asdict(self.faults)),
             }
-            for row in self.tiles
-            for tile in row
+            for tile in self.cells
         ]
 
 
@@ -305,7 +298,7 @@ def winner_map(
         return None
     if by != "nodes":
         shown = [shown[0] if nodes else max(shown, key=lambda count: (len(_rivals(group, count)), count))]
-    target = target or _hardest_reached(group, shown)
+    target = target or main_target(group, [row for count in shown for row in _rivals(group, count)])
     if target is None:
         return None
     if by == "nodes":
@@ -386,20 +379,8 @@ def _check_option(option: str, families: Sequence[Sequence[Sweep]]) -> None:
         raise unknown_name("axis", option, {"nodes", "latency", *known}, "in --by")
 
 
-def _hardest_reached(group: Group, nodes: Iterable[int]) -> Target | None:
-    """The hardest target that the median of a row on `nodes` reached, or else the easiest; None without targets."""
-    rivals = [row for count in nodes for row in _rivals(group, count)]
-    for target in reversed(group.targets):
-        if any(math.isfinite(row_time(row, target).seconds.median) for row in rivals):
-            return target
-    return next(iter(group.targets), None)
-
-
 def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _Line) -> Tile:
-    rows = sorted(
-        (row_time(row, target) for row in rivals),
-        key=lambda row: (row.seconds.median, -row.seconds.reached, row.contender.label),
-    )
+    rows = row_times(rivals, target)
     there = [row for row in rows if math.isfinite(row.seconds.median)]
     nobody = Tile(
         bandwidth=bandwidth,
@@ -420,7 +401,7 @@ def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _
         leaders=(first.contender.name, *(row.contender.name for row in overlapping)),
         method=first.contender.method,
         seconds=first.seconds.median,
-        over_next=_lead(first, there[1], target) if len(there) > 1 else None,
+        over_next=there[1].over(first) if len(there) > 1 else None,
         rough=any(row.contender.from_start(target.level) for row in compared),
         extrapolated=_never_run(compared),
     )
@@ -428,15 +409,6 @@ def _tile(rivals: Sequence[Contender], target: Target, bandwidth: float, line: _
 
 def _never_run(rows: Iterable[RowTime]) -> bool:
     return any(row.contender.extrapolated_from is not None for row in rows)
-
-
-def _lead(first: RowTime, second: RowTime, target: Target) -> float | None:
-    """Seconds of `second` over those of `first`: the median over pairs; without pairs the ratio of the medians."""
-    seconds = [row.contender.seconds(target.level) for row in (second, first)]
-    paired = speed_up(*seconds)
-    if paired is not None and paired.ratio is not None:
-        return paired.ratio.median
-    return second.seconds.median / first.seconds.median if first.seconds.median > 0 else None
 
 
 def _factor(ratio: float) -> str:
@@ -454,7 +426,6 @@ def _entry(tile: Tile) -> Entry:
 def _footer(found: WinnerMap) -> Iterable[str]:
     group, shown, profile = found.group, found.shown, found.group.profile
     assert profile is not None
-    tiles = [tile for row in found.tiles for tile in row]
     if found.sentence:
         yield Lead(found.sentence)
     yield Lead(found.words)
@@ -462,13 +433,13 @@ def _footer(found: WinnerMap) -> Iterable[str]:
     yield from (line for line in seeds_line(shown) if isinstance(line, Caution))
     if shown.unequal_trials:
         yield Caution(f"Tuned unequally. Trials: {shown.unequal_trials}. A lead may be the tuning.")
-    if any(tile.rough for tile in tiles):
+    if any(tile.rough for tile in found.cells):
         yield ROUGH_LINE
     if found.extrapolated:
         yield Caution(f"{NEVER_RUN}: extrapolated, a method of the cell was never run on so many nodes.")
     yield from replay_lines(shown.times, profile, group.device)
     if found.by == "latency":
-        yield from latency_line(max(float(tile.row) for tile in tiles))
+        yield from latency_line(max(float(tile.row) for tile in found.cells))
     yield from doubted_lines(shown)
     yield from target_lines(group)
     yield from network_line(profile)

@@ -54,7 +54,7 @@ def _order(target: Target | None, row: _Row) -> tuple[float, float]:
     first = row[0]
     if first is None or target is None:
         return math.inf, math.inf
-    final = first.runs[0].curve.metric.signed(median(first.finals()))
+    final = first.runs[0].curve.metric.signed(median(first.finals().values()))
     return first.time(target.level).median, -final
 
 

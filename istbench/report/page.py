@@ -17,7 +17,7 @@ from istbench.base.decode import encode_own
 from istbench.base.errors import UserError
 from istbench.base.options.run import Lab
 from istbench.cluster.profile import typed_bandwidth
-from istbench.report.answer import Answer, answer, hardest_reached
+from istbench.report.answer import Answer, answer, main_target
 from istbench.report.groups import Group, Sweep, by_study
 from istbench.report.map import WinnerMap, winner_map
 from istbench.report.palette import MethodStyle
@@ -62,7 +62,7 @@ class OnClock:
     clock: in words, such as `replayed seconds on m5.2xlarge`. by_target: the easiest target first. notes: lines
     below the main table. others: further tables. curves: over seconds. by_nodes: seconds to each target.
     shares: where the time goes. rounds: one round of each method. cluster: of the replay, if it is one.
-    asked: the level to open, if there is one.
+    opens_on: the place in `by_target` of the target to open. has_asked: whether it is the one of the advice.
     """
 
     clock: str
@@ -74,23 +74,8 @@ class OnClock:
     shares: Bars | None = None
     rounds: tuple[Bars, ...] = ()
     cluster: str = ""
-    asked: float | None = None
-
-    @property
-    def has_asked(self) -> bool:
-        """Whether the level to open is one of its targets."""
-        return self.asked is not None and self.asked in self._levels
-
-    @property
-    def opens_on(self) -> int:
-        """The place in `by_target` of the level to open, or of the hardest one reached, or else of the easiest."""
-        if self.has_asked:
-            return self._levels.index(self.asked)
-        return hardest_reached([at.answer for at in self.by_target])
-
-    @property
-    def _levels(self) -> list[float | None]:
-        return [None if at.target is None else at.target.level for at in self.by_target]
+    opens_on: int = 0
+    has_asked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,17 +206,6 @@ def _too_many(groups: Sequence[Group]) -> Iterable[str]:
         yield f"{about}: settings of {runs - _MOST_SETTINGS:,} of {runs:,} runs; each run.json has them"
 
 
-def _without_seeds(plot: Plot, runs: int) -> Plot:
-    """`plot` without the lines of single seeds where it shows very many `runs`."""
-    if runs <= _MOST_SEED_LINES:
-        return plot
-    panels = [
-        dataclasses.replace(panel, series=tuple(dataclasses.replace(series, each=()) for series in panel.series))
-        for panel in plot.panels
-    ]
-    return dataclasses.replace(plot, panels=tuple(panels))
-
-
 def _study(
     groups: Sequence[Group],
     sweeps: Sequence[Sweep],
@@ -246,11 +220,7 @@ def _study(
         for moved in (group, *([] if group.profile is not None or not group.contenders else [_on_wall(group)]))
     ]
     along: tuple[Along, ...] = ("steps", "traffic")
-    curves = [
-        (name, _without_seeds(metric_over(group, name), len(group.runs)))
-        for group in _widest(groups)
-        for name in along
-    ]
+    curves = [(name, metric_over(group, name, _MOST_SEED_LINES)) for group in _widest(groups) for name in along]
     disturbed = {f"{group.stem}{OF_FAULTS}" for group in groups}
     return Study(
         name=f"{first.workload_label}: {first.source.seen}, {first.budget}, {first.batch_words}",
@@ -298,17 +268,20 @@ def _on_clock(group: Group, report: Report, asked: float | None) -> OnClock:
         for target in group.targets
     ]
     context = group_context(group, report.baseline)
+    advised = [target for target in group.targets if target.level == asked]
+    opened = advised[0] if advised else main_target(group)
     return OnClock(
         clock=f"{group.clock_words} on {group.machine}",
         by_target=tuple(by_target) or (AtTarget(table=main),),
         notes=main.footer,
         others=tuple(table for table in report.tables if table.context == context and table.title != main.title),
-        curves=_without_seeds(metric_over(group), len(group.runs)) if group.contenders else None,
+        curves=metric_over(group, most_seeds=_MOST_SEED_LINES) if group.contenders else None,
         by_nodes=time_by_nodes(group) if group.targets and len(group.nodes) > 1 else None,
         shares=time_shares(group) if group.clock != "wall_s" else None,
         rounds=tuple(round_charts(group)) if group.clock != "wall_s" else (),
         cluster="" if group.profile is None else group.profile.name,
-        asked=asked,
+        opens_on=0 if opened is None else group.targets.index(opened),
+        has_asked=opened in advised,
     )
 
 
@@ -326,7 +299,6 @@ def _cell(run: Run, file: Path) -> RunDetails:
     header = run.header
     settings = msgspec.to_builtins(header.config, enc_hook=encode_own)
     plain = {name: value for name, value in settings.items() if not isinstance(value, dict)}
-    git = "" if header.git is None else f"{header.git.commit[:12]}{', changed' if header.git.dirty else ''}"
     facts = {
         "status": header.status,
         "error": header.error or "",
@@ -337,7 +309,7 @@ def _cell(run: Run, file: Path) -> RunDetails:
         "machine": ", ".join(filter(None, [header.host.name, header.host.cores_words, header.host.machine])),
         "lab": header.host.lab or "",
         "versions": ", ".join(f"{name} {version}" for name, version in header.versions.items()),
-        "source tree": git,
+        "source tree": "" if header.git is None else header.git.words,
         "version of the clock's rules": str(header.timing_rule),
         "started, finished": ", ".join(filter(None, [header.started_at, header.finished_at])),
         "parts that differ": "; ".join(run.changes),

@@ -2,15 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from istbench.base.options.data_source import DataSource
-from istbench.base.units import counted
+from istbench.base.units import counted, period_text
 from istbench.cluster.clock import ClusterTime
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.cluster.replay_checks import Check, packaged_checks
 from istbench.cluster.scale import on_gpus
 from istbench.report.targets import EvaluationError, Target
 from istbench.results.metrics import Metric, Source
+from istbench.results.stats import interval_name
+
+if TYPE_CHECKING:
+    from istbench.cluster.faults import Faults
 
 _PROCESSORS = 3000.0  # GFLOP/s that GPUs reach and processors do not
 
@@ -90,9 +95,11 @@ def close_targets_line(close: Sequence[Sequence[Target]], error: EvaluationError
     )
 
 
-def joined(words: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+def joined(words: Iterable[str], most: int | None = None) -> str:
+    """`a`, `a and b`, `a, b and c`; with `most` words of more, `a, b and 7 more`."""
     *first, last = words
+    if most is not None and len(first) >= most:
+        first, last = first[:most], f"{len(first) + 1 - most} more"
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -102,6 +109,20 @@ def counted_winners(winners: Sequence[str], cells: int) -> str:
     if most == cells:
         return f"{first} in all {cells} cells" if cells > 1 else first
     return ", ".join([f"{first} in {most} of {cells} cells", *(f"{name} in {count}" for name, count in others)])
+
+
+def interval_names(seeds: Iterable[int]) -> str:
+    """The kinds of intervals of rows with so many `seeds`; empty if none has several."""
+    return " or ".join(sorted({interval_name(count) for count in seeds if count > 1}))
+
+
+def fault_words(faults: "Faults") -> str:
+    """The rate of simulated `faults` and what each of them costs, as the end of a line."""
+    return (
+        f"of each node one in {period_text(faults.mtbf_s)} on average; each ends all nodes, which go on from the "
+        f"last checkpoint after {period_text(faults.restart_s)}. Checkpoints follow evaluations, "
+        f"{period_text(faults.checkpoint_s)} apart or more."
+    )
 
 
 def is_lower_bound(device: str, profile: ClusterProfile | None) -> bool:

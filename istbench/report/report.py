@@ -311,17 +311,12 @@ def _by_metric(runs: list[Run], name: str | None, results: Path) -> list[Run]:
     if name not in having:
         raise unknown_name("metric", name, having, f"in {results}")
     chosen = [run for run in runs if run.header.workload_label in having[name]]
-    recorded = {run.header.workload_label: own for run in chosen if (own := _recorded(name, run)) is not None}
+    recorded = {run.header.workload_label: run.curve.metric for run in chosen if run.curve.metric.name == name}
     other = _direction(name, chosen, recorded.values())
     return [
         dataclasses.replace(run, curve=run.curve.on_metric(recorded.get(run.header.workload_label, other)))
         for run in chosen
     ]
-
-
-def _recorded(name: str, run: Run) -> Metric | None:
-    own = run.curve.metric
-    return own if own.name == name else None
 
 
 def _direction(name: str, runs: Sequence[Run], recorded: Iterable[Metric]) -> Metric:

@@ -35,6 +35,15 @@ def test_the_first_method_is_named_with_its_lead_seeds_and_cost(results):
     assert "say nothing about the real dataset" in text
 
 
+def test_the_next_row_takes_longer_by_the_ratio_over_pairs_as_on_a_map(results):
+    for seed, (fast, slow) in enumerate([(9.0, 36.0), (10.0, 30.0), (20.0, 50.0)]):
+        write_run(results, header("ist", seed=seed), ramp(fast))
+        write_run(results, header("ddp", seed=seed), ramp(slow))
+    found, text = answered(group_of(results))
+    assert found.verdict[0].endswith("Next, ddp on 2 nodes takes 32.0 s [26.7–44.4], 3.00 times as long.")
+    assert "it is 3.00 times [2.50–4.00] as fast as ddp on as many nodes" in text
+
+
 def test_unequal_trials_are_said_beside_the_answer(results):
     for method, trials in (("ddp", None), ("ist", 20)):
         head = header(method)
@@ -156,7 +165,7 @@ def test_one_machine_that_is_first_is_enough(results):
 @pytest.mark.parametrize(
     ("alone", "said"),
     [
-        ((27.0, 30.0), "One machine, ddp on 1 node, takes 25.3 s [24.0–26.7], 2.71 times as long."),
+        ((27.0, 30.0), "One machine, ddp on 1 node, takes 25.3 s [24.0–26.7], 2.75 times as long."),
         ((), "One machine does not reach it: ddp on 1 node, 0 of 2 seeds."),
         (
             (10.0, 12.0),

@@ -24,13 +24,16 @@ _LABELS: dict[Along, str] = {"steps": "local steps of a node", "traffic": "sent 
 _LARGEST_DRAWN = 1e100
 
 
-def metric_over(group: Group, along: Along = "time") -> Plot:
+def metric_over(group: Group, along: Along = "time", most_seeds: int | None = None) -> Plot:
     """The metric over seconds, or over another axis: a panel for each number of nodes, a line for each method.
 
     A line is the median over seeds at equal time (steps, MB), its band their minimum to maximum. The line ends with
     the shortest run. Over traffic, rows that send nothing have no line; the subtitle names them. If no row sends
     anything, there is no panel.
+
+    most_seeds: runs whose single lines are shown too; of more runs, none is.
     """
+    each = most_seeds is None or len(group.runs) <= most_seeds
     styles = contender_styles(group)
     silent = [
         row
@@ -45,7 +48,7 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
         Panel(
             title=count_nodes(nodes),
             series=tuple(
-                _over(contender, along, styles[contender.name], after_start=logarithmic)
+                _over(contender, along, styles[contender.name], after_start=logarithmic, each=each)
                 for contender in rows
                 if contender.nodes == nodes
             ),
@@ -54,6 +57,8 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
         )
         for nodes in sorted({contender.nodes for contender in rows})
     )
+    # Samples may be held out of the training data, in place of the test split.
+    split = "test" if group.source.before_split is None else "validation"
     several = any(len(contender.runs) > 1 for contender in rows)
     spread = "median, and min–max over seeds" if several else "one seed"
     left_out = joined(row.placed for row in silent) if silent else ""
@@ -63,7 +68,7 @@ def metric_over(group: Group, along: Along = "time") -> Plot:
         subtitle=plot_subtitle(group, f"{spread}; {left_out} sent nothing" if silent else spread),
         kind="lines",
         x_label=_LABELS.get(along, f"{group.time_name} (s)"),
-        y_label=group.metric.axis_on("validation" if group.is_validation else "test"),
+        y_label=group.metric.axis_on(split),
         panels=panels,
         x_scale="log" if logarithmic else "linear",
         y_scale=_height_scale(group, panels),
@@ -88,7 +93,7 @@ def _places(run: Run, along: Along) -> Sequence[float]:
     return [at.step if along == "steps" else at.bytes_sent_per_node / 1e6 for at in evaluations]
 
 
-def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start: bool) -> Series:
+def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start: bool, each: bool) -> Series:
     import numpy as np  # which a report without pictures need not load
 
     curves = [_curve(run, along) for run in contender.runs]
@@ -99,10 +104,11 @@ def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start
     # Without one of the seeds the median would jump.
     whole = np.isfinite(found).all(axis=0)
     x, found = x[whole], found[:, whole]
-    each = []
-    for run, (places, values) in zip(contender.runs, curves, strict=True):
-        known = np.isfinite(values) & ((places > 0) | (not after_start))
-        each.append(Line(seed=run.header.seed, x=_floats(places[known]), y=_floats(values[known])))
+    lines = []
+    if each and len(curves) > 1:
+        for run, (places, values) in zip(contender.runs, curves, strict=True):
+            known = np.isfinite(values) & ((places > 0) | (not after_start))
+            lines.append(Line(seed=run.header.seed, x=_floats(places[known]), y=_floats(values[known])))
     return Series(
         label=contender.name,
         style=style,
@@ -111,7 +117,7 @@ def _over(contender: Contender, along: Along, style: MethodStyle, *, after_start
         low=_floats(found.min(axis=0)),
         high=_floats(found.max(axis=0)),
         extrapolated=() if contender.extrapolated_from is None else _floats(x),
-        each=tuple(each) if len(each) > 1 else (),
+        each=tuple(lines),
     )
 
 

@@ -100,7 +100,6 @@ class Plot:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of all series, each once."""
         return tuple(dict.fromkeys(series.label for panel in self.panels for series in panel.series))
 
     @property
@@ -133,7 +132,6 @@ class Plot:
         return low / 10 ** (0.08 * span), high * 10**room
 
     def place_limits(self) -> tuple[float, float]:
-        """Limits of the x axis of points."""
         if self.x_scale == "linear":
             return -0.5, len(self.ticks) - 0.5
         drawn = [x for panel in self.panels for series in panel.series for x in (*series.x, *series.missed)]

@@ -1,22 +1,16 @@
 """The shares of each row's time: computing, communication and idling, or computing and waiting."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from istbench.report.groups import Contender, Group
 from istbench.report.palette import ACTIVITY_COLOURS
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.plot import Bar, Bars, plot_subtitle, plot_title
-from istbench.results.stats import median
 
 # A share below this many percent has no room for its number.
 _NAMED_FROM = 8.0
-_COMPUTE, _COMMUNICATION, _IDLE, _WAITING = "compute", "communication", "idle", "waiting"
-_PARTS = {
-    _COMPUTE: ACTIVITY_COLOURS["compute"],
-    _COMMUNICATION: ACTIVITY_COLOURS["communication"],
-    _WAITING: ACTIVITY_COLOURS["communication"],
-    _IDLE: ACTIVITY_COLOURS["idle"],
-}
+_REPLAYED = ("compute", "communication", "idle")
+_PARTS = {**ACTIVITY_COLOURS, "waiting": ACTIVITY_COLOURS["communication"]}
 
 
 def time_shares(group: Group) -> Bars | None:
@@ -53,16 +47,7 @@ def _stacked(row: str, shares: dict[str, float]) -> Iterable[Bar]:
 
 
 def _replayed(contender: Contender) -> dict[str, float]:
-    times = [run.cluster for run in contender.runs if run.cluster is not None]
-    if not times:
-        return {}
-    return _percent(
-        {
-            _COMPUTE: [time.compute for time in times],
-            _COMMUNICATION: [time.communication for time in times],
-            _IDLE: [time.idle for time in times],
-        }
-    )
+    return {name: 100 * contender.time_share(name) for name in _REPLAYED} if contender.times else {}
 
 
 def _measured(contender: Contender) -> dict[str, float]:
@@ -71,8 +56,4 @@ def _measured(contender: Contender) -> dict[str, float]:
     if not total:
         return {}
     computing = sum(node.computing_s for node in nodes) / total
-    return _percent({_COMPUTE: [computing], _WAITING: [1 - computing]})
-
-
-def _percent(shares: dict[str, Sequence[float]]) -> dict[str, float]:
-    return {part: 100 * median(values) for part, values in shares.items()}
+    return {"compute": 100 * computing, "waiting": 100 * (1 - computing)}

@@ -1,12 +1,11 @@
 """Time to targets, by number of nodes or by bandwidth."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Contender, Group, Sweep
-from istbench.report.palette import MethodStyle
-from istbench.report.phrases import count_nodes
+from istbench.report.phrases import count_nodes, interval_names
 from istbench.report.plots.plot import (
     BANDWIDTH_LABEL,
     Panel,
@@ -18,7 +17,6 @@ from istbench.report.plots.plot import (
     series_of,
 )
 from istbench.report.targets import Target
-from istbench.results.stats import interval_name
 
 _PANELS = 2
 # Of a tick, as a share of the axis.
@@ -31,7 +29,10 @@ def time_by_nodes(group: Group) -> Plot:
 
     x is the place of the number of nodes among those there are, counted from 0.
     """
-    styles = contender_styles(group)
+    rows = {
+        name: [(float(group.nodes.index(row.nodes)), row) for row in group.contenders if row.name == name]
+        for name in contender_styles(group)
+    }
     return Plot(
         stem=f"{group.stem}-time-to-target",
         title=plot_title(group),
@@ -39,14 +40,7 @@ def time_by_nodes(group: Group) -> Plot:
         kind="points",
         x_label="nodes",
         y_label=f"{group.time_name} to target (s)",
-        panels=tuple(
-            Panel(
-                title=f"to {target.of(group.metric)}",
-                target=target.short,
-                series=tuple(_by_nodes(group, name, style, target.level) for name, style in styles.items()),
-            )
-            for target in group.targets
-        ),
+        panels=_panels(group, group.targets, rows),
         y_scale="log",
         ticks=tuple(str(nodes) for nodes in group.nodes),
     )
@@ -58,7 +52,6 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
     panels: number of targets, at most.
     """
     group = sweep.groups[0]
-    styles = contender_styles(group)
     rows = sweep.rows(nodes)
     reached = [
         target
@@ -75,25 +68,7 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
         kind="points",
         x_label=BANDWIDTH_LABEL,
         y_label=f"{group.time_name} to target (s)",
-        panels=tuple(
-            Panel(
-                title=f"to {target.of(group.metric)}",
-                target=target.short,
-                series=tuple(
-                    series_of(
-                        row[0].name,
-                        styles[row[0].name],
-                        [
-                            (bits, there.time(target.level))
-                            for bits, there in zip(sweep.bandwidths, row, strict=True)
-                        ],
-                        () if row[0].extrapolated_from is None else sweep.bandwidths,
-                    )
-                    for row in rows
-                ),
-            )
-            for target in shown
-        ),
+        panels=_panels(group, shown, {row[0].name: list(zip(sweep.bandwidths, row, strict=True)) for row in rows}),
         x_scale="log",
         y_scale="log",
         ticks=tuple(bandwidth_text(bits, _DIGITS) for bits in places),
@@ -102,16 +77,28 @@ def time_by_bandwidth(sweep: Sweep, nodes: int, panels: int = _PANELS) -> Plot:
 
 
 def _spread(rows: Iterable[Contender]) -> str:
-    """The meaning of the points and bars of `rows`."""
-    kinds = sorted({interval_name(row.seeds) for row in rows if row.seeds > 1})
-    return f"median, bars: {' or '.join(kinds)}" if kinds else "one seed"
+    kinds = interval_names(row.seeds for row in rows)
+    return f"median, bars: {kinds}" if kinds else "one seed"
 
 
-def _by_nodes(group: Group, name: str, style: MethodStyle, level: float) -> Series:
-    rows = {float(group.nodes.index(row.nodes)): row for row in group.contenders if row.name == name}
-    times = [(place, row.time(level)) for place, row in sorted(rows.items())]
-    never_run = [place for place, row in rows.items() if row.extrapolated_from is not None]
-    return series_of(name, style, times, never_run)
+def _panels(
+    group: Group, targets: Iterable[Target], rows: Mapping[str, Sequence[tuple[float, Contender]]]
+) -> tuple[Panel, ...]:
+    """A panel for each of `targets`. rows: of each line by name, at rising x."""
+    styles = contender_styles(group)
+
+    def line(name: str, level: float) -> Series:
+        never_run = [x for x, row in rows[name] if row.extrapolated_from is not None]
+        return series_of(name, styles[name], [(x, row.time(level)) for x, row in rows[name]], never_run)
+
+    return tuple(
+        Panel(
+            title=f"to {target.of(group.metric)}",
+            target=target.short,
+            series=tuple(line(name, target.level) for name in rows),
+        )
+        for target in targets
+    )
 
 
 def _not_drawn(rows: Sequence[Sequence[Contender]], targets: Sequence[Target]) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from istbench.base.options.defaults import BASELINE
-from istbench.cluster.clock import dollars
 from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import ROUGH
@@ -34,7 +33,17 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     """
     what = f"{group.clock_words} to {group.metric.name} on {group.machine}"
     return table_of(
-        _columns(group, baseline),
+        [
+            *NAMING,
+            EXTRAPOLATED,
+            column("seeds", "seeds", lambda row: row.seeds),
+            *(seconds_to(group, target) for target in group.targets),
+            *([seconds_to_the_end(group)] if group.close_targets else []),
+            RANGE,
+            speed_up(group, baseline, None),
+            *([] if group.clock == "cluster_s" else [_STALLED]),
+            *cost(group),
+        ],
         group.contenders,
         title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
         footer=comparison_footer([group], baseline),
@@ -45,12 +54,17 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
 
 def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
     """The main table of a group for one target: the soonest first, dollars, and speed-ups to this target alone."""
+
+    def reached(row: Contender) -> Entry:
+        found = row.time(target.level)
+        return Entry(text=f"{found.reached}/{found.seeds}", value=found.reached / found.seeds)
+
     rows = sorted(group.contenders, key=lambda row: row.time(target.level).median)
     return table_of(
         [
             *NAMING,
             EXTRAPOLATED,
-            column("reached", "seeds that reach it", partial(_reached, target)),
+            column("reached", "seeds that reach it", reached),
             seconds_to(group, target),
             RANGE,
             speed_up(group, baseline, [target]),
@@ -62,20 +76,6 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
-
-
-def _columns(group: Group, baseline: str) -> list[ColumnOf[Contender]]:
-    return [
-        *NAMING,
-        EXTRAPOLATED,
-        column("seeds", "seeds", lambda contender: contender.seeds),
-        *(seconds_to(group, target) for target in group.targets),
-        *([seconds_to_the_end(group)] if group.close_targets else []),
-        RANGE,
-        speed_up(group, baseline, None),
-        *([] if group.clock == "cluster_s" else [_STALLED]),
-        *cost(group),
-    ]
 
 
 def seconds_to(group: Group, target: Target) -> ColumnOf[Contender]:
@@ -92,7 +92,11 @@ def dollars_to(group: Group, target: Target) -> list[ColumnOf[Contender]]:
     """The dollars to `target`; nothing without a price."""
     if group.profile is None or not group.profile.priced:
         return []
-    return [column("dollars", "$ to target", partial(_dollars, group, target))]
+
+    def entry(row: Contender) -> Entry:
+        return rounded(group.dollars(row, row.time(target.level).median))
+
+    return [column("dollars", "$ to target", entry)]
 
 
 def cost(group: Group) -> list[ColumnOf[Contender]]:
@@ -122,13 +126,12 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     if target.share is not None:
         value["level"] = target.level
     if group.profile is not None:
-        spent = dollars(group.profile, contender.nodes, found.median)
-        value["dollars"] = finite(spent)
+        value["dollars"] = group.dollars(contender, found.median)
     if found.reached == 0:
-        return Entry(text=f"not reached in {number(contender.trained())}", value=value)
+        return Entry(text=f"not reached in {number(contender.trained().median)}", value=value)
     count = "" if found.reached == found.seeds else f" {found.reached}/{found.seeds}"
     if math.isinf(found.median):
-        return Entry(text=f"> {number(contender.trained())}{count}", value=value)
+        return Entry(text=f"> {number(contender.trained().median)}{count}", value=value)
     return Entry(text=(ROUGH if rough else "") + with_interval(found, number) + count, value=value)
 
 
@@ -136,31 +139,18 @@ def seconds_to_the_end(group: Group) -> ColumnOf[Contender]:
     """The seconds of all steps. They depend on no target, and so on no evaluation."""
 
     def entry(contender: Contender) -> Entry:
-        found = estimate([run.curve.seconds[-1] for run in contender.runs])
+        found = contender.trained()
         return Entry(text=with_interval(found, number), value=_without_reached(found))
 
     return column(f"{group.clock}_to_the_end", "seconds to the end", entry)
 
 
-def _reached(target: Target, contender: Contender) -> Entry:
-    found = contender.time(target.level)
-    return Entry(text=f"{found.reached}/{found.seeds}", value=found.reached / found.seeds)
-
-
-def _dollars(group: Group, target: Target, contender: Contender) -> Entry:
-    assert group.profile is not None
-    seconds = contender.time(target.level).median
-    spent = dollars(group.profile, contender.nodes, seconds)
-    return NOTHING if spent is None or math.isinf(seconds) else rounded(spent)
-
-
 def _range(contender: Contender) -> Entry:
     """The largest errors of the replayed seconds, below and above, over the runs of the row."""
-    found = contender.known_range
-    if found is None:
+    if contender.known_range is None:
         return NOTHING
-    percent = {name: 100 * (end - 1) for name, end in zip(("low", "high"), found, strict=True)}
-    return Entry(text=f"{percent['low']:+.0f} to {percent['high']:+.0f}", value=percent)
+    low, high = (100 * (end - 1) for end in contender.known_range)
+    return Entry(text=contender.known_percent, value={"low": low, "high": high})
 
 
 def _stalled(contender: Contender) -> Entry:
@@ -169,7 +159,7 @@ def _stalled(contender: Contender) -> Entry:
 
 
 def _final(contender: Contender) -> Entry:
-    found = estimate(contender.finals())
+    found = estimate(contender.finals().values())
     return Entry(text=with_interval(found, metric_value), value=_without_reached(found))
 
 

@@ -14,14 +14,15 @@ from istbench.report.phrases import (
     data_line,
     doubt_lines,
     guide_line,
+    interval_names,
     joined,
     replay_lines,
 )
 from istbench.report.tables.group_columns import target_lines
 from istbench.report.tables.stalls import group_stall_lines, run_name, slow_node_lines
+from istbench.report.targets import best_final
 from istbench.results.load import Run
 from istbench.results.metrics import value_text
-from istbench.results.stats import interval_name
 
 _UNEQUAL_SHOWN = 6
 _NAMED = 8
@@ -144,10 +145,11 @@ def _tuning_line(group: Group, baseline: str) -> str:
 
 def _targets_line(group: Group) -> Iterable[str]:
     shares = [target.share for target in group.targets if target.share is not None]
-    if shares and group.best_final is not None:
+    best = best_final(group.runs)
+    if shares and best is not None:
         yield (
             f"Targets: {'multiples' if max(shares) > 1 else 'shares'} of the best final {group.metric.name} among "
-            f"these runs, {value_text(group.best_final)}. More runs may change them; `run --target LEVEL` sets a "
+            f"these runs, {value_text(best)}. More runs may change them; `run --target LEVEL` sets a "
             "level."
         )
 
@@ -161,10 +163,9 @@ def seeds_line(group: Group) -> Iterable[str]:
         return
     alone = [row.placed for row in group.contenders if row.seeds == 1]
     if alone:
-        more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
-        yield Caution(f"Seeds: one of {joined(alone[:_NAMED])}{more}, so no spread of it is known.")
-    kinds = {interval_name(contender.seeds) for contender in group.contenders if contender.seeds > 1}
-    yield Lead(f"Seeds: the median [{' or '.join(sorted(kinds))}]. k/n: k of n seeds reached the target.")
+        yield Caution(f"Seeds: one of {joined(alone, _NAMED)}, so no spread of it is known.")
+    kinds = interval_names(row.seeds for row in group.contenders)
+    yield Lead(f"Seeds: the median [{kinds}]. k/n: k of n seeds reached the target.")
 
 
 def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
@@ -282,12 +283,12 @@ def _unfinished_lines(group: Group) -> Iterable[str]:
     counted = [run for contender in group.contenders for run in contender.diverged]
     if counted:
         yield Caution(
-            f"Diverged: {len(counted)} of {_total(group)} runs: {_listed(map(run_name, counted))}. Each counts as "
-            "a miss, and its final value as the worst."
+            f"Diverged: {len(counted)} of {_total(group)} runs: {joined(map(run_name, counted), _NAMED)}. Each "
+            "counts as a miss, and its final value as the worst."
         )
     left = [run for run in group.unfinished if all(run is not one for one in counted)]
     if left:
-        named = _listed(f"{run_name(run)} ({_state(run)})" for run in left)
+        named = joined((f"{run_name(run)} ({_state(run)})" for run in left), _NAMED)
         yield Caution(f"Not counted: {len(left)} of {_total(group)} runs: {named}.")
 
 
@@ -295,12 +296,6 @@ def _state(run: Run) -> str:
     if run.diverged:
         return "diverged, with no other seed"
     return "unfinished" if run.header.status == "running" else run.header.status
-
-
-def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return f"{', '.join(every[:_NAMED])}{more}"
 
 
 def _total(group: Group) -> int:

@@ -21,7 +21,8 @@ def shared_line(group: Group) -> list[str]:
 def target_lines(group: Group) -> Iterable[str]:
     """Lines of a footer on times to targets: `shared_line`, the metric, and targets that are too close."""
     yield from shared_line(group)
-    yield from metric_line(group.metric, own=group.has_own_metric)
+    own = all(run.header.metric == group.metric.name for run in (*group.runs, *group.unfinished))
+    yield from metric_line(group.metric, own=own)
     yield from close_targets_line(group.close_targets, group.evaluation_error)
 
 

@@ -19,6 +19,11 @@ def percent(share: float | None, form: str = ".0%") -> Entry:
     return NOTHING if share is None else Entry(text=f"{share:{form}}", value=share)
 
 
+def of_hundred(share: float) -> Entry:
+    """An entry of a column in percent."""
+    return Entry(text=f"{100 * share:.1f}", value=100 * share)
+
+
 def number(value: float) -> str:
     """`value` with three significant digits, or with all digits before the point."""
     if math.isinf(value):

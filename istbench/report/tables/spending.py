@@ -1,19 +1,16 @@
 """How the nodes of each row spend the time: as replayed, with the dollars, or as measured, node by node."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from istbench.base.options.defaults import BASELINE
-from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.group_columns import NAMING, group_context, shared_line
-from istbench.report.tables.numbers import number, rounded
-from istbench.report.tables.stalls import group_stall_lines
+from istbench.report.tables.numbers import number, of_hundred, rounded
+from istbench.report.tables.stalls import SHARED_CORES, group_stall_lines
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
 from istbench.results.header import NodeSeconds
-from istbench.results.slow_node import straggler
 from istbench.results.stats import median
 
 
@@ -24,7 +21,7 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     """
     assert group.profile is not None
     return table_of(
-        _columns(group.profile),
+        _columns(group),
         group.contenders,
         title=f"{group.workload_label}: where the replayed time goes on {group.machine}",
         footer=(
@@ -45,36 +42,32 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
 _MUCH_CARRYING = 0.15
 
 
-def _columns(profile: ClusterProfile) -> list[ColumnOf[Contender]]:
-    def cost(seconds: float, contender: Contender) -> Entry:
-        spent = dollars(profile, contender.nodes, seconds)
-        return NOTHING if spent is None else rounded(spent)
+def _columns(group: Group) -> list[ColumnOf[Contender]]:
+    def share(name: str, title: str) -> ColumnOf[Contender]:
+        return column(f"{name}_percent", title, lambda row: of_hundred(row.time_share(name)))
 
     return [
         *NAMING,
         column("samples_per_s", "samples per second", _samples_per_second),
-        _share("compute", "compute %", lambda time: time.compute),
-        _share("communication", "communication %", lambda time: time.communication),
-        _share("idle", "idle %", lambda time: time.idle),
-        _share("link_use", "busiest link in use %", lambda time: time.link_use),
-        _share("carrying", "cores busy with messages %", lambda time: time.carrying),
-        column("dollars_per_hour", "$ per hour", partial(cost, 3600), optional=True),
-        column("cluster_s", "seconds to the end", lambda c: rounded(c.trained())),
-        column("dollars", "$ to the end", lambda c: cost(c.trained(), c), optional=True),
+        share("compute", "compute %"),
+        share("communication", "communication %"),
+        share("idle", "idle %"),
+        share("link_use", "busiest link in use %"),
+        share("carrying", "cores busy with messages %"),
+        column("dollars_per_hour", "$ per hour", lambda row: rounded(group.dollars(row, 3600)), optional=True),
+        column("cluster_s", "seconds to the end", lambda row: rounded(row.trained().median)),
+        column(
+            "dollars",
+            "$ to the end",
+            lambda row: rounded(group.dollars(row, row.trained().median)),
+            optional=True,
+        ),
     ]
 
 
 def _samples_per_second(contender: Contender) -> Entry:
     ends = [(run.curve.evaluations[-1].samples, run.curve.seconds[-1]) for run in contender.runs]
     return rounded(median([samples / seconds if seconds else 0.0 for samples, seconds in ends]))
-
-
-def _share(name: str, title: str, share: Callable[[ClusterTime], float]) -> ColumnOf[Contender]:
-    def percent(contender: Contender) -> Entry:
-        value = 100 * median([share(run.cluster) for run in contender.runs if run.cluster is not None])
-        return Entry(text=f"{value:.1f}", value=value)
-
-    return column(f"{name}_percent", title, percent)
 
 
 def _price_line(profile: ClusterProfile) -> str:
@@ -111,16 +104,13 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
             data_line(group.source),
             *shared_line(group),
             Lead("Clock: train seconds, from the node with the fewest seconds to the node with the most."),
-            *([_SHARED] if shared and group.device == "cpu" and not group.host.lab else []),
+            *([Caution(SHARED_CORES)] if shared and group.device == "cpu" and not group.host.lab else []),
             *group_stall_lines(group),
             guide_line("tables.md#computing-and-waiting-by-node"),
         ),
         keys=len(NAMING),
         context=group_context(group, baseline),
     )
-
-
-_SHARED = Caution("Nodes of one machine share its cores: waiting for a core counts as computing.")
 
 
 def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[Contender], Entry]:
@@ -136,19 +126,14 @@ def _span(seconds: Callable[[NodeSeconds], float]) -> Callable[[Contender], Entr
 
 
 def _slowest(row: Contender) -> Entry:
-    found = straggler(row.node_seconds, row.shares)
-    if found is None:
+    if row.straggler is None:
         return NOTHING
-    node = found.slowest
-    return Entry(
-        text=f"rank {node.rank} ({node.host})",
-        value={"rank": node.rank, "host": node.host},
-    )
+    node = row.straggler.slowest
+    return Entry(text=f"rank {node.rank} ({node.host})", value={"rank": node.rank, "host": node.host})
 
 
 def _waited(row: Contender) -> Entry:
-    found = straggler(row.node_seconds, row.shares)
-    return NOTHING if found is None else rounded(found.waited_s)
+    return NOTHING if row.straggler is None else rounded(row.straggler.waited_s)
 
 
 _COLUMNS: tuple[ColumnOf[Contender], ...] = (

@@ -6,9 +6,9 @@ from istbench.base.options.shares import Shares
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, count_nodes
 from istbench.report.tables.numbers import number
-from istbench.results.header import Header, NodeSeconds
+from istbench.results.header import Header
 from istbench.results.load import Run
-from istbench.results.slow_node import Straggler, straggler
+from istbench.results.slow_node import Straggler
 
 _NAMED = 8
 
@@ -49,24 +49,21 @@ def run_name(run: Run) -> str:
     return f"{header.method_label} on {count_nodes(header.nodes)} seed {header.seed}"
 
 
+SHARED_CORES = "Nodes of one machine share its cores: waiting for a core counts as computing."
 _MATTERS = 0.1  # of the train seconds
 _MOST_NUMBERS = 8
 
 
-def slow_node_words(header: Header, nodes: Sequence[NodeSeconds], shares: Sequence[float]) -> str:
-    """A sentence without its subject, the slow node; empty if the others wait for it in under a tenth of the time.
-
-    shares: of the samples or units of each node, by rank; empty if they are equal.
-    """
-    found = straggler(nodes, shares)
-    if found is None or found.waited < _MATTERS:
+def slow_node_words(header: Header, found: Straggler) -> str:
+    """A sentence without its subject, the slow node; empty if others wait for it in under a tenth of the time."""
+    if found.waited < _MATTERS:
         return ""
     slow = (
         f"computes at {found.speed:.2f} of the others' speed"
         if found.speed < 1
         else "has more than its share of the work"
     )
-    wait = "the other waits" if len(nodes) == 2 else "the others wait"
+    wait = "the other waits" if len(found.speeds) == 2 else "the others wait"
     return f"{slow}; {wait} for it in {found.waited:.0%} of the train seconds{_way_out(header, found)}"
 
 
@@ -82,12 +79,11 @@ def _way_out(header: Header, found: Straggler) -> str:
 
 def slow_node_lines(group: Group) -> Iterable[str]:
     """A warning for a footer about the row of `group` whose nodes wait longest for a slow one."""
-    rows = [(row, found) for row in group.contenders if (found := straggler(row.node_seconds, row.shares))]
+    rows = [(row, row.straggler) for row in group.contenders if row.straggler is not None]
     if not rows:
         return
     row, found = max(rows, key=lambda pair: pair[1].waited)
-    words = slow_node_words(row.runs[0].header, row.node_seconds, row.shares)
-    if words:
+    if words := slow_node_words(row.runs[0].header, found):
         more = sum(other.waited >= _MATTERS for _, other in rows) - 1
         others = "Another row waits" if more == 1 else f"{more} other rows wait"
         also = f" {others} for a slow node too." if more else ""

@@ -12,7 +12,7 @@ from istbench.report.phrases import (
     replay_lines,
 )
 from istbench.report.tables.numbers import metric_value, number
-from istbench.report.tables.stalls import slow_node_words, stall_lines
+from istbench.report.tables.stalls import SHARED_CORES, slow_node_words, stall_lines
 from istbench.report.tables.table import Scalar, Table, items_table
 from istbench.results.load import Run
 from istbench.results.metrics import level_text
@@ -56,21 +56,17 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
         rows += [
             (f"final {metric.title}", *_metric(curve.final())),
             (f"best {metric.title}", *_metric(curve.best())),
-            ("train seconds", number(last.train_s), last.train_s),
-            ("wall seconds", number(last.wall_s), last.wall_s),
+            _figure("train seconds", last.train_s),
+            _figure("wall seconds", last.wall_s),
             ("local steps per node", str(last.step), last.step),
             ("samples", str(last.samples), last.samples),
-            ("MB sent per node", number(last.bytes_sent_per_node / _MEGA), last.bytes_sent_per_node / _MEGA),
-            (
-                "MB received per node",
-                number(last.bytes_received_per_node / _MEGA),
-                last.bytes_received_per_node / _MEGA,
-            ),
+            _figure("MB sent per node", last.bytes_sent_per_node / _MEGA),
+            _figure("MB received per node", last.bytes_received_per_node / _MEGA),
         ]
         rows += [*_shares(run), *_by_node(run)]
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
-            rows.append(("peak MB per node", number(memory / _MEGA), memory / _MEGA))
+            rows.append(_figure("peak MB per node", memory / _MEGA))
         rows += [_to_target(run, level, "train") for level in run.targets]
     if replayed is not None:
         rows += _on_cluster(replayed)
@@ -93,6 +89,10 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             "budget": header.budget,
         },
     )
+
+
+def _figure(name: str, value: float) -> tuple[str, str, Scalar]:
+    return name, number(value), value
 
 
 def _shares(run: Run) -> list[tuple[str, str, Scalar]]:
@@ -123,11 +123,11 @@ def _slow_node_line(run: Run) -> list[str]:
         f"rank {fastest.rank} ({fastest.host}), {number(fastest.computing_s)} s. The others waited about "
         f"{number(found.waited_s)} s for the slowest."
     )
-    if words := slow_node_words(header, nodes, run.shares):
+    if words := slow_node_words(header, found):
         line += f" Rank {slowest.rank} {words}."
     shared = len({node.host for node in nodes}) < len(nodes) and header.config.device == "cpu"
     if shared and header.config.lab is None:
-        line += " Nodes of one machine share its cores: waiting for a core counts as computing."
+        line += f" {SHARED_CORES}"
     return [Caution(line)]
 
 
@@ -156,7 +156,7 @@ def _on_cluster(replayed: Run) -> list[tuple[str, str, Scalar]]:
     return [
         (f"{profile.name} seconds", number(seconds) + _range(time, seconds), seconds),
         *(_to_target(replayed, level, profile.name) for level in replayed.targets),
-        *([] if cost is None else [(f"{profile.name} dollars", number(cost), cost)]),
+        *([] if cost is None else [_figure(f"{profile.name} dollars", cost)]),
     ]
 
 

@@ -75,7 +75,6 @@ def column(key: str, title: str, entry: Callable[[Row], "EntryOrValue"], **other
 
 
 def plain(value: str | int) -> Entry:
-    """An entry whose text is its value."""
     return Entry(text=str(value), value=value)
 
 

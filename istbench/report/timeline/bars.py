@@ -49,7 +49,6 @@ class TimelineBar:
 
     @property
     def seconds(self) -> float:
-        """Its seconds."""
         return self.end - self.start
 
 
@@ -158,7 +157,6 @@ class View:
 
     @property
     def seconds(self) -> float:
-        """Length of the view."""
         return self.end - self.start
 
     def kinds(self) -> set[BarKind]:

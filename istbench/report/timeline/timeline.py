@@ -34,7 +34,6 @@ class NodeActivity:
 
     @property
     def seconds(self) -> float:
-        """Its seconds."""
         return self.end - self.start
 
 
@@ -75,7 +74,6 @@ class Timeline:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
         return len(self.limits)
 
     @property

@@ -207,7 +207,7 @@ def test_unfinished_runs_are_counted_and_named_but_do_not_count(results):
     write_run(results, header("ist", status="running"), ramp(1.0))
     table = table_of(results)
     assert [(row[0].text, row[2].value) for row in table.rows] == [("ddp", 1)]
-    named = "ddp on 2 nodes seed 1 (failed), ist on 2 nodes seed 0 (unfinished)"
+    named = "ddp on 2 nodes seed 1 (failed) and ist on 2 nodes seed 0 (unfinished)"
     assert f"Not counted: 2 of 3 runs: {named}." in footer(table)
 
 
@@ -237,7 +237,7 @@ def test_a_loss_that_became_no_number_counts_beside_other_seeds(results):
     assert column(table, "seeds")["ist", 2].value == 3
     assert column(table, "final_accuracy")["ist", 2].text == "diverged [diverged–0.900]"
     assert column(table, "train_s_to_0.8")["ist", 2].text == "> 9.00 1/3"
-    named = "ist on 2 nodes seed 1, ist on 2 nodes seed 2"
+    named = "ist on 2 nodes seed 1 and ist on 2 nodes seed 2"
     assert f"Diverged: 2 of 3 runs: {named}. Each counts as a miss" in footer(table)
     assert "Not counted" not in footer(table)
 
