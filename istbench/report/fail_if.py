@@ -9,6 +9,7 @@ from typing import Any, Literal
 from istbench.base.errors import UserError, shown
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import number
+from istbench.results.metrics import level_text
 from istbench.results.stats import Estimate, estimate, finite
 
 _NUMBER = r"\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?"
@@ -69,8 +70,9 @@ class Checked:
         times = " times the baseline" if condition.of_baseline else ""
         word = "more" if condition.above else "less"
         sure = "" if self.verdict == "held" else ", but too close to call"
-        what = condition.measure if condition.level is None else f"{condition.measure}({condition.level:g})"
-        return f"{self.row}: {what} is {median} [{low}–{high}]{times}, {word} than {condition.bound:g}{sure}"
+        level = "" if condition.level is None else f"({level_text(condition.level)})"
+        what, bound = f"{condition.measure}{level}", level_text(condition.bound)
+        return f"{self.row}: {what} is {median} [{low}–{high}]{times}, {word} than {bound}{sure}"
 
     def _text(self, value: float) -> str:
         if math.isfinite(value):
@@ -106,14 +108,14 @@ def parse_condition(text: str, flag: str) -> Condition:
 def check_all(
     conditions: Iterable[Condition], groups: Sequence[Group], baseline: Sequence[Group] = ()
 ) -> tuple[list[Checked], list[str]]:
-    """`check` of all `conditions` together.
+    """Each of `conditions` on each row of `groups`, and a line on each row that has no counterpart in `baseline`.
 
     Raises:
         UserError: if a condition is about no row at all.
     """
     checked, lacking = list[Checked](), dict[str, None]()
     for condition in conditions:
-        found, lines = check(condition, groups, baseline)
+        found, lines = _check(condition, groups, baseline)
         if not found:
             reason = lines[0] if lines else "no finished run has such seconds"
             raise UserError(f"--fail-if {shown(condition.text)} says nothing of these results: {reason}")
@@ -122,10 +124,9 @@ def check_all(
     return checked, list(lacking)
 
 
-def check(
-    condition: Condition, groups: Iterable[Group], baseline: Iterable[Group] = ()
+def _check(
+    condition: Condition, groups: Iterable[Group], baseline: Iterable[Group]
 ) -> tuple[list[Checked], list[str]]:
-    """`condition` on each row of `groups`, and a line on each row that has no counterpart in `baseline`."""
     before, rows = _rows(condition, baseline), _rows(condition, groups)
     found, lacking = list[Checked](), list[str]()
     for group, row in rows:
@@ -177,13 +178,10 @@ def _machine(group: Group) -> tuple[object, ...]:
 
 
 def _name(group: Group, row: Contender, rows: Sequence[_Row]) -> str:
-    """The name of `row`, with the title of its table where other tables have a row of that name."""
+    """The name of `row`, with what tells its table from others that have a row of that name."""
     alike = [own for own, other in rows if other.placed == row.placed]
-    return row.placed if len(alike) == 1 else f"{row.placed} ({_table(group)})"
-
-
-def _table(group: Group) -> str:
-    return f"{group.workload_label}, batch size {group.batch_size}, {group.budget}, {group.machine}"
+    table = f"{group.workload_label}, batch size {group.batch_size}, {group.budget}, {group.machine}"
+    return row.placed if len(alike) == 1 else f"{row.placed} ({table})"
 
 
 def _values(condition: Condition, row: Contender) -> Mapping[int, float]:
