@@ -14,7 +14,7 @@ from istbench.api.arguments import from_python, in_python, texts
 from istbench.api.replaying import map_latencies, named_code, redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
-from istbench.base.errors import UserError, printable, shown
+from istbench.base.errors import UserError, shown
 from istbench.base.files import is_there
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
@@ -23,7 +23,7 @@ from istbench.base.shipped import EXAMPLE, example_results
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, load_profile, select_clusters
 from istbench.report.groups import Group
-from istbench.report.output.formats import print_results
+from istbench.report.output.formats import left_out, print_results
 from istbench.report.page import PAGE_BANDWIDTHS
 from istbench.report.report import Report, build_report, build_report_on_clusters, select_runs
 from istbench.report.tables.table import Table
@@ -130,7 +130,7 @@ class Results:
         """
         names, counts = [cluster] if isinstance(cluster, str) else list(cluster), _counts(nodes)
         _, files = named_code(None, texts(plugins), needed=bool(counts))
-        clusters = select_clusters(names, _bandwidths(bandwidth), _times_of(latency))
+        clusters = select_clusters(names, *_links(bandwidth, latency))
         if not clusters:
             raise UserError("no cluster: name at least one")
         replay = _Replay(clusters=clusters, nodes=counts, plugins=files)
@@ -157,7 +157,8 @@ class Results:
 
         counts = _counts(nodes)
         _, files = named_code(None, texts(plugins), needed=bool(counts))
-        families = select_clusters([cluster], _bandwidths(bandwidth), map_latencies(by, _times_of(latency)))
+        bandwidths, latencies = _links(bandwidth, latency)
+        families = select_clusters([cluster], bandwidths, map_latencies(by, latencies))
         chosen = {name: value for name, value in self._chosen.items() if name != "baseline"}
         with replaying() as tell:
             maps, _ = build_maps(
@@ -212,11 +213,11 @@ class Results:
     def __repr__(self) -> str:
         text, report = io.StringIO(), self._report()
         print_results(report, text, explain=False)
-        return "\n".join([text.getvalue().rstrip(), *_left_out(report), *self.failures])
+        return "\n".join([text.getvalue().rstrip(), *left_out(report), *self.failures])
 
     def _repr_html_(self) -> str:
         report = self._report()
-        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *_left_out(report), *self.failures)]
+        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *left_out(report), *self.failures)]
         return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
 
     def _report(self, levels: tuple[float, ...] = ()) -> Report:
@@ -313,10 +314,6 @@ def table_html(table: Table) -> str:
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{footer}"
 
 
-def _left_out(report: Report) -> list[str]:
-    return [f"left out: {printable(problem)}" for problem in report.problems]
-
-
 def _level(target: float) -> float:
     return convert(float(target), Level, lambda _: "target")
 
@@ -326,13 +323,10 @@ def _counts(nodes: int | Sequence[int]) -> tuple[Nodes, ...]:
     return tuple(convert(given, list[Nodes], lambda _: "nodes"))
 
 
-def _bandwidths(given: Bandwidths) -> list[float]:
-    return [number_or(parse_bandwidth, one, "bandwidth") for one in _each(given)]
-
-
-def _times_of(given: Times) -> list[float]:
-    return [number_or(parse_time, one, "latency") for one in _each(given)]
-
-
-def _each(given: str | float | Sequence[str | float]) -> Sequence[str | float]:
-    return [given] if isinstance(given, str | int | float) else given
+def _links(bandwidth: Bandwidths, latency: Times) -> tuple[list[float], list[float]]:
+    """Bandwidths in bits/s and latencies in seconds."""
+    each = [[given] if isinstance(given, str | int | float) else given for given in (bandwidth, latency)]
+    return (
+        [number_or(parse_bandwidth, one, "bandwidth") for one in each[0]],
+        [number_or(parse_time, one, "latency") for one in each[1]],
+    )

@@ -12,9 +12,9 @@ from istbench.report.answer import main_target
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Lead, fault_words, guide_line
 from istbench.report.tables.comparison import seconds_to
-from istbench.report.tables.group_columns import NAMING, group_context
+from istbench.report.tables.group_columns import group_table
 from istbench.report.tables.numbers import finite, number, of_hundred, rounded
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, column
 from istbench.report.targets import Target
 
 _LOW, _HIGH = 5, 95
@@ -36,9 +36,10 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
     def of(key: str, title: str) -> ColumnOf[Contender]:
         return column(key, title, lambda row: figures[row.label, row.nodes].get(key))
 
-    return table_of(
+    return group_table(
+        group,
+        baseline,
         [
-            *NAMING,
             seconds_to(group, target),
             of("faulty_s", "with faults, s"),
             of("times_fault_free", "times as long"),
@@ -54,8 +55,6 @@ def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Tabl
             ),
             guide_line("faults.md#faults"),
         ),
-        keys=len(NAMING),
-        context=group_context(group, baseline),
     )
 
 

@@ -14,13 +14,13 @@ from istbench.report.tables.comparison import (
     dollars_to,
     seconds_to,
     seconds_to_the_end,
+    soonest,
     speed_up,
 )
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.group_columns import NAMING
 from istbench.report.tables.table import NOTHING, ColumnOf, EntryOrValue, Table, table_of
 from istbench.report.targets import Target
-from istbench.results.stats import median
 
 _LEAST = 1000  # above the ranks of clocks and easier targets
 _Row = list[Contender | None]  # in each of the groups
@@ -50,12 +50,9 @@ def overview(groups: Sequence[Group], baseline: str = BASELINE) -> Table:
 
 
 def _order(target: Target | None, row: _Row) -> tuple[float, float]:
-    """The seconds to `target` on the first clock; of rows that miss it, the best final value first."""
+    """Sorts by the seconds on the first clock."""
     first = row[0]
-    if first is None or target is None:
-        return math.inf, math.inf
-    final = first.runs[0].curve.metric.signed(median(first.finals().values()))
-    return first.time(target.level).median, -final
+    return (math.inf, math.inf) if first is None or target is None else soonest(first, target)
 
 
 def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:

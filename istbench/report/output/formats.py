@@ -73,13 +73,18 @@ def print_results(
 
 def print_notes(report: Report, notes: TextIO, *, pictures: Sequence[Path] = (), page: Path | None = None) -> None:
     """Say in `notes` what `report` left out, and where its drawn plots and its page are."""
-    for problem in report.problems:
-        notes.write(f"left out: {printable(problem)}\n")
+    for line in left_out(report):
+        notes.write(f"{line}\n")
     for path in pictures:
         if path.suffix == ".png":
             notes.write(f"picture: {printable(str(path))} (and .svg)\n")
     if page is not None:
         notes.write(f"page: {printable(str(page))}\n")
+
+
+def left_out(report: Report) -> list[str]:
+    """A line for each problem of `report`."""
+    return [f"left out: {printable(problem)}" for problem in report.problems]
 
 
 def table_markdown(table: Table) -> str:

@@ -9,7 +9,7 @@ from istbench.report.baseline import Pairing, baseline_rows, pair
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import ROUGH
 from istbench.report.tables.comparison_footer import comparison_footer
-from istbench.report.tables.group_columns import NAMING, group_context
+from istbench.report.tables.group_columns import group_table
 from istbench.report.tables.numbers import (
     finite,
     interval,
@@ -19,9 +19,9 @@ from istbench.report.tables.numbers import (
     rounded,
     with_interval,
 )  # fmt: skip
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, estimate
+from istbench.results.stats import Estimate, estimate, median
 
 _MEGA = 1e6
 
@@ -32,9 +32,10 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     baseline: method, or method with options, that speed-ups are against, on as many nodes; see `report.baseline`.
     """
     what = f"{group.clock_words} to {group.metric.name} on {group.machine}"
-    return table_of(
+    return group_table(
+        group,
+        baseline,
         [
-            *NAMING,
             EXTRAPOLATED,
             column("seeds", "seeds", lambda row: row.seeds),
             *(seconds_to(group, target) for target in group.targets),
@@ -47,8 +48,6 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
         group.contenders,
         title=f"{group.workload_label}, {group.source.seen}, {group.budget}: {what}",
         footer=comparison_footer([group], baseline),
-        keys=len(NAMING),
-        context=group_context(group, baseline),
     )
 
 
@@ -59,10 +58,11 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
         found = row.time(target.level)
         return Entry(text=f"{found.reached}/{found.seeds}", value=found.reached / found.seeds)
 
-    rows = sorted(group.contenders, key=lambda row: row.time(target.level).median)
-    return table_of(
+    rows = sorted(group.contenders, key=lambda row: soonest(row, target))
+    return group_table(
+        group,
+        baseline,
         [
-            *NAMING,
             EXTRAPOLATED,
             column("reached", "seeds that reach it", reached),
             seconds_to(group, target),
@@ -73,9 +73,13 @@ def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Tab
         ],
         rows,
         title=f"{group.workload_label}: {group.clock_words} to {target.of(group.metric)} on {group.machine}",
-        keys=len(NAMING),
-        context=group_context(group, baseline),
     )
+
+
+def soonest(row: Contender, target: Target) -> tuple[float, float]:
+    """Sorts rows by their seconds to `target`; those that miss it by their final value, the best first."""
+    final = row.runs[0].curve.metric.signed(median(row.finals().values()))
+    return row.time(target.level).median, -final
 
 
 def seconds_to(group: Group, target: Target) -> ColumnOf[Contender]:

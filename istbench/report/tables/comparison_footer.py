@@ -92,7 +92,13 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     if group.profile is not None:
         yield f"A node: {node_line(group.profile)}."
         yield from replay_lines(group.times, group.profile, group.device)
-    yield from _extrapolated_lines(group)
+    if any(contender.extrapolated_from for contender in group.contenders):
+        yield Caution(
+            "Extrapolated rows were never run. Messages and operations of a step come from the method's plan on "
+            "those nodes, and its seconds from the recorded step. Assumed: a target takes as many local steps as "
+            "on the recorded nodes. With minibatches of their own, more nodes then train on more samples. Fewer "
+            "steps may do; narrower subnets (ist) may need more."
+        )
     if any(run.supposed_shares for run in group.runs):
         yield Caution(
             "Some rows with shares were never run: all computing of a node is scaled by its samples. Their curves "
@@ -104,16 +110,6 @@ def _cluster_lines(group: Group) -> Iterable[str]:
 def doubted_lines(group: Group) -> Iterable[str]:
     """A warning if the replayed seconds of some runs of `group` may be far off."""
     yield from doubt_lines([(run_name(run), run.doubt) for run in group.runs if run.doubt], _total(group))
-
-
-def _extrapolated_lines(group: Group) -> Iterable[str]:
-    if any(contender.extrapolated_from for contender in group.contenders):
-        yield Caution(
-            "Extrapolated rows were never run. Messages and operations of a step come from the method's plan on "
-            "those nodes, and its seconds from the recorded step. Assumed: a target takes as many local steps as "
-            "on the recorded nodes. With minibatches of their own, more nodes then train on more samples. Fewer "
-            "steps may do; narrower subnets (ist) may need more."
-        )
 
 
 def node_line(profile: ClusterProfile) -> str:

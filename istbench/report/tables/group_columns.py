@@ -1,10 +1,11 @@
 """Columns, footer lines and context that the tables of a group share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Lead, close_targets_line, metric_line
-from istbench.report.tables.table import ColumnOf, Entry, Scalar, column
+from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, column, table_of
 
 NAMING: tuple[ColumnOf[Contender], ...] = (
     column("method", "method", lambda row: Entry(text=row.name, value=row.label), align="left"),
@@ -24,6 +25,14 @@ def target_lines(group: Group) -> Iterable[str]:
     own = all(run.header.metric == group.metric.name for run in (*group.runs, *group.unfinished))
     yield from metric_line(group.metric, own=own)
     yield from close_targets_line(group.close_targets, group.evaluation_error)
+
+
+def group_table(
+    group: Group, baseline: str, columns: Iterable[ColumnOf[Contender]], rows: Sequence[Contender], **fields: Any
+) -> Table:
+    """The table of `rows` of `group`, which `NAMING` names. `fields` are as in `table_of`."""
+    context = group_context(group, baseline)
+    return table_of([*NAMING, *columns], rows, keys=len(NAMING), context=context, **fields)
 
 
 def group_context(group: Group, baseline: str) -> dict[str, Scalar]:

@@ -6,10 +6,10 @@ from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.groups import Contender, Group
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
-from istbench.report.tables.group_columns import NAMING, group_context, shared_line
+from istbench.report.tables.group_columns import group_table, shared_line
 from istbench.report.tables.numbers import number, of_hundred, rounded
 from istbench.report.tables.stalls import SHARED_CORES, group_stall_lines
-from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column, table_of
+from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column
 from istbench.results.header import NodeSeconds
 from istbench.results.stats import median
 
@@ -20,7 +20,9 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     `group` must be on the clock of a cluster.
     """
     assert group.profile is not None
-    return table_of(
+    return group_table(
+        group,
+        baseline,
         _columns(group),
         group.contenders,
         title=f"{group.workload_label}: where the replayed time goes on {group.machine}",
@@ -33,8 +35,6 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
             *_careful(group),
             guide_line("tables.md#where-the-time-goes"),
         ),
-        keys=len(NAMING),
-        context=group_context(group, baseline),
     )
 
 
@@ -47,7 +47,6 @@ def _columns(group: Group) -> list[ColumnOf[Contender]]:
         return column(f"{name}_percent", title, lambda row: of_hundred(row.time_share(name)))
 
     return [
-        *NAMING,
         column("samples_per_s", "samples per second", _samples_per_second),
         share("compute", "compute %"),
         share("communication", "communication %"),
@@ -96,7 +95,9 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
     if not rows:
         return None
     shared = any(len({node.host for node in row.node_seconds}) < len(row.node_seconds) for row in rows)
-    return table_of(
+    return group_table(
+        group,
+        baseline,
         _COLUMNS,
         rows,
         title=f"{group.workload_label}: computing and waiting by node on {group.machine}",
@@ -108,8 +109,6 @@ def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
             *group_stall_lines(group),
             guide_line("tables.md#computing-and-waiting-by-node"),
         ),
-        keys=len(NAMING),
-        context=group_context(group, baseline),
     )
 
 
@@ -137,7 +136,6 @@ def _waited(row: Contender) -> Entry:
 
 
 _COLUMNS: tuple[ColumnOf[Contender], ...] = (
-    *NAMING,
     column("computing_s", "computing s per node", _span(lambda node: node.computing_s)),
     column("waiting_s", "waiting s per node", _span(lambda node: node.waiting_s)),
     column("slowest_node", "slowest node", _slowest, align="left"),
