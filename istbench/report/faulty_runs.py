@@ -14,7 +14,7 @@ import msgspec
 from istbench.base.errors import UserError
 from istbench.base.units import parse_period
 from istbench.cluster.faults import Faults, with_faults
-from istbench.results.fault_record import ENDING, FaultRecord, Hit, Wall, read_record, wall_of
+from istbench.results.fault_record import ENDING, Hit, Wall, read_record, wall_of
 from istbench.results.load import Run
 from istbench.results.stats import Estimate, estimate, finite
 
@@ -194,14 +194,15 @@ def _without_faults(run: Run) -> str:
 
 def _faulty(own: Run, fault_free: Wall, run: Run) -> FaultyRun:
     """The figures of `run`, of which `own` is the run without faults."""
-    header, broken = run.header, ""
+    header = run.header
+    found = FaultyRun(cell=header.cell, seed=header.seed, hits=(), wall=None, fault_free=fault_free)
     try:
         record = read_record(run.directory.faults)
     except UserError as error:  # nobody knows when it began
-        record, broken = FaultRecord(began=0.0, hits=()), str(error)
-    found = FaultyRun(cell=header.cell, seed=header.seed, hits=record.hits, wall=None, fault_free=fault_free)
-    if broken or not reached(run):
-        return dataclasses.replace(found, failure=broken or header.error or "it misses its target")
+        return dataclasses.replace(found, failure=str(error))
+    found = dataclasses.replace(found, hits=record.hits)
+    if not reached(run):
+        return dataclasses.replace(found, failure=header.error or "it misses its target")
     wall = _wall(run, began=record.began, fault_free_s=own.curve.seconds[-1])
     restarts = len(run.restarts)
     restart_s = (wall.noticing_s + wall.restarting_s) / restarts if restarts else None

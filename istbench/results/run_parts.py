@@ -117,11 +117,11 @@ def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
 def changes(events: Sequence[Event]) -> list[str]:
     """A line on the restarts, and one for each of machine, threads, versions and source tree that differs."""
     there = parts(events)
-    said = (
-        ("resumed on another machine", _machine),
+    said: tuple[tuple[str, Callable[[RunPart], str]], ...] = (
+        ("resumed on another machine", lambda part: part.host.words(part.host.machine)),
         ("resumed with other threads a node", lambda part: str(part.threads)),
-        ("resumed with other versions", _versions),
-        ("resumed from another source tree", _source),
+        ("resumed with other versions", lambda part: " ".join(map(" ".join, sorted(part.versions.items())))),
+        ("resumed from another source tree", lambda part: part.git.words if part.git else ""),
     )
     changed = [_change(what, there, of) for what, of in said]
     return [line for line in (_restarted(restarts(events)), _resized(resizes(events)), *changed) if line]
@@ -160,15 +160,3 @@ def _change(what: str, there: Sequence[tuple[int, RunPart]], of: Callable[[RunPa
         return ""
     (_, first), *others = stretches
     return f"{what}: {first}, " + ", ".join(f"from step {step} on {text}" for step, text in others)
-
-
-def _machine(part: RunPart) -> str:
-    return part.host.words(part.host.machine)
-
-
-def _versions(part: RunPart) -> str:
-    return " ".join(f"{name} {version}" for name, version in sorted(part.versions.items()))
-
-
-def _source(part: RunPart) -> str:
-    return "" if part.git is None else part.git.words

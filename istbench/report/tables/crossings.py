@@ -11,7 +11,7 @@ from istbench.cluster.profile import bandwidth_text
 from istbench.report.groups import Group, Sweep
 from istbench.report.phrases import Lead, checks_line, data_line, guide_line
 from istbench.report.tables.group_columns import group_context, target_lines
-from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
+from istbench.report.tables.table import Entry, Table, column, table_of
 from istbench.report.targets import Target
 
 _DIGITS = 3
@@ -81,7 +81,15 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
     replayed = [bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths]
     context = {**group_context(group, baseline), "host": sweep.cluster}
     return table_of(
-        _columns(group),
+        [
+            column("crossing", "crossing", partial(_sentence, group), align="left"),
+            column("nodes", "nodes", lambda crossing: crossing.nodes),
+            column(
+                "level",
+                f"to {group.metric.title}",
+                lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
+            ),
+        ],
         sorted(standings(sweep), key=lambda standing: standing.bandwidth is None),
         title=f"{group.workload_label}: bandwidths where methods cross on {sweep.cluster}, from {low} to {high}",
         empty=f"No two methods to compare between {low} and {high}.",
@@ -108,18 +116,6 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
         (math.exp(left + (right - left) * before / (before - after)), before < 0)
         for (left, before), (right, after) in itertools.pairwise(behind)
         if before * after < 0
-    ]
-
-
-def _columns(group: Group) -> list[ColumnOf[Crossing]]:
-    return [
-        column("crossing", "crossing", partial(_sentence, group), align="left"),
-        column("nodes", "nodes", lambda crossing: crossing.nodes),
-        column(
-            "level",
-            f"to {group.metric.title}",
-            lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
-        ),
     ]
 
 

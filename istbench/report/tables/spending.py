@@ -20,10 +20,27 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
     `group` must be on the clock of a cluster.
     """
     assert group.profile is not None
+
+    def share(name: str, title: str) -> ColumnOf[Contender]:
+        return column(f"{name}_percent", title, lambda row: of_hundred(row.time_share(name)))
+
+    def dollars(key: str, title: str, seconds: Callable[[Contender], float]) -> ColumnOf[Contender]:
+        return column(key, title, lambda row: rounded(group.dollars(row, seconds(row))), optional=True)
+
     return group_table(
         group,
         baseline,
-        _columns(group),
+        [
+            column("samples_per_s", "samples per second", _samples_per_second),
+            share("compute", "compute %"),
+            share("communication", "communication %"),
+            share("idle", "idle %"),
+            share("link_use", "busiest link in use %"),
+            share("carrying", "cores busy with messages %"),
+            dollars("dollars_per_hour", "$ per hour", lambda _: 3600),
+            column("cluster_s", "seconds to the end", lambda row: rounded(row.trained().median)),
+            dollars("dollars", "$ to the end", lambda row: row.trained().median),
+        ],
         group.contenders,
         title=f"{group.workload_label}: where the replayed time goes on {group.machine}",
         footer=(
@@ -40,28 +57,6 @@ def spending(group: Group, baseline: str = BASELINE) -> Table:
 
 # From this share on some replays were too fast: ddp by up to 5 %, p3 by up to 8 % (results/validation).
 _MUCH_CARRYING = 0.15
-
-
-def _columns(group: Group) -> list[ColumnOf[Contender]]:
-    def share(name: str, title: str) -> ColumnOf[Contender]:
-        return column(f"{name}_percent", title, lambda row: of_hundred(row.time_share(name)))
-
-    return [
-        column("samples_per_s", "samples per second", _samples_per_second),
-        share("compute", "compute %"),
-        share("communication", "communication %"),
-        share("idle", "idle %"),
-        share("link_use", "busiest link in use %"),
-        share("carrying", "cores busy with messages %"),
-        column("dollars_per_hour", "$ per hour", lambda row: rounded(group.dollars(row, 3600)), optional=True),
-        column("cluster_s", "seconds to the end", lambda row: rounded(row.trained().median)),
-        column(
-            "dollars",
-            "$ to the end",
-            lambda row: rounded(group.dollars(row, row.trained().median)),
-            optional=True,
-        ),
-    ]
 
 
 def _samples_per_second(contender: Contender) -> Entry:

@@ -10,7 +10,7 @@ import numpy as np
 from istbench.base.errors import UserError
 from istbench.cluster.trace import MARK, STEP, Floats, Ints, Trace, round_ends
 from istbench.report.tables.numbers import rounded
-from istbench.report.tables.table import ColumnOf, Entry, Table, column, plain, table_of
+from istbench.report.tables.table import Entry, Table, column, plain, table_of
 
 ActivityKind = Literal["compute", "communication", "idle"]
 KINDS: tuple[ActivityKind, ...] = ("compute", "communication", "idle")
@@ -180,16 +180,7 @@ def timeline_table(timeline: Timeline, title: str, remarks: tuple[str, ...] = ()
 
     remarks: lines of the footer.
     """
-    return table_of(
-        _columns(timeline),
-        range(timeline.nodes),
-        title=f"{title}, round {timeline.round}, {timeline.where}",
-        footer=(*_remarks(timeline), *remarks),
-        context={"round": timeline.round, "times": timeline.where},
-    )
 
-
-def _columns(timeline: Timeline) -> list[ColumnOf[int]]:
     def spent(kind: ActivityKind, node: int) -> Entry:
         return rounded(timeline.spent(node, kind))
 
@@ -197,13 +188,19 @@ def _columns(timeline: Timeline) -> list[ColumnOf[int]]:
         begin, end = timeline.limits[node]
         return rounded(end - begin)
 
-    return [
-        column("node", "node", plain),
-        column("compute_s", "compute s", partial(spent, "compute")),
-        column("communication_s", "exposed communication s", partial(spent, "communication")),
-        column("idle_s", "idle s", partial(spent, "idle")),
-        column("total_s", "total s", total),
-    ]
+    return table_of(
+        [
+            column("node", "node", plain),
+            column("compute_s", "compute s", partial(spent, "compute")),
+            column("communication_s", "exposed communication s", partial(spent, "communication")),
+            column("idle_s", "idle s", partial(spent, "idle")),
+            column("total_s", "total s", total),
+        ],
+        range(timeline.nodes),
+        title=f"{title}, round {timeline.round}, {timeline.where}",
+        footer=(*_remarks(timeline), *remarks),
+        context={"round": timeline.round, "times": timeline.where},
+    )
 
 
 def _remarks(timeline: Timeline) -> tuple[str, ...]:

@@ -369,7 +369,8 @@ def _of_kind(kind: str) -> str:
 
 
 def _line_layers(plot: Plot) -> list[Spec]:
-    told = {"tooltip": _told_by(plot)}
+    named = [("label", "method"), ("x", plot.x_label), ("y", plot.y_label)]
+    told = {"tooltip": [{"field": field, "title": clipped(title)} for field, title in named]}
     seed = {"detail": {"field": "seed", "type": "nominal"}}
     return [
         _layer("line", {"strokeWidth": 0.9, "opacity": 0.5}, seed, _of_kind("seed")),
@@ -378,12 +379,6 @@ def _line_layers(plot: Plot) -> list[Spec]:
         # An invisible place for the words of each point, so that the whole line has them.
         _layer("circle", {"size": 220, "opacity": 0}, told, _of_kind("median")),
     ]
-
-
-def _told_by(plot: Plot) -> list[Spec]:
-    """The words of a point of a curve: its method and its place."""
-    named = [("label", "method"), ("x", plot.x_label), ("y", plot.y_label)]
-    return [{"field": field, "title": clipped(title)} for field, title in named]
 
 
 def _point_layers(plot: Plot) -> list[Spec]:
