@@ -309,6 +309,7 @@ def table_html(table: Table) -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(entry.text)}</td>" for entry in row) + "</tr>" for row in table.rows
     )
+    rows = rows or f"<tr><td>{html.escape(table.empty)}</td></tr>"
     footer = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in table.footer)
     caption = f"<caption>{html.escape(table.title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{footer}"

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from fake_runs import write_plausible
+from fake_runs import header, ramp, write_plausible, write_run
 
 import istbench
 from istbench.base.errors import UserError
@@ -39,6 +39,11 @@ def test_seconds_to_a_target_are_those_of_the_report(recorded, results):
         )  # fmt: skip
         assert (row.reached, row.seeds, row.clock, row.target) == (3, 3, "train_s", 0.75)
         assert math.isnan(row.dollars)
+
+
+def test_a_notebook_says_of_an_empty_table_that_no_run_has_finished(results):
+    write_run(results, header(status="running"), ramp(9.0))
+    assert "<td>No finished runs.</td>" in istbench.load(results)._repr_html_()
 
 
 def test_a_target_that_nobody_reaches_takes_for_ever(recorded):
