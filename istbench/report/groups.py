@@ -377,14 +377,18 @@ class Group:
     @property
     def stem(self) -> str:
         """A file name of this group alone, safe on every system."""
+        return self.stem_on(self.machine)
+
+    def stem_on(self, machine: str) -> str:
+        """As `stem`, with the name of a `machine` that stands for those of several groups."""
         defining = [
             self.workload_label, self.metric.name, self.data, self.source.comparable, self.batch_size, self.budget,
-            self.device, self.machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
+            self.device, machine, self.profile is None and self.host.machine, self.timing_rule, self.clock,
             *self.metric.apart,
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:6]
         readable = _file_name(self.workload_label) or "workload"
-        on = f"-{_file_name(self.machine)}" if self.clock == "cluster_s" else ""
+        on = f"-{_file_name(machine)}" if self.clock == "cluster_s" else ""
         return f"{readable}{on}-{digest}"
 
 
@@ -423,10 +427,7 @@ class Sweep:
     @property
     def stem(self) -> str:
         """A file name that no other sweep has."""
-        first = self.groups[0]
-        assert first.profile is not None
-        one = dataclasses.replace(first, profile=dataclasses.replace(first.profile, name=self.cluster))
-        return one.stem
+        return self.groups[0].stem_on(self.cluster)
 
     @property
     def compares(self) -> bool:

@@ -63,7 +63,10 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
             _figure("MB sent per node", last.bytes_sent_per_node / _MEGA),
             _figure("MB received per node", last.bytes_received_per_node / _MEGA),
         ]
-        rows += [*_shares(run), *_by_node(run)]
+        if run.shares:
+            named = ", ".join(f"{share:g}" for share in run.shares)
+            rows.append(("speeds of the nodes", named, named))
+        rows += _by_node(run)
         memory = header.result.peak_memory_bytes_per_node if header.result else None
         if memory:
             rows.append(_figure("peak MB per node", memory / _MEGA))
@@ -93,11 +96,6 @@ def run_summary(run: Run, replayed: Run | None = None) -> Table:
 
 def _figure(name: str, value: float) -> tuple[str, str, Scalar]:
     return name, number(value), value
-
-
-def _shares(run: Run) -> list[tuple[str, str, Scalar]]:
-    named = ", ".join(f"{share:g}" for share in run.shares)
-    return [("speeds of the nodes", named, named)] if named else []
 
 
 def _by_node(run: Run) -> list[tuple[str, str, Scalar]]:
