@@ -136,16 +136,10 @@ def compare(
         )
         suites = [asked]
     else:
+        given: dict[str, Any] = {"workload": workload, "methods": methods, "nodes": nodes, "seeds": seeds}
+        given |= {"method_options": method_options or None, "workload_options": workload_options or None}
         usual = inspect.signature(compare).parameters
-        named_cells = {
-            "workload": workload,
-            "methods": methods,
-            "nodes": nodes,
-            "seeds": seeds,
-            "method_options": method_options or None,
-            "workload_options": workload_options or None,
-        }
-        typed = [name for name, value in named_cells.items() if value != usual[name].default]
+        typed = [name for name, value in given.items() if value != usual[name].default]
         check_beside_suite({name: name for name in (*typed, *options)})
         suites, changes = read_suite(Path(suite)), options
     backend, results = _here(restarts), Path(out)

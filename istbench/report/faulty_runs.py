@@ -187,7 +187,6 @@ def why_not_compared(free: Run) -> str:
 
 
 def _without_faults(run: Run) -> str:
-    """The cell of the same run without faults."""
     header = run.header
     return msgspec.structs.replace(header.config, faults=None).cell(header.data_source.fingerprint)
 

@@ -210,7 +210,6 @@ class Group:
 
     @property
     def runs(self) -> list[Run]:
-        """The finished runs, in the order of the table."""
         return [run for contender in self.contenders for run in contender.runs]
 
     def label_of(self, run: Run) -> str:
@@ -349,7 +348,6 @@ class Group:
 
     @property
     def machine(self) -> str:
-        """The machine in words."""
         if self.profile is not None:
             return self.profile.name
         return self.host.words(self.device)
@@ -361,7 +359,6 @@ class Group:
 
     @property
     def time_name(self) -> str:
-        """The name of a time axis."""
         return f"{_CLOCK_NAMES[self.clock]} time"
 
     @property
@@ -426,7 +423,6 @@ class Sweep:
 
     @property
     def stem(self) -> str:
-        """A file name that no other sweep has."""
         return self.groups[0].stem_on(self.cluster)
 
     @property

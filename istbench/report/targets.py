@@ -31,7 +31,6 @@ class Target:
 
     @property
     def level_text(self) -> str:
-        """`0.77`, `0.612`."""
         return level_text(self.level) if self.share is None else value_text(self.level)
 
     @property

@@ -211,5 +211,4 @@ def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[li
 
 
 def stalls_of(events: Iterable[Event]) -> tuple[Stall, ...]:
-    """The stalls in the steps that count."""
     return tuple(event for event in counted(events) if isinstance(event, Stall))

@@ -58,7 +58,6 @@ class Resized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restarts(events: Sequence[Event]) -> list[Restart]:
-    """The restarts of a run after losses, in order."""
     return [
         Restart.of(resume, resume.loss, ready) for resume, ready in resumptions(events) if resume.loss is not None
     ]

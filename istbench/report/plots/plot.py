@@ -194,7 +194,6 @@ def series_of(
 
 
 def contender_styles(group: Group) -> dict[str, MethodStyle]:
-    """The style of each name in the plots of `group`."""
     return method_styles(sorted({(contender.method, contender.name) for contender in group.contenders}))
 
 

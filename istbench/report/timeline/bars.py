@@ -53,7 +53,6 @@ class TimelineBar:
 
 
 def bar_colour(kind: BarKind) -> str:
-    """RGB in hex of a `kind` of bar."""
     if kind is None:
         return COLLECTIVE_COLOUR
     return ACTIVITY_COLOURS[kind] if isinstance(kind, str) else NODE_COLOURS[kind % len(NODE_COLOURS)]
@@ -168,7 +167,6 @@ class View:
         return {kind for kind, total in seconds.items() if total >= self.shortest}
 
     def most_rows(self) -> int:
-        """The most rows of transfers one way of any node."""
         return max((len(rows) for lane in self.lanes for rows in lane.transfers.values()), default=0)
 
 

@@ -188,7 +188,6 @@ _NO_WINNER: tuple[Verdict, ...] = ("close", "only", "nobody")
 
 
 def _tile_lines(tile: Tile) -> list[str]:
-    """The words of a tile, on lines that fit into it."""
     texts = (clipped(tile.heading, 40), tile.detail)
     return [line for text in texts for line in textwrap.wrap(text, _TILE_CHARACTERS)]
 
