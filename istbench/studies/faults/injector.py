@@ -17,9 +17,10 @@ from istbench.launch.backends.backend import Screen
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.launch.processes.failures import read_progress
 from istbench.results.curves import Curve
-from istbench.results.events import Evaluation, Resume
+from istbench.results.events import Evaluation
 from istbench.results.fault_record import FaultRecord, Hit
 from istbench.results.header import Header
+from istbench.results.run_parts import resizes
 from istbench.results.store import RunDirectory
 from istbench.studies.faults.schedule import PlannedFault
 from istbench.studies.faults.small_disk import SmallDisk
@@ -110,9 +111,8 @@ class Injector:
                 self.began = self._run.events_jsonl.stat().st_mtime
 
     def _hit(self, step: int) -> None:
-        workers = workers_in(self._scratch)
-        nodes = len(workers)
-        if nodes < self._nodes and nodes != self._nodes_left():  # some have not started yet
+        workers, nodes = workers_in(self._scratch), self._nodes_now()
+        if len(workers) < nodes:
             return
         fault = self._waiting.pop(0)
         rank, began = fault.victim(nodes), time.time()
@@ -123,12 +123,12 @@ class Injector:
         )
         self.hits.append(hit)
 
-    def _nodes_left(self) -> int | None:
-        """The nodes of an elastic run after its last loss or return; None of a run that keeps its nodes."""
+    def _nodes_now(self) -> int:
+        """The nodes of the run, which are fewer after a loss with `--elastic`."""
         with contextlib.suppress(OSError, UserError):
-            resumes = [event for event in self._run.events() if isinstance(event, Resume)]
-            return next((event.resize.after for event in reversed(resumes) if event.resize), None)
-        return None
+            for change in resizes(self._run.events())[-1:]:
+                return change.after
+        return self._nodes
 
     def _act(self, fault: PlannedFault, rank: int, workers: dict[int, int]) -> None:
         kind, lasting_s, lab = fault.type.kind, fault.type.seconds, self._lab

@@ -1,10 +1,11 @@
-"""The train seconds at which faults hit: of all steps, also of those that were lost."""
+"""When faults hit: at train seconds of all steps, also of those that were lost, and while all nodes train."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from istbench.results.events import Resize, Resume
+from istbench.results.store import RunDirectory
 from istbench.studies.faults import injector
 from istbench.studies.faults.injector import Injector, Progress, damage_newest, seconds_at
 from istbench.studies.faults.schedule import FaultType, PlannedFault
@@ -30,6 +31,22 @@ def test_steps_that_are_done_again_count_again():
     assert progress.look(16) == pytest.approx(17.0)
 
 
+def test_a_smaller_group_is_hit_too_once_all_of_its_nodes_are_there(tmp_path, monkeypatch):
+    run, there = RunDirectory(tmp_path), dict[int, int]()
+    monkeypatch.setattr(injector, "workers_in", lambda _: there)
+    monkeypatch.setattr(Injector, "_act", lambda *_: None)
+    faults = [PlannedFault(type=FaultType(kind="kill"), at_s=1.0, place=0.9) for _ in range(2)]
+    made = Injector(faults, PACE, 3, run, tmp_path, None)
+    there |= {0: 100, 1: 101}
+    made._hit(4)
+    assert not made.hits
+    run.append(Resume(step=4, resize=Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)))
+    made._hit(5)
+    run.append(Resume(step=5, resize=Resize(before=2, after=3, cause="lost nodes are back", noticed=2.0)))
+    made._hit(6)
+    assert [(hit.rank, hit.step) for hit in made.hits] == [(1, 5)]
+
+
 def test_damage_flips_a_bit_of_the_newest_checkpoint_if_an_older_one_is_left(tmp_path):
     for step in ("90", "100"):
         damage_newest(tmp_path, 0.9)
@@ -41,18 +58,3 @@ def test_damage_flips_a_bit_of_the_newest_checkpoint_if_an_older_one_is_left(tmp
     changed = [path for path in tmp_path.glob("*/*") if path.read_bytes() != b"content"]
     assert changed == [tmp_path / "100" / "rank-1.json"]
     damage_newest(tmp_path / "nowhere", 0.5)
-
-
-@pytest.mark.parametrize(("alive", "hits"), [(3, 1), (2, 1), (1, 0)])
-def test_a_fault_hits_an_elastic_run_that_trains_on_fewer_nodes(tmp_path, monkeypatch, alive, hits):
-    """Two of three nodes are left after a loss. With one, the other has not started yet."""
-    killed = []
-    monkeypatch.setattr(injector, "workers_in", lambda _: {rank: 100 + rank for rank in range(alive)})
-    monkeypatch.setattr(injector.os, "kill", lambda process, _: killed.append(process))
-    change = Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)
-    run = SimpleNamespace(events=lambda: [Resume(step=10, resize=change)])
-    last = PlannedFault(type=FaultType(kind="kill"), at_s=1.0, place=0.99)
-    found = Injector([last], PACE, 3, run, tmp_path, None)
-    found._hit(10)
-    assert [hit.rank for hit in found.hits] == [alive - 1] * hits
-    assert killed == [99 + alive] * hits
