@@ -119,15 +119,12 @@ def _truth_backend(backend: "Backend", question: "Question", measures: bool) -> 
         raise UserError(
             "--measure in a lab is for nodes like this machine: leave out --cluster, or name its --hosts"
         )
-    from istbench.launch.lab.network import ShapedNetwork, check
+    from istbench.launch.lab.network import ShapedNetwork
 
-    check()
-    return Here(
-        restarts=backend.restarts,
-        lab=ShapedNetwork(
-            nodes=question.base.nodes, bandwidth=question.bandwidth, latency_s=question.latency_s or 0.0
-        ),
-    )
+    nodes, latency_s = question.base.nodes, question.latency_s or 0.0
+    lab = ShapedNetwork(nodes=nodes, bandwidth=question.bandwidth, latency_s=latency_s)
+    lab.check()
+    return Here(restarts=backend.restarts, lab=lab)
 
 
 def _measure(advice: "Advice", probed: "Probed", backend: "Backend", out: Path, as_json: bool) -> bool:

@@ -10,7 +10,7 @@ from istbench.cli import compare_command, faults_command, run_command, validate_
 from istbench.cli.options import BANDWIDTH, link_options, list_as, option, typed_options
 from istbench.cluster.profile import Speeds, bandwidth_text
 from istbench.launch.backends.here import Here
-from istbench.launch.lab.network import MOST_NODES, ShapedNetwork, check
+from istbench.launch.lab.network import MOST_NODES, ShapedNetwork
 
 
 @click.group("lab")
@@ -49,7 +49,7 @@ def command(context: click.Context, latency: float, **given: Any) -> None:
             raise UserError(f"validate makes its own labs: give {', '.join(named)} after it")
         return
     place = ShapedNetwork(latency_s=latency, **given)
-    check()
+    place.check()
     context.obj = Here(lab=place)
     _say(place)
 

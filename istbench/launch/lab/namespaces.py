@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ PREFIX = "istbench-lab-"
 _LOCK = Path("/run/istbench-lab.lock")
 _LOCK_S = 15.0
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of <sched.h>
+_STATUS = Path("/proc/self/status")
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # their bits in <linux/capability.h>
 
 # Waits for the end of its standard input: the lab's process closes it, however that process ends.
 _REAP = f"""
@@ -33,6 +36,12 @@ done
 """
 
 
+def lacked(*capabilities: str) -> list[str]:
+    """Those of `capabilities` that this process lacks (Linux), as root of a container often does."""
+    held = re.search(r"CapEff:\s*([0-9a-f]+)", _STATUS.read_text() if _STATUS.exists() else "")
+    return [name for name in capabilities if held is None or not int(held[1], 16) >> _CAPABILITIES[name] & 1]
+
+
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
     """Inside, no other lab runs on this machine. On exit, or when this process dies, the lab is removed.
@@ -43,13 +52,16 @@ def exclusive() -> Iterator[None]:
     with _lock() as lock:
         # A lab leaves namespaces if its reaper was killed too.
         subprocess.run(["sh", "-c", _REAP], stdin=subprocess.DEVNULL, capture_output=True)
-        reaper = _start_reaper(lock)
-        try:
+        # This one removes the lab when this process closes its pipe or dies, and holds the lock until then.
+        with subprocess.Popen(
+            ["sh", "-c", _REAP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+        ):
             yield
-        finally:
-            assert reaper.stdin is not None
-            reaper.stdin.close()
-            reaper.wait()
 
 
 def enter(name: str) -> None:
@@ -126,15 +138,3 @@ def _lock() -> Iterator[IO[str]]:
                     raise UserError("another lab is running on this machine; wait for it to end") from None
                 time.sleep(0.1)
         yield lock
-
-
-def _start_reaper(lock: IO[str]) -> "subprocess.Popen[bytes]":
-    """Start a process that removes the lab when this one closes its pipe or dies. It holds `lock` until then."""
-    return subprocess.Popen(
-        ["sh", "-c", _REAP],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[lock.fileno()],
-        start_new_session=True,
-    )

@@ -18,6 +18,7 @@ import ctypes
 import os
 import platform
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -55,6 +56,9 @@ _LEAST_UNSENT = 262_144
 _MOST_UNSENT = 2**31 - 1  # of the kernel
 # System calls: sched_setattr(2) and sched_getattr(2).
 _SET, _GET = {"x86_64": (314, 315), "aarch64": (274, 275)}.get(platform.machine(), (None, None))
+# `struct sched_attr` of both: size, policy, flags, nice, priority, runtime, deadline, period.
+_ATTRIBUTES = struct.Struct("IIQiIQQQ")
+_POLICY, _RUNTIME = 1, 5
 _SHORTEST_SLICE_NS = 100_000
 
 
@@ -197,19 +201,26 @@ class ShapedNetwork(Place):
         own = max(1, cores() // self.nodes) * (self.speeds[rank] if self.speeds else 1.0)
         return (own if self.share is None else self.share) / self.lab.dilation
 
+    def check(self) -> None:
+        """Check that this machine supports this lab.
+
+        Raises:
+            UserError: naming the missing requirement.
+        """
+        check()
+        if self._by_process:
+            late_frames.check()
+        if self._limited(0) is not None:
+            control_groups.check()
+
     @contextlib.contextmanager
     def built(self) -> Iterator[None]:
         """Build the network; remove it on exit, or when this process dies.
 
         Raises:
-            UserError: if this machine does not support a lab, or another one is running.
+            UserError: if this machine does not support this lab, or another one is running.
         """
-        check()
-        if self._by_process:
-            late_frames.check()
-        limited = [(rank, share) for rank in range(self.nodes) if (share := self._limited(rank)) is not None]
-        if limited:
-            control_groups.check()
+        self.check()
         with namespaces.exclusive():
             namespaces.ip(self._network())
             for host in range(self.hosts):
@@ -221,9 +232,12 @@ class ShapedNetwork(Place):
                     namespaces.run(["bridge", "-n", _HUB, *to_port.split()])
                     namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{host}", "learning", "off"])
             self._shape()
-            for rank, share in limited:
-                control_groups.limit(_name(rank), share)
-            with self._holding_frames():
+            for rank in range(self.nodes):
+                if (share := self._limited(rank)) is not None:
+                    control_groups.limit(_name(rank), share)
+            ports = [(_name(host), f"in{host}") for host in range(self.hosts)]
+            held_s = self.latency_s * self.lab.dilation
+            with late_frames.delaying(held_s, _HUB, ports) if self._by_process else contextlib.nullcontext():
                 yield
 
     def cut(self, host: int, cut: bool = True) -> None:
@@ -238,15 +252,9 @@ class ShapedNetwork(Place):
 
     def limit(self, host: int, share: float) -> None:
         """Give the link of `host` this share of its bandwidth, each way; raises as `cut` does."""
-        bucket, change = self._bucket(self.bandwidth * share), ["qdisc", "change", "dev"]
-        namespaces.run(["tc", "-n", _name(host), *change, self._sending, "root", "handle", "1:", *bucket])
-        namespaces.run(["tc", "-n", _HUB, *change, f"port{host}", "root", *bucket])
-
-    def _holding_frames(self) -> AbstractContextManager[None]:
-        if not self._by_process:
-            return contextlib.nullcontext()
-        ports = [(_name(host), f"in{host}") for host in range(self.hosts)]
-        return late_frames.delaying(self.latency_s * self.lab.dilation, _HUB, ports)
+        bucket = self._bucket(self.bandwidth * share)
+        _tc(_name(host), f"change dev {self._sending} root handle 1: {bucket}")
+        _tc(_HUB, f"change dev port{host} root {bucket}")
 
     def _network(self) -> list[str]:
         """The `ip` commands that build the network."""
@@ -311,26 +319,24 @@ class ShapedNetwork(Place):
         return {**_TCP, **one_way, "tcp_limit_output_bytes": str(unsent)}
 
     def _shape(self) -> None:
-        bucket, add = self._bucket(self.bandwidth), ["qdisc", "add", "dev"]
+        bucket = self._bucket(self.bandwidth)
         for host in range(self.hosts):
-            namespaces.run(["tc", "-n", _name(host), *add, self._sending, "root", "handle", "1:", *bucket])
-            namespaces.run(["tc", "-n", _HUB, *add, f"port{host}", "root", *bucket])
+            _tc(_name(host), f"add dev {self._sending} root handle 1: {bucket}")
+            _tc(_HUB, f"add dev port{host} root {bucket}")
             if self._by_netem:
-                delay = f"{self.latency_s * self.lab.dilation * 1e6:.0f}us"
-                netem = ["parent", "1:", "netem", "delay", delay, "limit", "100000"]
-                namespaces.run(["tc", "-n", _name(host), *add, "eth0", *netem])
+                delay_us = self.latency_s * self.lab.dilation * 1e6
+                _tc(_name(host), f"add dev eth0 parent 1: netem delay {delay_us:.0f}us limit 100000")
             if self.host_nodes > 1:
                 rate = self.host_nodes * self._inside
-                inside = self._bucket(rate, _burst_bytes(rate / self.lab.dilation))
-                namespaces.run(["tc", "-n", _name(host), *add, "lo", "root", *inside])
+                _tc(_name(host), f"add dev lo root {self._bucket(rate, _burst_bytes(rate / self.lab.dilation))}")
         if self.uplink is not None:
-            uplinks = [f"{end}{rack}" for rack in range(self.racks) for end in ("up", "down")]
-            for end in uplinks:
-                namespaces.run(["tc", "-n", _HUB, *add, end, "root", *self._bucket(self.uplink)])
+            for rack in range(self.racks):
+                for end in (f"up{rack}", f"down{rack}"):
+                    _tc(_HUB, f"add dev {end} root {self._bucket(self.uplink)}")
 
-    def _bucket(self, bandwidth: float, burst_bytes: int = 0) -> list[str]:
+    def _bucket(self, bandwidth: float, burst_bytes: int = 0) -> str:
         rate, burst = bandwidth / self.lab.dilation, burst_bytes or self.lab.burst_bytes
-        return ["tbf", "rate", f"{rate:.0f}bit", "burst", f"{burst}", "latency", f"{_QUEUE_MS}ms"]
+        return f"tbf rate {rate:.0f}bit burst {burst} latency {_QUEUE_MS}ms"
 
 
 def check() -> None:
@@ -343,6 +349,11 @@ def check() -> None:
         raise UserError("a lab needs Linux with network namespaces; `istbench replay` works everywhere")
     if os.geteuid() != 0:
         raise UserError("a lab needs root, for network namespaces; use sudo, or `istbench replay` without root")
+    if lacking := namespaces.lacked("CAP_NET_ADMIN", "CAP_SYS_ADMIN"):
+        raise UserError(
+            f"a lab needs root with {' and '.join(lacking)}, for network namespaces; start a container with "
+            "--privileged, or use `istbench replay`"
+        )
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             raise UserError(f"a lab needs `{program}`; install iproute2")
@@ -350,15 +361,20 @@ def check() -> None:
 
 def has_netem() -> bool:
     """Whether this kernel can delay packets. Call it only after `check`."""
-    name = f"{namespaces.PREFIX}probe"
+    name = f"istbench-probe-{os.getpid()}"  # not of a lab: one that starts removes what an earlier one left
     try:
         namespaces.ip([f"netns add {name}"])
-        namespaces.run(["tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+        _tc(name, "add dev lo root netem delay 1ms")
     except UserError:
         return False
     finally:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return True
+
+
+def _tc(namespace: str, command: str) -> None:
+    """Add or change a queue of `namespace`, raising as `namespaces.run` does."""
+    namespaces.run(["tc", "-n", namespace, "qdisc", *command.split()])
 
 
 def _burst_bytes(rate: float) -> int:
@@ -376,23 +392,6 @@ def _hardware_address(number: int) -> str:
     return f"02:00:00:00:00:{number:02x}"
 
 
-class _Attributes(ctypes.Structure):
-    """`struct sched_attr` of sched_setattr(2)."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-        ("least_utilisation", ctypes.c_uint32),
-        ("most_utilisation", ctypes.c_uint32),
-    )
-
-
 def use_short_time_slices() -> None:
     """Set time slices of 0.1 ms for this thread and the threads that it starts (Linux 6.12 or later).
 
@@ -401,14 +400,14 @@ def use_short_time_slices() -> None:
     """
     attributes = _attributes()
     if attributes is not None:
-        attributes.runtime = _SHORTEST_SLICE_NS
-        ctypes.CDLL(None).syscall(_SET, 0, ctypes.byref(attributes), 0)
+        attributes[_RUNTIME] = _SHORTEST_SLICE_NS
+        ctypes.CDLL(None).syscall(_SET, 0, _ATTRIBUTES.pack(*attributes), 0)
 
 
-def _attributes() -> _Attributes | None:
-    """The scheduling attributes of this thread; None if unknown, or if `runtime` is not a time slice."""
-    found = _Attributes()
-    size = ctypes.sizeof(found)
-    if _GET is None or ctypes.CDLL(None).syscall(_GET, 0, ctypes.byref(found), size, 0) != 0:
+def _attributes() -> list[int] | None:
+    """The scheduling attributes of this thread; None if unknown, or if the runtime is not a time slice."""
+    content = ctypes.create_string_buffer(_ATTRIBUTES.size)
+    if _GET is None or ctypes.CDLL(None).syscall(_GET, 0, content, _ATTRIBUTES.size, 0) != 0:
         return None
-    return found if found.policy in (os.SCHED_OTHER, os.SCHED_BATCH) else None
+    found = list(_ATTRIBUTES.unpack(content))
+    return found if found[_POLICY] in (os.SCHED_OTHER, os.SCHED_BATCH) else None

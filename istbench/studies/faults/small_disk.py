@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from istbench.base.files import sync
-from istbench.launch.lab.namespaces import run
+from istbench.launch.lab.namespaces import lacked, run
 
 _BYTES = 2**30  # a page takes memory only once it is written
 
@@ -14,6 +14,8 @@ def why_not() -> str:
     """Why this process cannot make one; empty if it can."""
     if os.geteuid() != 0:
         return "a full disk needs root, which mounts a file system for the run"
+    if lacked("CAP_SYS_ADMIN"):
+        return "a full disk needs root with CAP_SYS_ADMIN, which mounts a file system for the run"
     return "" if shutil.which("mount") else "a full disk needs the program mount"
 
 

@@ -84,7 +84,7 @@ def node_sees(fabric):
 def time_slice():
     """Seconds for which this thread may keep a core; 0 if the kernel decides."""
     found = network._attributes()
-    return 0.0 if found is None else found.runtime / 1e9
+    return 0.0 if found is None else found[network._RUNTIME] / 1e9
 
 
 def namespace():
