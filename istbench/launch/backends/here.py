@@ -25,15 +25,12 @@ class Here(Backend):
 
     @property
     def nodes(self) -> int | None:
-        """The nodes of the lab."""
         return None if self.lab is None else self.lab.nodes
 
     def restarting(self, restarts: int, *, typed: bool) -> "Here":
-        """This machine with that many `restarts`."""
         return dataclasses.replace(self, restarts=restarts)
 
     def fit(self, request: RunRequest) -> RunRequest:
-        """`request` in the lab; see `Backend.fit`."""
         if self.lab is None:
             self.require_restarts(request)
             return request
@@ -56,7 +53,6 @@ class Here(Backend):
             preload(cells)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
-        """Resolve all cells, then train one after another; see `Backend.run`."""
         from istbench.launch.cells.known import finished, remember, states
 
         done = None if again else finished(cells, out)

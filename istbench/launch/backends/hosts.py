@@ -120,18 +120,15 @@ class Hosts(Backend):
         )
 
     def restarting(self, restarts: int, *, typed: bool) -> "Hosts":
-        """These hosts with that many `restarts` of each cell."""
         if typed and restarts and self.stop:
             raise UserError("--restarts starts cells again, and --stop ends them; leave one of the two out")
         return dataclasses.replace(self, restarts=restarts)
 
     @property
     def nodes(self) -> int:
-        """The slots of all hosts."""
         return sum(host.slots for host in self.hosts)
 
     def fit(self, request: RunRequest) -> RunRequest:
-        """`request`, for which there are hosts; see `Backend.fit`."""
         self.require_restarts(request)
         if request.elastic is not None and self.detach:
             raise UserError(
@@ -156,8 +153,6 @@ class Hosts(Backend):
         return dataclasses.replace(self, install=False, has_installed=True)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
-        """Run the cells one after another; see `Backend.run`."""
-
         def say(text: str) -> None:
             screen.note(printable(text))
 

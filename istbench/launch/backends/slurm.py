@@ -99,16 +99,13 @@ class Slurm(Backend):
 
     @classmethod
     def chosen(cls, given: Mapping[str, Any]) -> "Slurm | None":
-        """The Slurm cluster of this machine, if the user named options of jobs."""
         pairs = given.get("slurm")
         return cls(options=SlurmOptions.parse(pairs)) if pairs else None
 
     def restarting(self, restarts: int, *, typed: bool) -> "Slurm":
-        """The same, where each job starts the nodes of its cell again that often."""
         return dataclasses.replace(self, restarts=restarts)
 
     def run(self, cells: Sequence[RunRequest], out: Path, again: bool, screen: Screen) -> Iterator[Outcome]:
-        """Submit all cells and wait for their jobs; see `Backend.run`."""
         from istbench.launch.cells.resolve import prepare_cells
 
         gpu = bool(self.options.gpus) if self.options.executor == "slurm" else None
@@ -127,13 +124,12 @@ class _Silent:
     """A screen in a job, where nobody watches."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        pass
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Show nothing."""
+        pass
 
     def training(self, header: Header, run: RunDirectory) -> AbstractContextManager[Path]:
-        """Show nothing."""
         return scratch_folder()
 
 
@@ -189,36 +185,34 @@ def run_as_jobs(
         Before both, a line names the jobs that Slurm keeps; jobs of other executors are killed.
     """
     require_no_link(out / "slurm", "choose another --out")
-    noted = Noted(out)
-    _require_submitit()
-    submission = Submission(lambda: _executor(out, options), noted, say)
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise UserError("--slurm needs submitit, which is not installed: pip install submitit") from None
+    noted = _noted(out) if options.executor == "slurm" else {}
+    submission = Submission(out, options, say)
     try:
         for request, cell in zip(requests, cells, strict=True):
             name = cell.cell
             if not again and (known := _without_job(cell, out)) is not None:
                 yield known
-            elif job := noted.find(name, options.executor):
-                submission.jobs[name] = job
+            elif name in noted and (queued := submission.queue.has(noted[name])) is None:
+                raise UserError(
+                    f"squeue does not answer, and Slurm may still have job {noted[name]} of {name}; try again "
+                    f"later, or delete {_notes(out)} after all of its jobs have ended"
+                )
+            elif name in noted and queued:
+                submission.jobs[name] = EarlierJob(noted[name], RunDirectory.of(out, name))
             else:
                 submission.left[name] = CellJob(
                     request=request, out=str(out.resolve()), again=again, restarts=restarts
                 )
-        submission.more(len(submission.jobs))
-        for name, failure in _collect(submission.jobs, submission.more):
-            run, error = RunDirectory.of(out, name), RunFailed(failure) if failure else None
-            yield Outcome(cell=name, run=run, failure=error)
-        for name, failure in submission.failures.items():
-            yield Outcome(cell=name, failure=RunFailed(failure))
+        for name, failure in submission.endings():
+            run = RunDirectory.of(out, name) if name in submission.jobs else None
+            yield Outcome(cell=name, run=run, failure=RunFailed(failure) if failure else None)
     except (KeyboardInterrupt, UserError):
         _leave(submission.jobs, options, say)
         raise
-
-
-def _require_submitit() -> None:
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise UserError("--slurm needs submitit, which is not installed: pip install submitit") from None
 
 
 def _executor(out: Path, options: SlurmOptions) -> Any:
@@ -261,34 +255,15 @@ def _executor(out: Path, options: SlurmOptions) -> Any:
     return executor
 
 
-def _collect(jobs: dict[str, Any], more: Callable[[int], int]) -> Iterator[tuple[str, str | None]]:
-    """Wait for all jobs; yield the name of each as it ends, and the reason if it failed.
-
-    `more` gets the number of jobs that have not ended. It may add to `jobs`, and returns the number of jobs that it
-    will add later.
-    """
-    ended: set[str] = set()
-    queue = Queue()
-    while True:
-        to_come = more(len(jobs) - len(ended))
-        for name, job in list(jobs.items()):
-            if name in ended:
-                continue
-            gone = not job.done() and _is_slurms(job) and queue.lacks(str(job.job_id))
-            if not gone and not job.done():
-                continue
-            ended.add(name)
-            if isinstance(job, EarlierJob):
-                yield name, job.failure()
-            else:
-                yield name, _gone(job) if gone else _failure(job)
-        if len(ended) == len(jobs) and not to_come:
-            return
-        time.sleep(_LOOKS_EVERY_S)
-
-
-def _failure(job: Any) -> str | None:
-    """The reason why the job failed; None if it did its work."""
+def _failure(job: Any, gone: bool = False) -> str | None:
+    """The reason why the job failed, or is `gone` from the queue; None if it did its work."""
+    if isinstance(job, EarlierJob):
+        return job.failure()
+    if gone:
+        return (
+            f"job {job.job_id} left the queue without a result: it was cancelled or its machine failed; its output "
+            f"is in {job.paths.folder}, and the same command submits it again"
+        )
     error = job.exception()
     if error is None:
         answer: str | None = job.result()
@@ -304,19 +279,6 @@ def _reason(text: str) -> list[str]:
     rules = [number for number, line in enumerate(lines) if re.fullmatch("-{20,}", line)]
     traced = bool(lines) and lines[0].endswith("with trace:") and len(rules) > 1
     return lines[rules[0] + 1 : rules[-1]] if traced else lines
-
-
-def _is_slurms(job: Any) -> bool:
-    import submitit
-
-    return isinstance(job, submitit.SlurmJob | EarlierJob)
-
-
-def _gone(job: Any) -> str:
-    return (
-        f"job {job.job_id} left the queue without a result: it was cancelled or its machine failed; its output is "
-        f"in {job.paths.folder}, and the same command submits it again"
-    )
 
 
 def _leave(jobs: dict[str, Any], options: SlurmOptions, say: Say) -> None:
@@ -343,38 +305,48 @@ def _without_job(cell: Header, out: Path) -> Outcome | None:
         return Outcome(cell=cell.cell, run=run, failure=error)
 
 
-class _Refused(Exception):  # noqa: N818  (it says what happened to a job)
-    """Slurm did not take a job; the message is Slurm's."""
-
-
 class Submission:
-    """Submits cells to Slurm, which may limit the number of jobs at a time.
-
-    `make` makes the executor of submitit, at the first submission.
+    """Submits cells to Slurm, which may limit the number of jobs at a time, and waits for their ends.
 
     Attributes:
-        jobs: by cell, the submitted jobs. left: by cell, the jobs to submit.
-        failures: by cell, the reason why Slurm never took it.
+        jobs: by cell, the submitted jobs. left: by cell, the jobs to submit. queue: of Slurm.
     """
 
-    def __init__(self, make: Callable[[], Any], noted: "Noted", say: Callable[[str], None]) -> None:
+    def __init__(self, out: Path, options: SlurmOptions, say: Say) -> None:
         self.jobs: dict[str, Any] = {}
         self.left: dict[str, Callable[[], str | None]] = {}
-        self.failures: dict[str, str] = {}
-        self._make, self._noted, self._say = make, noted, say
+        self.queue = Queue()
+        self._refused: dict[str, str] = {}  # by cell, why Slurm never took it
+        self._out, self._options, self._say = out, options, say
         self._executor: Any = None
         self._alive = self._named = 0
         self._next = self._until = -math.inf
         self._told = False
 
-    def more(self, alive: int) -> int:
-        """Submit the remaining jobs if Slurm may take them; returns the number of cells that still wait.
-
-        `alive` is the number of jobs that have not ended.
+    def endings(self) -> Iterator[tuple[str, str | None]]:
+        """Submit all cells; yield the name of each as its job ends, and the reason if it failed.
 
         Raises:
-            UserError: if Slurm takes none, and took none before.
+            UserError: if Slurm takes no job at all.
         """
+        import submitit
+
+        ended = set[str]()
+        while self.left or len(ended) < len(self.jobs):
+            self.more(len(self.jobs) - len(ended))
+            for name, job in list(self.jobs.items()):
+                done = name in ended or job.done()
+                in_queue = isinstance(job, submitit.SlurmJob | EarlierJob)
+                gone = not done and in_queue and self.queue.lacks(str(job.job_id))
+                if name not in ended and (done or gone):
+                    ended.add(name)
+                    yield name, _failure(job, gone)
+            if self.left or len(ended) < len(self.jobs):
+                time.sleep(_LOOKS_EVERY_S)
+        yield from self._refused.items()
+
+    def more(self, alive: int) -> None:
+        """Submit the remaining jobs if Slurm may take them; `alive` jobs have not ended."""
         now = time.monotonic()
         if alive:
             self._until = now + _PATIENCE_S
@@ -384,20 +356,22 @@ class Submission:
         if self.left and now >= self._next:
             self._submit(now)
         self._name_jobs()
-        return len(self.left)
 
     def _submit(self, now: float) -> None:
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         if self._executor is None:
-            self._executor = self._make()
+            self._executor = _executor(self._out, self._options)
         try:
             for name, job in list(self.left.items()):
-                self.jobs[name] = _submitted(self._executor, job)
+                with no_code_from_here():
+                    self.jobs[name] = self._executor.submit(job)
                 self._alive, self._until = self._alive + 1, now + _PATIENCE_S
                 del self.left[name]
-                self._noted.add(name, str(self.jobs[name].job_id))
-        except _Refused as refused:
+                _note(self._out, name, str(self.jobs[name].job_id))
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
             self._name_jobs()
-            self._put_off(str(refused), now)
+            self._put_off(printable(" ".join(str(error).split()))[:400], now)
 
     def _name_jobs(self) -> None:
         new = [str(job.job_id) for job in self.jobs.values()][self._named :]
@@ -409,23 +383,13 @@ class Submission:
         if not self.jobs:
             raise UserError(f"Slurm took no job: {said}; see the options of --slurm")
         if not self._alive and now >= self._until:
-            self.failures.update(dict.fromkeys(self.left, f"Slurm refused its job: {said}"))
+            self._refused.update(dict.fromkeys(self.left, f"Slurm refused its job: {said}"))
             self.left.clear()
             return
         self._next = math.inf if self._alive else now + _SETTLES_S
         if not self._told:
             self._told = True
             self._say(f"{len(self.left)} cells wait until other jobs end; Slurm takes no more: {said}")
-
-
-def _submitted(executor: Any, job: Callable[[], str | None]) -> Any:
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    try:
-        with no_code_from_here():
-            return executor.submit(job)
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        raise _Refused(printable(" ".join(str(error).split()))[:400]) from None
 
 
 @dataclass(frozen=True)
@@ -453,46 +417,26 @@ class EarlierJob:
         return f"job {self.job_id} left the queue without a result; the same command submits it again"
 
 
-@dataclass
-class Noted:
-    """The submitted jobs, by cell, in a file in results directory `out`."""
+def _notes(out: Path) -> Path:
+    """The file of results directory `out` with the submitted jobs, by cell."""
+    return out / "slurm" / "jobs.json"
 
-    out: Path
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.out / "slurm" / "jobs.json"
+def _noted(out: Path) -> dict[CellName, _JobId]:
+    path = _notes(out)
+    if not path.exists():
+        return {}
+    content, way_out = (
+        read_bytes(path, "the jobs of a results directory"),
+        "delete it after all of its jobs have ended",
+    )
+    return decode_json(content, dict[CellName, _JobId], str(path), way_out)
 
-    def find(self, name: str, executor: str) -> EarlierJob | None:
-        """The job of a cell that Slurm still has; None if there is none.
 
-        Raises:
-            UserError: if the file is unreadable, or Slurm does not tell.
-        """
-        identity = self._read().get(name)
-        if identity is None or executor != "slurm":
-            return None
-        queued = queued_jobs()
-        if queued is None:
-            raise UserError(
-                f"squeue does not answer, and Slurm may still have job {identity} of {name}; try again later, or "
-                f"delete {self.path} after all of its jobs have ended"
-            )
-        return EarlierJob(identity, RunDirectory.of(self.out, name)) if identity in queued else None
-
-    def add(self, name: str, identity: str) -> None:
-        """Note the job of a cell."""
-        text = json.dumps({**self._read(), name: identity}, indent=1)
-        with write_errors(self.path), writing_whole(self.path) as file:
-            file.write(text.encode())
-
-    def _read(self) -> dict[CellName, _JobId]:
-        if not self.path.exists():
-            return {}
-        content = read_bytes(self.path, "the jobs of a results directory")
-        way_out = "delete it after all of its jobs have ended"
-        return decode_json(content, dict[CellName, _JobId], str(self.path), way_out)
+def _note(out: Path, name: str, identity: str) -> None:
+    text, path = json.dumps({**_noted(out), name: identity}, indent=1), _notes(out)
+    with write_errors(path), writing_whole(path) as file:
+        file.write(text.encode())
 
 
 def queued_jobs() -> set[str] | None:
@@ -513,12 +457,17 @@ class Queue:
         self._jobs: set[str] | None = None
         self._since: dict[str, float] = {}
 
-    def lacks(self, identity: str) -> bool:
-        """Whether job `identity` has been out of the queue for so long that it will give no result."""
+    def has(self, identity: str) -> bool | None:
+        """Whether job `identity` was in it in the last ten seconds; None if Slurm does not answer."""
         now = time.monotonic()
         if now - self._asked >= _QUEUE_EVERY_S:
             self._asked, self._jobs = now, queued_jobs()
-        if self._jobs is None or identity in self._jobs:
+        return None if self._jobs is None else identity in self._jobs
+
+    def lacks(self, identity: str) -> bool:
+        """Whether job `identity` has been out of the queue for so long that it will give no result."""
+        now = time.monotonic()
+        if self.has(identity) is not False:
             self._since.pop(identity, None)
             return False
         return now - self._since.setdefault(identity, now) >= _GONE_S

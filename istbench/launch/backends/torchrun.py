@@ -29,13 +29,11 @@ class Torchrun(Backend):
 
     @classmethod
     def chosen(cls, given: Mapping[str, Any]) -> "Torchrun | None":
-        """The processes of torchrun, if it started this one."""
         world = this_world()
         return None if world is None else cls(world=world)
 
     @property
     def nodes(self) -> int:
-        """The processes of torchrun."""
         return self.world.size
 
     @property
@@ -44,7 +42,6 @@ class Torchrun(Backend):
         return run_folder.folder() is None
 
     def restarting(self, restarts: int, *, typed: bool) -> "Torchrun":
-        """The same: torchrun itself starts its processes again."""
         if typed and restarts:
             raise UserError(
                 f"--restarts {restarts}: torchrun starts its own processes again; give torchrun --max-restarts "
@@ -53,7 +50,6 @@ class Torchrun(Backend):
         return self
 
     def fit(self, request: RunRequest) -> RunRequest:
-        """`request` on the hosts of torchrun; see `Backend.fit`."""
         if request.elastic is not None and run_folder.folder() is None:
             raise UserError(
                 f"--elastic {request.elastic}: torchrun starts the nodes, and has --nnodes=MIN:MAX of its own; "

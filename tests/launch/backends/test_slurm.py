@@ -20,7 +20,7 @@ from istbench.base.options.run import RunRequest
 from istbench.cli import main
 from istbench.launch.backends import slurm
 from istbench.launch.backends.backend import Outcome
-from istbench.launch.backends.slurm import Noted, SlurmOptions, run_as_jobs
+from istbench.launch.backends.slurm import SlurmOptions, run_as_jobs
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
@@ -252,10 +252,11 @@ def test_no_folder_is_made_for_jobs_where_no_job_is_submitted(said, tmp_path, mo
 
 @pytest.mark.processes
 def test_ctrl_c_leaves_the_jobs_to_slurm_and_says_how_to_end_them(executor, said, tmp_path, monkeypatch):
-    def interrupt(*_):
+    def interrupt(submission):
+        submission.more(0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurm, "_collect", interrupt)
+    monkeypatch.setattr(slurm.Submission, "endings", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said[-1] == "3 jobs keep running, and the same command waits for them; `scancel 9 10 11` ends them"
@@ -283,14 +284,18 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     submit = executor.submit
     monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
     executor.at_a_time = 1
-    submission = slurm.Submission(lambda: executor, Noted(tmp_path), said.append)
+    submission = slurm.Submission(tmp_path, SLURM, said.append)
     submission.left.update(
         {name: slurm.CellJob(request=r, out="", again=False) for r, name in zip(REQUESTS, NAMES, strict=True)}
     )
-    assert [submission.more(alive) for alive in (0, 1, 1, 1)] == [2, 2, 2, 2]
+
+    def left_after(*alive):
+        return [submission.more(number) or len(submission.left) for number in alive]
+
+    assert left_after(0, 1, 1, 1) == [2, 2, 2, 2]
     assert tried == ["ddp", "ist"]
     executor.jobs[0].asked = 2
-    assert [submission.more(alive) for alive in (0, 1)] == [1, 1]
+    assert left_after(0, 1) == [1, 1]
     assert tried == ["ddp", "ist", "ist", "p3"]
 
 
@@ -317,11 +322,11 @@ def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
 def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
     executor, said, tmp_path, monkeypatch
 ):
-    def add(noted, name, identity):
+    def note(out, name, identity):
         if name == "b":
             raise UserError("cannot write")
 
-    monkeypatch.setattr(Noted, "add", add)
+    monkeypatch.setattr(slurm, "_note", note)
     with pytest.raises(UserError, match="^cannot write$"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said == ["2 jobs keep running, and the same command waits for them; `scancel 9 10` ends them"]

@@ -66,7 +66,7 @@ def test_a_job_is_gone_when_the_queue_was_without_it_for_half_a_minute(monkeypat
     assert queue.lacks("7")
 
 
-def test_a_job_that_is_gone_without_a_result_is_a_failure_of_its_cell(monkeypatch):
+def test_a_job_that_is_gone_without_a_result_is_a_failure_of_its_cell(tmp_path, monkeypatch):
     class Lost:
         job_id, paths = "7", SimpleNamespace(folder="there")
 
@@ -75,5 +75,7 @@ def test_a_job_that_is_gone_without_a_result_is_a_failure_of_its_cell(monkeypatc
 
     monkeypatch.setattr(submitit, "SlurmJob", Lost)
     monkeypatch.setattr(Queue, "lacks", lambda self, identity: identity == "7")
-    ((name, failure),) = slurm._collect({"a": Lost()}, lambda alive: 0)
+    submission = slurm.Submission(tmp_path, slurm.SlurmOptions(), lambda _: None)
+    submission.jobs["a"] = Lost()
+    ((name, failure),) = submission.endings()
     assert (name, failure.partition(":")[0]) == ("a", "job 7 left the queue without a result")
