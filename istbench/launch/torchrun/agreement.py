@@ -6,16 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from istbench.base.decode import encode_json, encode_own
+from istbench.base.decode import encode_own
 from istbench.base.errors import UserError, shown
-from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunConfig, RunRequest
+from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunRequest
 from istbench.launch.torchrun.meeting import Card
-from istbench.results.header import Header, HostRecord
-
-
-def as_text(config: RunConfig) -> str:
-    """`config` as text for a card."""
-    return encode_json(config).decode()
+from istbench.results.header import Header
 
 
 def command_as_text(requests: Sequence[RunRequest]) -> str:
@@ -51,7 +46,13 @@ def check_agreement(cards: Sequence[Card]) -> None:
         if differing:
             raise UserError(f"{host} has {', '.join(differing)}; install the same on every host")
     for card, host in zip(cards, names, strict=True):
-        _check_options(card, first, host, here)
+        own, other = json.loads(card.config), json.loads(first.config)
+        for name in other:
+            if name not in MAY_DIFFER_BY_HOST and own.get(name) != other[name]:
+                raise UserError(
+                    f"{name} is {shown(own.get(name))} on {host} and {shown(other[name])} on {here}; give the same "
+                    "command on every host"
+                )
         if card.fingerprint != first.fingerprint:
             raise UserError(
                 f"{host} and {here} have different data (fingerprints {card.fingerprint[:12]} and "
@@ -77,16 +78,6 @@ def _compared(what: str, card: Card) -> str:
     return version.rpartition(".")[0] if what == "python" else version  # patch versions of Python may differ
 
 
-def _check_options(card: Card, first: Card, host: str, here: str) -> None:
-    own, other = json.loads(card.config), json.loads(first.config)
-    for name in other:
-        if name not in MAY_DIFFER_BY_HOST and own.get(name) != other[name]:
-            raise UserError(
-                f"{name} is {shown(own.get(name))} on {host} and {shown(other[name])} on {here}; give the same "
-                "command on every host"
-            )
-
-
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
@@ -95,14 +86,9 @@ def _is_loopback(address: str) -> bool:
 
 
 def agreed(cell: Header, cards: Sequence[Card]) -> Header:
-    """The `cell` of rank 0 with the number of threads for which all hosts have cores, and all their names."""
-    threads = min(card.threads for card in cards)
-    return msgspec.structs.replace(cell, threads=threads, host=_together(cell.host, cards))
-
-
-def _together(host: HostRecord, cards: Sequence[Card]) -> HostRecord:
-    """The `host` of rank 0, extended to all machines of `cards`; it counts the cores of each machine once."""
+    """The `cell` of rank 0 with the number of threads for which all hosts have cores, their names and cores."""
     cores = {name: card.cores for name, card in zip(host_names(cards), cards, strict=True)}
     known = [count for count in cores.values() if count is not None]
     together = sum(known) if len(known) == len(cores) else None
-    return msgspec.structs.replace(host, name=", ".join(cores), count=len(cores), cores=together)
+    host = msgspec.structs.replace(cell.host, name=", ".join(cores), count=len(cores), cores=together)
+    return msgspec.structs.replace(cell, threads=min(card.threads for card in cards), host=host)

@@ -309,10 +309,6 @@ class Meeting(_Messages):
         """Write that this rank has prepared data, and answers from now on."""
         self._put(f"ready/{self.world.rank}", True)
 
-    def is_ready(self, rank: int) -> bool:
-        """Whether `rank` has written `post_ready`."""
-        return self._is_there(f"ready/{rank}")
-
     def announce(self, announced: Announced) -> "CellMeeting":
         """Rank 0 announces the next cell to all ranks; returns the messages of those that train it."""
         key, meeting = f"announced/{self._cells}", self._of_next(announced)
@@ -407,7 +403,7 @@ class CellMeeting(_Messages):
 
     def _check_absent(self, rank: int) -> None:
         super()._check_absent(rank)
-        if not rank or not self._meeting.is_ready(rank) or self._is_there(f"answer/{rank}"):
+        if not rank or not self._meeting._is_there(f"ready/{rank}") or self._is_there(f"answer/{rank}"):
             return
         if time.monotonic() - self._silent.setdefault(rank, time.monotonic()) > _ANSWERS_S:
             raise RunFailed(

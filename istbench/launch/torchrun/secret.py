@@ -29,7 +29,7 @@ def run_secret(environment: Mapping[str, str] = os.environ) -> bytes:
     if SECRET in environment:
         return _long_enough(environment[SECRET].strip(), SECRET)
     path = secret_file(environment)
-    with contextlib.suppress(FileExistsError):
+    if not os.path.lexists(path):
         _make(path)
     return _long_enough(_read(path), str(path))
 
@@ -41,23 +41,17 @@ def secret_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _make(path: Path) -> None:
-    """Write a new secret to `path`, whole; raises FileExistsError where there is a secret."""
-    if path.exists():
-        raise FileExistsError
+    """Write a new secret to `path`, whole, unless another process does so meanwhile."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{secrets.token_hex(_BYTES)}\n")
         try:
-            os.write(descriptor, secrets.token_hex(_BYTES).encode() + b"\n")
-        finally:
-            os.close(descriptor)
-        try:
-            os.link(temporary, path)  # fails where another process has made the file meanwhile
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
         finally:
             temporary.unlink()
-    except FileExistsError:
-        raise
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; set {SECRET} to the same secret on every host"

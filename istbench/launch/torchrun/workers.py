@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
+from istbench.base.decode import encode_json
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import host_name
 from istbench.base.options.run import RunRequest
@@ -32,13 +33,7 @@ from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, serve_store, start_workers
 from istbench.launch.processes.place import Place
 from istbench.launch.processes.world import World
-from istbench.launch.torchrun.agreement import (
-    agreed,
-    as_text,
-    check_agreement,
-    command_as_text,
-    host_names,
-)
+from istbench.launch.torchrun.agreement import agreed, check_agreement, command_as_text, host_names
 from istbench.launch.torchrun.meeting import Announced, Card, CellMeeting, Ending, Meeting, meeting_of
 from istbench.node.stopping import StopRequest
 from istbench.results.header import Header
@@ -92,7 +87,7 @@ def route_to(master: str) -> Route:
 def _card_of(world: World, cell: Header, route: Route) -> Card:
     """The card of this rank for `cell`."""
     return msgspec.structs.replace(
-        _card(world, route, as_text(cell.config)),
+        _card(world, route, encode_json(cell.config).decode()),
         fingerprint=cell.data_source.fingerprint,
         threads=cell.threads,
         cores=cell.host.cores,

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from istbench.base.decode import encode_own
+from istbench.base.decode import encode_json, encode_own
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.failures import WorkerLost
 from istbench.launch.processes.world import this_world
-from istbench.launch.torchrun.agreement import agreed, as_text, check_agreement, command_as_text, host_names
+from istbench.launch.torchrun.agreement import agreed, check_agreement, command_as_text, host_names
 from istbench.launch.torchrun.meeting import Card, Ending
 from istbench.launch.torchrun.workers import announced, cause_of, of_this_rank
 
@@ -59,8 +59,10 @@ def test_what_differs_is_said_by_host(fields, said):
 def test_the_cell_has_threads_that_every_host_has_cores_for_and_the_hosts_names():
     cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=2, threads=1), lambda *_: None)
     more = msgspec.structs.replace(cell.config, threads=8)
-    cards = [Card(rank=rank, host=f"h{rank}", config=as_text(more)) for rank in (0, 1, 2)]
-    found = agreed(cell, [*cards, msgspec.structs.replace(cards[2], rank=3, config=as_text(cell.config))])
+    cards = [Card(rank=rank, host=f"h{rank}", config=encode_json(more).decode()) for rank in (0, 1, 2)]
+    found = agreed(
+        cell, [*cards, msgspec.structs.replace(cards[2], rank=3, config=encode_json(cell.config).decode())]
+    )
     assert (found.config, found.cell) == (cell.config, cell.cell)
     assert (found.host.name, found.cell) == ("h0, h1, h2", cell.cell)
     wider = agreed(cell, [msgspec.structs.replace(card, threads=8 + card.rank) for card in cards])
@@ -69,7 +71,7 @@ def test_the_cell_has_threads_that_every_host_has_cores_for_and_the_hosts_names(
 
 def test_a_run_has_the_cores_of_all_its_hosts_each_counted_once():
     cell = prepare_cell(RunRequest(workload="toy", method="ist", nodes=3, threads=1), lambda *_: None)
-    config = as_text(cell.config)
+    config = encode_json(cell.config).decode()
     cards = [Card(rank=0, host="a", address="10.0.0.1", config=config, cores=2)]
     alone = agreed(cell, [*cards, Card(rank=1, host="a", address="10.0.0.1", config=config, cores=2)]).host
     assert (alone.name, alone.cores, alone.count) == ("a", 2, 1)
