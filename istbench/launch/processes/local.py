@@ -141,13 +141,15 @@ class LocalLauncher:
                 for rank in range(size)
             ]
             environments = {world.rank: world.environment(job.threads, key) for world in worlds}
-            workers = start_workers(job, self.place, environments)
-            undo.callback(workers.end)
-            return LocalWorkers(job, workers.processes, undo.pop_all())
+            return start_workers(job, self.place, environments, undo)
 
 
-def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str, str]]) -> "LocalWorkers":
+def start_workers(
+    job: Job, place: Place, environments: Mapping[int, Mapping[str, str]], before: ExitStack | None = None
+) -> "LocalWorkers":
     """Start one worker of `job` for each rank in `environments`: all of them, or none.
+
+    Their end also undoes `before`.
 
     Raises:
         RunFailed: if a worker does not start.
@@ -158,7 +160,7 @@ def start_workers(job: Job, place: Place, environments: Mapping[int, Mapping[str
     within_s = _IMPORTS_S + (_UNTIMED_S if job.timeout_s is None else job.timeout_s)
     shutil.rmtree(job.logs, ignore_errors=True)
     job.logs.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as undo:
+    with before or ExitStack() as undo:
         processes: dict[int, ForkServerProcess] = {}
         undo.callback(_end, processes)
         for rank, environment in environments.items():

@@ -74,7 +74,8 @@ def _costs(found: Sequence[_Found], dilation: float) -> MessageCosts:
 def measure_ways(fabric: Fabric) -> dict[str, _Found]:
     """Measure every way on this node."""
     ways = {name: way(fabric) for name, way in _WAYS.items()}
-    step = _Step()
+    model = torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, 8))
+    inputs = torch.ones(_SAMPLES, _WIDTH)
     found: dict[str, _Found] = {}
     for name, way in ways.items():
         own = found[name] = {"size": list(way.size), "members": list(map(float, way.members))}
@@ -82,11 +83,11 @@ def measure_ways(fabric: Fabric) -> dict[str, _Found]:
         for _ in range(_REPEATS):
             fabric.barrier("measuring")
             if way.members:
-                _measure(way, step, own)
+                _measure(way, lambda: model(inputs).sum().backward(), own)
     return found
 
 
-def _measure(way: "_Way", step: "_Step", found: _Found) -> None:
+def _measure(way: "_Way", step: Callable[[], None], found: _Found) -> None:
     for _ in range(_AFTER_COMPUTING):
         _compute(_COMPUTED_S)
         found["begin"].append(time.perf_counter())
@@ -100,13 +101,13 @@ def _measure(way: "_Way", step: "_Step", found: _Found) -> None:
     found["large"].append(max(0.0, large - alone))
 
 
-def _beside(way: "_Way", step: "_Step", size: int) -> float:
+def _beside(way: "_Way", step: Callable[[], None], size: int) -> float:
     """CPU seconds of the threads that do not compute, in an operation of `size` bytes beside a step; 0 for none."""
     spent = []
     for _ in range(_BESIDE_COMPUTING):
         every, own = time.process_time(), time.thread_time()
         finish = way.start(size) if size else None
-        step.run()
+        step()
         if finish is not None:
             finish()
         spent.append((time.process_time() - every) - (time.thread_time() - own))
@@ -122,19 +123,6 @@ def _latencies(found: Sequence[_Found], own: _Found) -> list[float]:
     ]
     times = len(lasted) // len(own["following"])
     return [statistics.fmean(lasted[first : first + times]) for first in range(0, len(lasted), times)]
-
-
-class _Step:
-    """A small training step."""
-
-    def __init__(self) -> None:
-        self._model = torch.nn.Sequential(
-            torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, 8)
-        )
-        self._inputs = torch.ones(_SAMPLES, _WIDTH)
-
-    def run(self) -> None:
-        self._model(self._inputs).sum().backward()
 
 
 def _compute(seconds: float) -> None:
@@ -227,21 +215,15 @@ class _Messages(_Pairs):
         self._received += 1
         return self._received >= self._expected
 
-    def start(self, size: int) -> Callable[[], object]:
-        return self._start(size, 1)
-
     def row(self, size: int, count: int) -> None:
-        self._start(size, count)()
+        self.start(size, count)()
 
-    def _start(self, size: int, count: int) -> Callable[[], None]:
+    def start(self, size: int, count: int = 1) -> Callable[[], object]:
         with self._fabric.transport.lock:
             self._expected += count
         payload = memoryview(bytearray(size))
         self._fabric.transport.send(self._partner, [TransportMessage(self._channel, 0, size, payload)] * count)
-        return self._wait
-
-    def _wait(self) -> None:
-        self._fabric.wait_for_messages(
+        return lambda: self._fabric.wait_for_messages(
             lambda: self._received >= self._expected, lambda: {self._partner}, "measuring"
         )
 
