@@ -59,7 +59,14 @@ def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
 
 
 def _plain(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    return [own for own in requests if own.method == BASELINE and _sends_whole_gradients(own.method_options)]
+    """The `ddp` whose options, as typed, send the gradient of every minibatch as it is."""
+    return [
+        own
+        for own in requests
+        if own.method == BASELINE
+        and str(own.method_options.get("accumulate", 1)) == "1"
+        and own.method_options.get("compress", "none") == "none"
+    ]
 
 
 def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[str]]:
@@ -90,9 +97,11 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
             )
         except UserError:  # the cell of the request says so
             continue
-        others = beside[_alike(request)]
-        steps = method.accumulation()
-        found += _accumulating(request, steps, others)
+        others, steps = beside[_alike(request)], method.accumulation()
+        for other in _plain(others) if steps > 1 and request.nodes > 1 else ():
+            options = {**other.method_options, "accumulate": steps}
+            purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
+            found.append(Control(request=replace(other, method_options=options, tuned=None), purpose=purpose))
         try:
             times = method.narrowing(request.nodes) if isinstance(method, CutsUnits) else 1
             found += _narrow(request, workload.narrowed(times) if times > 1 else {}, others)
@@ -104,19 +113,6 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
 def _alike(request: RunRequest) -> tuple[object, ...]:
     """Requests with equal values of this are compared seed by seed."""
     return request.workload, request.nodes, request.seed, repr(sorted(request.workload_options.items()))
-
-
-def _accumulating(request: RunRequest, steps: int, others: Sequence[RunRequest]) -> Iterator[Control]:
-    for other in others if steps > 1 and request.nodes > 1 else ():
-        if other.method == BASELINE and _sends_whole_gradients(other.method_options):
-            options = {**other.method_options, "accumulate": steps}
-            purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
-            yield Control(request=replace(other, method_options=options, tuned=None), purpose=purpose)
-
-
-def _sends_whole_gradients(options: Mapping[str, Any]) -> bool:
-    """Whether `ddp` with these options, as typed, sends the gradient of every minibatch as it is."""
-    return str(options.get("accumulate", 1)) == "1" and options.get("compress", "none") == "none"
 
 
 def _narrow(request: RunRequest, narrowed: Mapping[str, Any], others: Sequence[RunRequest]) -> Iterator[Control]:

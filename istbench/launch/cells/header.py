@@ -16,7 +16,7 @@ from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.options import build_options, label_of
-from istbench.base.options.run import LABELLED, Lab, RunConfig, RunRequest
+from istbench.base.options.run import LABELLED, RunConfig, RunRequest
 from istbench.launch.cells.refusals import UncheckedCell
 from istbench.methods.base import CutsUnits
 from istbench.node.registry import suited_defaults
@@ -59,7 +59,12 @@ def header_of(
         config=config,
         budget=_budget_text(request, workload, config.steps),
         versions=versions(),
-        host=_host(request.lab),
+        host=HostRecord(
+            name=socket.gethostname(),
+            cores=cores(),
+            machine=platform.machine(),
+            lab=None if request.lab is None else request.lab.summary,
+        ),
         git=_git_state(),
         takes_shares=divided_by_shares(method, workload),
     )
@@ -97,22 +102,14 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
     return ", ".join(parts)
 
 
-def _host(lab: Lab | None) -> HostRecord:
-    machine = platform.machine()
-    return HostRecord(
-        name=socket.gethostname(), cores=cores(), machine=machine, lab=None if lab is None else lab.summary
-    )
-
-
 @functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
 def _git_state() -> Git | None:
     """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
-    where = Path(__file__).parent
+    where = str(Path(__file__).parent)
+    asked = ["git", "-C", where, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
-        asked = ["git", "-C", str(where), "log", "-1", "--format=%H"]
-        commit = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-        asked = ["git", "-C", str(where), "status", "--porcelain", "--untracked-files=no"]
-        changes = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return Git(commit=commit, dirty=bool(changes)) if commit else None
+    commit, dirty, _ = found.partition("-")
+    return Git(commit=commit, dirty=bool(dirty))

@@ -102,7 +102,7 @@ def states(requests: Iterable[RunRequest]) -> Iterator[str | None]:
         # Without data of the user, prepared or downloaded data lies beside other data of the workload in the cache.
         place = request.data or cache_directory() / request.workload
         if place not in looked:
-            looked[place] = _entries(place) if request.data is None else _files_of(place)
+            looked[place] = _entries(place, deep=request.data is not None)
         devices = [*map(os.path.exists, _DEVICES), *map(os.environ.get, _DEVICE_VARIABLES)]
         state = repr((_code(), looked[place], devices))
         yield None if looked[place] is None else hashlib.sha256(state.encode()).hexdigest()
@@ -116,32 +116,25 @@ def _code() -> tuple[object, ...]:
     return sys.version, version("torch"), version("numpy"), tuple(sources)
 
 
-def _entries(folder: Path) -> Sequence[object] | None:
+def _entries(place: Path, *, deep: bool) -> Sequence[object] | None:
+    """The file, or the entries of the directory; if `deep`, the files below it. None for more than a quick look."""
     try:
-        return sorted((entry.name, *_looks(Path(entry))) for entry in os.scandir(folder))
+        found = [_looks(place)] if place.is_file() else list(islice(_listed(place, deep), _MOST_FILES + 1))
     except FileNotFoundError:
         return []
-    except OSError:
-        return None
-
-
-def _files_of(data: Path) -> Sequence[object] | None:
-    """The files in directory `data`, or the file; None for more than are quickly looked at."""
-    try:
-        found = list(islice(_below(data), _MOST_FILES + 1)) if data.is_dir() else [(str(data), *_looks(data))]
     except OSError:
         return None
     return sorted(found) if len(found) <= _MOST_FILES else None
 
 
-def _below(folder: Path) -> Iterator[tuple[str, int, int]]:
+def _listed(folder: Path, deep: bool) -> Iterator[tuple[object, ...]]:
     for entry in os.scandir(folder):
-        if entry.is_dir():
-            yield from _below(Path(entry))
+        if deep and entry.is_dir():
+            yield from _listed(Path(entry), deep)
         else:
             yield entry.path, *_looks(Path(entry))
 
 
-def _looks(path: Path) -> tuple[int, int]:
+def _looks(path: Path) -> tuple[object, ...]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns

@@ -201,9 +201,23 @@ def _compiled(unchecked: UncheckedCell) -> None:
 
 
 def _compiler(unchecked: UncheckedCell) -> None:
-    """`--compile` needs a compiler."""
-    if unchecked.request.compile:
-        _check_compiler(unchecked.device)
+    """`--compile` needs a compiler, and what its programs include."""
+    device = unchecked.device
+    if not unchecked.request.compile:
+        return
+    names = ("CC", "gcc", "cc", "clang") if device == "cuda" else ("CXX", "g++")
+    variable, *usual = names
+    given = os.environ.get(variable)
+    if not any(shutil.which(name) for name in ([given] if given else usual)):
+        kind = "C" if device == "cuda" else "C++"
+        raise UserError(
+            f"--compile needs a {kind} compiler, but {given or usual[0]} is missing; install one, name it in "
+            f"{variable}, or leave --compile out"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise UserError("--compile needs Python's headers; install them (python3-dev), or leave --compile out")
+    if device == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UserError("--compile on a GPU needs triton; install it, or leave --compile out")
 
 
 def _by_method(unchecked: UncheckedCell) -> None:
@@ -297,27 +311,6 @@ def _computes(dtype: torch.dtype, device: str) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _check_compiler(device: str) -> None:
-    """Check that torch.compile finds a compiler and its other requirements.
-
-    Raises:
-        UserError: naming the missing requirement.
-    """
-    names = ("CC", "gcc", "cc", "clang") if device == "cuda" else ("CXX", "g++")
-    variable, *usual = names
-    given = os.environ.get(variable)
-    if not any(shutil.which(name) for name in ([given] if given else usual)):
-        kind = "C" if device == "cuda" else "C++"
-        raise UserError(
-            f"--compile needs a {kind} compiler, but {given or usual[0]} is missing; install one, name it in "
-            f"{variable}, or leave --compile out"
-        )
-    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise UserError("--compile needs Python's headers; install them (python3-dev), or leave --compile out")
-    if device == "cuda" and importlib.util.find_spec("triton") is None:
-        raise UserError("--compile on a GPU needs triton; install it, or leave --compile out")
 
 
 REFUSALS: tuple[Callable[[UncheckedCell], None], ...] = (

@@ -109,10 +109,21 @@ class _Resolver:
             ) from None
 
     def _checked(self, request: RunRequest, built: _Built, here: int) -> Header:
-        unchecked = _unchecked(request, built, here, self._gpu)
+        workload = built.workload
+        method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
+        unchecked = UncheckedCell(
+            request=request,
+            workload=workload,
+            method=method,
+            model=built.model,
+            device=_device(request.device, method, self._gpu),
+            threads=request.threads or max(1, cores() // here),
+            batch_size=request.batch_size or workload.batch_size,
+            here=here,
+            elsewhere=self._gpu is not None,
+        )
         refuse(unchecked)
         if built.source is None or built.sized is None:
-            workload = built.workload
             found = workload.prepare(request.data, cache_directory(), self._progress)
             built.source = checked_source(workload, found)
             built.sized = blank_model(workload, data_known=True)
@@ -124,8 +135,9 @@ class _Resolver:
 
     def _workload(self, request: RunRequest) -> _Built:
         seed = request.seed if request.held_out else None
-        given = request.workload, request.workload_options, request.plugins, request.held_out, seed, request.data
-        alike = repr(given)
+        alike = repr(
+            (request.workload, request.workload_options, request.plugins, request.held_out, seed, request.data)
+        )
         if alike not in self._built:
             workload = build_workload(request.workload, request.workload_options, request.plugins)
             check_attributes(workload)
@@ -134,22 +146,6 @@ class _Resolver:
                 workload.expect(request.data, request.workload_options)
             self._built[alike] = _Built(workload=workload, model=blank_model(workload, data_known=False))
         return self._built[alike]
-
-
-def _unchecked(request: RunRequest, built: _Built, here: int, gpu: bool | None) -> UncheckedCell:
-    workload = built.workload
-    method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
-    return UncheckedCell(
-        request=request,
-        workload=workload,
-        method=method,
-        model=built.model,
-        device=_device(request.device, method, gpu),
-        threads=request.threads or max(1, cores() // here),
-        batch_size=request.batch_size or workload.batch_size,
-        here=here,
-        elsewhere=gpu is not None,
-    )
 
 
 def _of_seed(header: Header, seed: int) -> Header:

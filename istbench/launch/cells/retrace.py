@@ -34,7 +34,13 @@ def why_not(run: RunDirectory) -> str:
         return "it ran in a lab; run it again there with --again"
     if not run.trace.exists():
         return "it has no trace"
-    return _lacks(header)
+    if header.host.count > 1:
+        return f"it ran on {header.host.count} machines; run it again there with --again"
+    if header.config.device == "cuda" and not torch.cuda.is_available():
+        return "it ran on a GPU, and torch sees no GPU here; retrace it where it ran"
+    if header.threads > cores():
+        return f"{header.threads} threads a node are more than the {cores()} cores here; retrace it where it ran"
+    return ""
 
 
 def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Header:
@@ -94,18 +100,6 @@ def replace_trace(run: RunDirectory, short: RunDirectory) -> tuple[Trace, Trace]
         short.trace.replace(run.trace)
         run.append(Note(message=f"its trace was recorded again at {short.header().finished_at}"))
     return before, after
-
-
-def _lacks(header: Header) -> str:
-    """What this machine lacks to train the cell of `header` as it was trained; empty if nothing."""
-    threads, hosts = header.threads, header.host.count
-    if hosts > 1:
-        return f"it ran on {hosts} machines; run it again there with --again"
-    if header.config.device == "cuda" and not torch.cuda.is_available():
-        return "it ran on a GPU, and torch sees no GPU here; retrace it where it ran"
-    if threads > cores():
-        return f"{threads} threads a node are more than the {cores()} cores here; retrace it where it ran"
-    return ""
 
 
 def _steps(trace: Trace) -> int:

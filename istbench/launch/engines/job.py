@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,17 +95,16 @@ class EngineJob:
         Args:
             wheels: shell for the directory of the wheel on a node.
         """
+        carried = "".join(
+            f'mkdir -p "$work/{Path(path).parent}"\nprintf %s {shlex.quote(text)} > "$work"/{shlex.quote(path)}\n'
+            for path, text in self._carried.values()
+        )
         if self.image is not None:
-            return "".join(self._carrying())
+            return carried
         name = shlex.quote(self.install)
         if self.wheel:
             name = f"{wheels}/{shlex.quote(f'{self.wheel.name}[speech]')}"  # the default workload needs it
-        return _SETUP + "".join([f'"$work/venv/bin/pip" install --quiet {name}\n', *self._carrying()])
-
-    def _carrying(self) -> Iterator[str]:
-        for path, text in self._carried.values():
-            yield f'mkdir -p "$work/{Path(path).parent}"\n'
-            yield f'printf %s {shlex.quote(text)} > "$work"/{shlex.quote(path)}\n'
+        return f'{_SETUP}"$work/venv/bin/pip" install --quiet {name}\n{carried}'
 
     def run(self, rank: str, first: str, out: str) -> str:
         """Shell that runs the command by torchrun as one of the nodes.
