@@ -1,27 +1,35 @@
-"""From a request to a cell: resolve names, check refusals, prepare data, fill in options."""
+"""From a request to a cell: resolve names, check refusals, prepare data, fill in options and the first header."""
 
 import dataclasses
+import functools
+import platform
+import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
+import istbench
 from istbench.base.cache import cache_directory
 from istbench.base.error_lines import during
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.machine import cores
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.interval import Interval
-from istbench.base.options.run import Device, RunConfig, RunRequest
+from istbench.base.options.options import build_options, label_of
+from istbench.base.options.run import LABELLED, Device, RunConfig, RunRequest
 from istbench.base.units import counted
-from istbench.launch.cells.header import header_of
 from istbench.launch.cells.refusals import UncheckedCell, refuse
-from istbench.methods.base import Method, OwnKernels
-from istbench.node.registry import build_method, build_workload, code_of_cell
-from istbench.results.header import Header
+from istbench.methods.base import CutsUnits, Method, OwnKernels
+from istbench.node.registry import build_method, build_workload, code_of_cell, suited_defaults
+from istbench.node.shares import divided_by_shares
+from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.results.store import MOST_EVALUATIONS
 from istbench.workloads.base import Progress, Workload
 from istbench.workloads.contract import (
@@ -161,6 +169,7 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
+    """The header of the run of `unchecked` on the data of `source`, before it starts."""
     request, workload, method = unchecked.request, unchecked.workload, unchecked.method
     targets = checked_targets(workload)
     if request.target is not None and not source.learnable:
@@ -183,7 +192,44 @@ def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
         code=code_of_cell(request.workload, request.method, request.plugins),
     )
-    return header_of(unchecked, config, _with_notes(unchecked, source), targets)
+    suited = suited_defaults(type(method), workload, request.method, {})
+    defaults = build_options(type(method.options), {}, "", suited)
+    labelled = {name: value for name in LABELLED if (value := getattr(request, name))}
+    return Header(
+        schema=SCHEMA,
+        timing_rule=TIMING_RULE,
+        cell=config.cell(source.fingerprint),
+        status="running",
+        workload=request.workload,
+        workload_label=label_of(request.workload, _changed(workload.Options(), workload.options)),
+        method=request.method,
+        method_label=label_of(request.method, {**_changed(defaults, method.options), **labelled}),
+        nodes=request.nodes,
+        seed=request.seed,
+        threads=unchecked.threads,
+        control_nodes=method.control_nodes,
+        narrowed=_narrowed(unchecked),
+        batch_size=config.batch_size,
+        metric=workload.metric,
+        lower_is_better=workload.lower_is_better,
+        unit=workload.unit,
+        targets=targets,
+        parameters=sum(parameter.numel() for parameter in unchecked.model.parameters()),
+        data=source.kind,
+        typed_data="" if request.data is None else str(request.data),
+        data_source=_with_notes(unchecked, source),
+        config=config,
+        budget=_budget_text(request, workload, config.steps),
+        versions=versions(),
+        host=HostRecord(
+            name=socket.gethostname(),
+            cores=cores(),
+            machine=platform.machine(),
+            lab=None if request.lab is None else request.lab.summary,
+        ),
+        git=_git_state(),
+        takes_shares=divided_by_shares(method, workload),
+    )
 
 
 def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
@@ -244,3 +290,48 @@ def _budget(
             f"{MOST_EVALUATIONS:,} of a run; use --eval-every {-(-steps // MOST_EVALUATIONS)} or more"
         )
     return steps, Interval(steps=min(every.steps, steps))
+
+
+def versions() -> dict[str, str]:
+    """The versions of istbench, torch and Python."""
+    return {
+        "istbench": istbench.__version__,
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+    }
+
+
+def _changed(defaults: Any, options: Any) -> dict[str, Any]:
+    before = dataclasses.asdict(defaults)
+    return {name: value for name, value in dataclasses.asdict(options).items() if value != before[name]}
+
+
+def _narrowed(unchecked: UncheckedCell) -> dict[str, Any]:
+    method = unchecked.method
+    times = method.narrowing(unchecked.request.nodes) if isinstance(method, CutsUnits) else 1
+    try:
+        return unchecked.workload.narrowed(times) if times > 1 else {}
+    except UserError:
+        return {}
+
+
+def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
+    parts = [f"{steps} steps" if request.steps is not None else f"{request.epochs or workload.epochs:g} epochs"]
+    if request.max_seconds is not None:
+        parts.append(f"at most {request.max_seconds:g} s of training")
+    if request.target is not None:
+        parts.append(f"stop at {workload.metric} {request.target:g}")
+    return ", ".join(parts)
+
+
+@functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
+def _git_state() -> Git | None:
+    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
+    where = str(Path(__file__).parent)
+    asked = ["git", "-C", where, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, dirty, _ = found.partition("-")
+    return Git(commit=commit, dirty=bool(dirty))

@@ -26,8 +26,7 @@ from istbench.base.scratch import scratch_folder
 from istbench.base.units import counted
 from istbench.fabric.transport.connections import address_of, address_towards
 from istbench.launch.cells.execute import training_job
-from istbench.launch.cells.header import versions
-from istbench.launch.cells.resolve import prepare_cell, prepare_cells
+from istbench.launch.cells.resolve import prepare_cell, prepare_cells, versions
 from istbench.launch.processes.failures import PeersLost, WorkerLost
 from istbench.launch.processes.launcher import Job, launch
 from istbench.launch.processes.local import LocalWorkers, serve_store, start_workers
