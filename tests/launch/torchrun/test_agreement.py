@@ -12,9 +12,16 @@ from istbench.base.options.run import RunRequest
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.failures import WorkerLost
 from istbench.launch.processes.world import this_world
-from istbench.launch.torchrun.agreement import agreed, check_agreement, command_as_text, host_names
 from istbench.launch.torchrun.meeting import Card, Ending
-from istbench.launch.torchrun.workers import announced, cause_of, of_this_rank
+from istbench.launch.torchrun.workers import (
+    agreed,
+    announced,
+    cause_of,
+    check_agreement,
+    command_as_text,
+    host_names,
+    of_this_rank,
+)
 
 VERSIONS = {"istbench": "1.0", "torch": "2.9.1", "python": "3.11.4"}
 FIRST = Card(
