@@ -19,7 +19,6 @@ _RANK, _FIRST = "$PET_NODE_RANK", "$PET_MASTER_ADDR"
 
 
 def file_of(job: EngineJob) -> str:
-    """The text of the file."""
     steps = (
         f"kubectl create secret generic {_SECRET_NAME} --from-literal={SECRET}=$(openssl rand -hex 32)",
         "kubectl apply -f THIS_FILE",

@@ -12,7 +12,6 @@ _SHARED = "/shared"
 
 
 def file_of(job: EngineJob) -> str:
-    """The text of the file."""
     results = job.results or f"{_SHARED}/{slurm.RESULTS}"
     steps = (
         "Replace SUBNET_ID and KEY_NAME. The head node costs money until delete-cluster.",

@@ -12,7 +12,6 @@ RESULTS = "istbench-results"
 
 
 def file_of(job: EngineJob) -> str:
-    """The text of the file."""
     results = job.results or RESULTS
     comment = job.comment("sbatch THIS_FILE", "Results: a directory that all nodes share.")
     options = [

@@ -129,21 +129,21 @@ class ShapedNetwork(Place):
             dilation = max(1.0, crowd) / _NODES_SHARE_BESIDE_FRAMES
         else:
             dilation = crowd / _NODES_SHARE if crowd > 1 else 1.0
-        by = "netem" if self._by_netem else "a process that holds frames"
-        latency = f", {self.latency_s * 1e3:g} ms one way by {by}" if self.latency_s else ""
-        hosts = (
-            f", hosts of {self.host_nodes} nodes with {bandwidth_text(self._inside)} inside"
-            if self.host_nodes > 1
-            else ""
-        )
         rack_nodes = self._rack_hosts * self.host_nodes
-        racks = (
-            f", racks of {rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}" if self.uplink else ""
-        )
-        speeds = f", speeds {', '.join(f'{own:g}' for own in self.speeds)}" if self.speeds else ""
-        share = f", {self.share:g} of a core a node" if self.share is not None else ""
+        words = [f"links shaped to {bandwidth_text(self.bandwidth)}"]
+        if self.host_nodes > 1:
+            words.append(f"hosts of {self.host_nodes} nodes with {bandwidth_text(self._inside)} inside")
+        if self.uplink:
+            words.append(f"racks of {rack_nodes} nodes with uplinks of {bandwidth_text(self.uplink)}")
+        if self.latency_s:
+            by = "netem" if self._by_netem else "a process that holds frames"
+            words.append(f"{self.latency_s * 1e3:g} ms one way by {by}")
+        if self.speeds:
+            words.append(f"speeds {', '.join(f'{own:g}' for own in self.speeds)}")
+        if self.share is not None:
+            words.append(f"{self.share:g} of a core a node")
         return Lab(
-            summary=f"links shaped to {bandwidth_text(self.bandwidth)}{hosts}{racks}{latency}{speeds}{share}",
+            summary=", ".join(words),
             bandwidth=self.bandwidth,
             burst_bytes=_burst_bytes(self.bandwidth / dilation),
             latency_s=self.latency_s,

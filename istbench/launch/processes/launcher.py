@@ -107,11 +107,6 @@ def stops_within_s(environment: Mapping[str, str]) -> float | None:
     return max(kills_s - _EARLIER_S, kills_s / 2)
 
 
-def _stopping(within_s: float | None) -> str:
-    limit = "however long that takes" if within_s is None else f"within {within_s:g} s, before torchrun ends it"
-    return f"stopping after the next steps with a checkpoint, {limit}; a second signal ends the run at once\n"
-
-
 class Signals:
     """Handlers of the signals that end a job. While workers start or end, they delay a signal."""
 
@@ -173,7 +168,9 @@ class Signals:
         if self._stop is None or not self._stop.request():
             return False
         within_s = stops_within_s(os.environ)
-        os.write(2, _stopping(within_s).encode())  # the signal may have interrupted a print
+        limit = "however long that takes" if within_s is None else f"within {within_s:g} s, before torchrun ends it"
+        said = f"stopping after the next steps with a checkpoint, {limit}; a second signal ends the run at once\n"
+        os.write(2, said.encode())  # the signal may have interrupted a print
         if within_s is not None:
             main = threading.main_thread().ident
             assert main is not None

@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from istbench.base.errors import UserError, shown
 from istbench.base.machine import RUN_KEY
@@ -93,13 +92,14 @@ def this_world(environment: Mapping[str, str] = os.environ) -> World | None:
             )
         return int(text)
 
-    fields: dict[str, Any] = {
-        "rank": number("RANK", 0),
-        "size": number("WORLD_SIZE", 1),
-        "local_rank": number("LOCAL_RANK", 0),
-        "local_size": number("LOCAL_WORLD_SIZE", 1),
-        "host_rank": number("GROUP_RANK", 0),
-        "port": number("MASTER_PORT", 1),
-    }
-    restart = number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in environment else 0
-    return World(**fields, master=environment.get("MASTER_ADDR", "localhost"), restart=restart)
+    restarts = "TORCHELASTIC_RESTART_COUNT"
+    return World(
+        rank=number("RANK", 0),
+        size=number("WORLD_SIZE", 1),
+        local_rank=number("LOCAL_RANK", 0),
+        local_size=number("LOCAL_WORLD_SIZE", 1),
+        host_rank=number("GROUP_RANK", 0),
+        master=environment.get("MASTER_ADDR", "localhost"),
+        port=number("MASTER_PORT", 1),
+        restart=number(restarts, 0) if restarts in environment else 0,
+    )
