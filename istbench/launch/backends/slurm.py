@@ -335,10 +335,11 @@ class Submission:
         while self.left or len(ended) < len(self.jobs):
             self.more(len(self.jobs) - len(ended))
             for name, job in list(self.jobs.items()):
-                done = name in ended or job.done()
-                in_queue = isinstance(job, submitit.SlurmJob | EarlierJob)
-                gone = not done and in_queue and self.queue.lacks(str(job.job_id))
-                if name not in ended and (done or gone):
+                if name in ended:
+                    continue
+                done, slurms = job.done(), isinstance(job, submitit.SlurmJob | EarlierJob)
+                gone = not done and slurms and self.queue.lacks(str(job.job_id))
+                if done or gone:
                     ended.add(name)
                     yield name, _failure(job, gone)
             if self.left or len(ended) < len(self.jobs):
@@ -426,11 +427,8 @@ def _noted(out: Path) -> dict[CellName, _JobId]:
     path = _notes(out)
     if not path.exists():
         return {}
-    content, way_out = (
-        read_bytes(path, "the jobs of a results directory"),
-        "delete it after all of its jobs have ended",
-    )
-    return decode_json(content, dict[CellName, _JobId], str(path), way_out)
+    content = read_bytes(path, "the jobs of a results directory")
+    return decode_json(content, dict[CellName, _JobId], str(path), "delete it after all of its jobs have ended")
 
 
 def _note(out: Path, name: str, identity: str) -> None:
