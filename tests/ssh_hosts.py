@@ -15,7 +15,7 @@ import warm
 
 import istbench
 from istbench.base.cache import cache_directory
-from istbench.launch.hosts.check import HostFacts
+from istbench.launch.hosts.group import HostFacts
 
 GOOD = HostFacts(
     host="one",

@@ -4,6 +4,7 @@ import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,21 +12,24 @@ from istbench.base.errors import UserError, printable
 from istbench.base.files import write_errors, writing_whole
 from istbench.cli import EXIT_FAILED
 from istbench.cluster.profile import MessageCosts, bandwidth_text
-from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
-from istbench.launch.hosts.connection import Connection, ask_each, connected, told
-from istbench.launch.hosts.group import Unfit, gather
+from istbench.launch.hosts.connection import Connection, connected
+from istbench.launch.hosts.group import Unfit, ask_all, gather
 from istbench.launch.hosts.links import (
     MEASURES_S,
     HostLink,
+    Rates,
+    bus_words,
+    check_gpus,
+    measure_bus,
     measure_links,
     measure_together,
+    shared_link,
     shared_links,
     slow_links,
 )
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
 from istbench.launch.hosts.remote_programs import BusBandwidth
-from istbench.launch.hosts.shared_link import shared_link
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 
@@ -56,7 +60,7 @@ def examine(hosts: Sequence[Host], names: Sequence[str], config: Path | None, pr
             if several := [name for name, count in of_torch.items() if count > 1]:
                 whole = f"from each GPU of {', '.join(several)} to each other of its host, a tensor arrives whole"
                 _finding("ok", "gpu copies", whole)
-            links = measure_links(connections, group.addresses, MEASURES_S, _measured)
+            links = measure_links(connections, group.addresses, MEASURES_S, say)
             together = measure_together(connections, group.addresses, MEASURES_S, links)
             if links:
                 click.echo()
@@ -83,9 +87,8 @@ def examine(hosts: Sequence[Host], names: Sequence[str], config: Path | None, pr
     return status
 
 
-def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Table:
+def links_table(links: Sequence[HostLink], together: Rates) -> Table:
     """Bandwidth and latency of every link."""
-    at_once = {(link.source, link.target): link.bandwidth for link in together}
     columns: list[ColumnOf[HostLink]] = [
         column("from", "from", lambda link: link.source, align="left"),
         column("to", "to", lambda link: link.target, align="left"),
@@ -93,7 +96,7 @@ def links_table(links: Sequence[HostLink], together: Sequence[HostLink]) -> Tabl
         column(
             "bits_per_s_together",
             "together",
-            lambda link: _bandwidth_entry(at_once.get((link.source, link.target))),
+            lambda link: _bandwidth_entry(together.get((link.source, link.target))),
         ),
         column(
             "latency_s", "one way", lambda link: Entry(text=f"{link.latency_s * 1e3:.3g} ms", value=link.latency_s)
@@ -111,14 +114,10 @@ def _finding(state: str, what: str, detail: str) -> None:
     click.echo(printable(f"{state:<7}  {what:<16}  {detail}"))
 
 
-def _measured(link: HostLink) -> None:
-    say(f"measured {link.source} to {link.target}")
-
-
 def profile_of(
     connections: Sequence[Connection],
     links: Sequence[HostLink],
-    together: Sequence[HostLink],
+    together: Rates,
     bus: BusBandwidth | None = None,
 ) -> str:
     """Write the file of a cluster profile: links, alone and together, and the computing speed of all hosts at once.
@@ -130,12 +129,15 @@ def profile_of(
     """
     say("measuring the computing speed of the hosts and the cost of messages")
     first, slots = connections[0], {host.name: host.host.slots for host in connections}
-    answers, failed = ask_each(
-        connections, "speed", lambda host: {"slots": slots[host.name], "carrying": host is first}, _SPEED_S
-    )
-    if failed:
-        raise Unfit([line.replace(": ", ": its computing speed is unknown: ", 1) for line in failed])
-    found = {name: told(name, answer, tuple[MeasuredNode, MessageCosts | None]) for name, answer in answers.items()}
+
+    def question(host: Connection) -> dict[str, Any]:
+        return {"slots": slots[host.name], "carrying": host is first}
+
+    try:
+        found = ask_all(connections, "speed", tuple[MeasuredNode, MessageCosts | None], question, _SPEED_S)
+    except Unfit as unfit:
+        problems = [line.replace(": ", ": its computing speed is unknown: ", 1) for line in unfit.problems]
+        raise Unfit(problems) from None
     nodes, carrying = {name: node for name, (node, _) in found.items()}, found[first.name][1]
     assert carrying is not None
     return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat(), bus)

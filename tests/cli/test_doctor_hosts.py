@@ -8,15 +8,15 @@ import ssh_hosts
 
 from istbench.cli import EXIT_FAILED, doctor_hosts
 from istbench.cluster.profile import MessageCosts, parse_profile
-from istbench.launch.hosts.check import HostClock
 from istbench.launch.hosts.connection import Refused
-from istbench.launch.hosts.group import HostGroup
-from istbench.launch.hosts.links import HostLink
+from istbench.launch.hosts.group import HostClock, HostGroup
+from istbench.launch.hosts.links import HostLink, rates_of
 from istbench.launch.hosts.names import Host
 
 COSTS = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
 LINKS = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
-SPEED = [{"gflops": 30.0, "memory": 2**34, "cores": 4.0}, msgspec.to_builtins(COSTS)]
+NODE = {"gflops": 30.0, "memory_gb_per_s": 10.0, "memory": 2**34, "cores": 4.0}
+SPEED = [NODE, msgspec.to_builtins(COSTS)]
 
 
 class StandIn:
@@ -45,8 +45,8 @@ def examine(monkeypatch, capsys):
         group = HostGroup(facts=facts, clocks=clocks, addresses=dict.fromkeys("ab", "10.0.0.1"), port=77)
         monkeypatch.setattr(doctor_hosts, "connected", contextmanager(lambda *_: iter([(hosts, None)])))
         monkeypatch.setattr(doctor_hosts, "gather", lambda *_, **__: group)
-        for measure in ("measure_links", "measure_together"):
-            monkeypatch.setattr(doctor_hosts, measure, lambda *_: LINKS)
+        monkeypatch.setattr(doctor_hosts, "measure_links", lambda *_: LINKS)
+        monkeypatch.setattr(doctor_hosts, "measure_together", lambda *_: rates_of(LINKS))
         status = doctor_hosts.examine([host.host for host in hosts], None, None, profile)
         return status, capsys.readouterr().out.splitlines()
 
@@ -71,9 +71,13 @@ def test_a_finding_has_no_escape_sequence_of_a_host(examine):
 
 
 def test_a_profile_is_of_the_slowest_process_and_the_share_of_a_link():
-    first = StandIn("a", {"speed": [{"gflops": 120.0, "memory": 2**33, "cores": 4.0}, SPEED[1]]}, slots=2)
-    second = StandIn("b", {"speed": [{"gflops": 160.0, "memory": 2**34, "cores": 8.0}, None]})
-    text = doctor_hosts.profile_of([first, second], LINKS, LINKS)
+    first = StandIn(
+        "a",
+        {"speed": [{**NODE, "gflops": 120.0, "memory": 2**33}, SPEED[1]]},
+        slots=2,
+    )
+    second = StandIn("b", {"speed": [{**NODE, "gflops": 160.0, "cores": 8.0}, None]})
+    text = doctor_hosts.profile_of([first, second], LINKS, rates_of(LINKS))
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)
     assert (profile.bandwidth_out, profile.overhead_s) == (0.5e9, 5e-5)

@@ -11,7 +11,7 @@ from istbench.base.interrupts import EXIT_INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/commands.md").read_text()
-OF_OURS = {"ISTBENCH_HOST", "ISTBENCH_LOSS", "ISTBENCH_RETURN", "ISTBENCH_RUN_FOLDER", "ISTBENCH_RUN_KEY"}
+OF_OURS = {"ISTBENCH_HOST", "ISTBENCH_REASON", "ISTBENCH_RUN_FOLDER", "ISTBENCH_RUN_KEY"}
 """Variables that processes of istbench set for each other."""
 
 

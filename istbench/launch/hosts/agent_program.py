@@ -9,6 +9,7 @@ The program ends, with all that it started, when requests end or stay away.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -22,10 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    _Actions = Mapping[str, Callable[["Agent", dict[str, Any]], Any]]
+from typing import Any, TextIO
 
 MARK = "istbench> "
 SILENCE_S = 60.0
@@ -33,15 +31,17 @@ INSTALLED = "installed"
 
 
 class Agent:
-    """Answers requests by `actions`, and by those that `more` makes when the first one of them is due.
+    """Answers requests by `actions`, and by those of the istbench there when the first one of them is due.
+
+    An action takes this agent and the request, and returns bytes, or a value for JSON. Its error is an answer too.
 
     Attributes:
         undo: functions to call at the end.
     """
 
-    def __init__(self, out: TextIO, actions: _Actions, more: Callable[[], _Actions] = dict) -> None:
+    def __init__(self, out: TextIO, actions: Mapping[str, Callable[[Agent, dict[str, Any]], Any]]) -> None:
         self.undo: list[Callable[[], None]] = []
-        self._actions, self._more = actions, more
+        self._actions = actions
         self._out, self._lock = out, threading.Lock()
 
     def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
@@ -57,7 +57,7 @@ class Agent:
         """Run the action of a request, and send its result or its error."""
         try:
             do = question["do"]
-            action = self._actions.get(do) or self._more().get(do)
+            action = self._actions.get(do) or _action_of_istbench(do)
             if action is None:
                 raise OSError(
                     f"the istbench there is of another version and cannot {do}; install the same on every host"
@@ -78,11 +78,6 @@ class Agent:
                 undo()
 
 
-def clock(_agent: Agent, _question: dict[str, Any]) -> float:
-    """The time, in seconds since 1970."""
-    return time.time()
-
-
 _is_there = os.path.exists  # False also where nobody may look
 
 
@@ -97,7 +92,7 @@ def facts(_agent: Agent, question: dict[str, Any]) -> dict[str, Any]:
         "executable": sys.executable,
         "istbench": _istbench(),
         "torch": _version("torch"),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": _cores(),
         "gpus": _gpus(),
         "folder": str(Path.cwd()),
         "missing": [path for path in question["paths"] if not _is_there(path)],
@@ -182,6 +177,16 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _cores() -> int:
+    """The cores that a run has here, within a CPU quota; those of the machine where istbench cannot tell."""
+    try:
+        from istbench.base.machine import cores
+
+        return cores()
+    except ImportError:
+        return os.cpu_count() or 1
+
+
 def _gpus() -> int:
     with contextlib.suppress(OSError):
         return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
@@ -213,17 +218,16 @@ def _addresses() -> list[str]:
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
 
 
-def _of_istbench() -> _Actions:
-    """The actions of the istbench there. Without one, the error is the answer."""
-    from istbench.launch.hosts.remote_actions import ACTIONS
-
-    return ACTIONS
+def _action_of_istbench(name: str) -> Callable[[Agent, dict[str, Any]], Any] | None:
+    """The action of the istbench there, which this program is no part of. Without one, the error is the answer."""
+    actions = importlib.import_module("istbench.launch.hosts.remote_actions").ACTIONS
+    found: Callable[[Agent, dict[str, Any]], Any] | None = actions.get(name)
+    return found
 
 
 def main() -> None:
     """Answer requests on standard input, until it ends or is silent."""
-    own: _Actions = {"facts": facts, "clock": clock, "install": install}
-    agent = Agent(sys.stdout, own, _of_istbench)
+    agent = Agent(sys.stdout, {"facts": facts, "clock": lambda *_: time.time(), "install": install})
     # Its `put` may be called from a signal's handler.
     questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from istbench.base.decode import convert, path_text
 from istbench.base.errors import UserError, printable
+from istbench.base.threads import thread_beside
 from istbench.launch.hosts import agent_program
 from istbench.launch.hosts.agent_program import INSTALLED
 from istbench.launch.hosts.names import Host
@@ -327,14 +328,12 @@ def connected(
             for connection in found:
                 connection.beat()
 
-    with Signals() as signals:
+    with Signals() as signals, thread_beside(beat, over):
         try:
             found += [Connection(host, names, events, config) for host in hosts]
-            threading.Thread(target=beat, daemon=True).start()
             with signals.raised():
                 yield found, events
         finally:
-            over.set()
             for leave in (Connection.hang_up, Connection.close):
                 for connection in found:
                     leave(connection)

@@ -15,7 +15,6 @@ import msgspec
 from istbench.base.decode import encode_own, read_text
 from istbench.base.errors import RunFailed, UserError
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
-from istbench.launch.hosts.detached_job import DetachedJob, JobCell
 from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
 from istbench.launch.hosts.group import Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
@@ -53,14 +52,13 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
             theirs = Path(group.facts[first.name].folder) / out
             if not group.facts[first.name].shared:
                 _bring_unfinished(first, runs, there, theirs, say)
-            cells = {run.key: _job_cell(run, there, theirs) for run in runs}
-            job = DetachedJob(cells=cells, out=theirs, pythons=list(most.pythons))
             files = _ssh_files(most.hosts[1:], group.addresses, most.config)
             keys = [name for name in files if name.startswith("key-")]
             if keys:
                 say(f"copied {len(keys)} ssh key(s) to {first.name}, which deletes them when the cells end")
+            job = {run.key: _run_there(run, there, theirs) for run in runs}
             files[JOB] = msgspec.json.encode(job, enc_hook=encode_own).decode()
-            first.do("start_detached", 2 * _STARTS_S, keys=list(cells), files=files, within_s=_STARTS_S)
+            first.do("start_detached", 2 * _STARTS_S, files=files, within_s=_STARTS_S)
             run = runs[0]
             shared = group.facts[first.name].shared
             if first.do("follow_detached", key=run.key) is None:
@@ -134,7 +132,7 @@ class _Detached(Session):
         try:
             return self.to_end()
         except KeyboardInterrupt:
-            if not self._ends.ends:
+            if not self._ends:
                 self._say(f"{self._first.name} goes on; the same command follows it again, and --stop ends it")
             raise
 
@@ -145,7 +143,7 @@ class _Detached(Session):
         raise KeyboardInterrupt
 
     def _release(self) -> None:
-        if self._ends.ends:
+        if self._ends:
             self._first.do("take_detached", key=self._run.key)
 
     def _recorded(self, cause: BaseException) -> BaseException:
@@ -167,10 +165,11 @@ def _naming(first: Connection) -> Iterator[None]:
         raise RunFailed(f"{first.name}: {error}; {_GOES_ON}") from None
 
 
-def _job_cell(run: HostsRun, there: Mapping[str, str], theirs: Path) -> JobCell:
-    own = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
+def _run_there(run: HostsRun, there: Mapping[str, str], theirs: Path) -> HostsRun:
+    """`run` as the first host runs it, with its own paths and the results directory `theirs`."""
+    hosts = [dataclasses.replace(run.hosts[0], local=True), *run.hosts[1:]]
     request = run.request_there(there, run.save_in(str(theirs)))
-    return JobCell(request=request, again=run.again, hosts=own, restarts=run.restarts)
+    return dataclasses.replace(run, request=request, out=theirs, hosts=hosts, config=None)
 
 
 def _bring_unfinished(

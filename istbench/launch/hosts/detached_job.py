@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import signal
@@ -15,31 +16,12 @@ import msgspec
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import RunFailed, UserError
-from istbench.base.options.run import RunRequest
 from istbench.launch.hosts.group import Unfit
-from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID
 from istbench.launch.hosts.restarts import run_with_restarts
 from istbench.launch.hosts.run import HostsRun
 from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
 from istbench.launch.processes.failures import may_go_on
-
-
-class JobCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of a job: its request with paths of this host, its hosts (this one first), its restarts."""
-
-    request: RunRequest
-    again: bool
-    hosts: list[Host]
-    restarts: int = 0
-
-
-class DetachedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells to train one after another, by key, the results directory, and names of Pythons on the hosts."""
-
-    cells: dict[str, JobCell]
-    out: Path
-    pythons: list[str]
 
 
 def work(folder: Path) -> None:
@@ -49,11 +31,10 @@ def work(folder: Path) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         (folder / PID).write_text(str(os.getpid()))
-        job = msgspec.json.decode((folder / JOB).read_bytes(), type=DetachedJob, dec_hook=decode_own)
+        runs = msgspec.json.decode((folder / JOB).read_bytes(), type=dict[str, HostsRun], dec_hook=decode_own)
         try:
-            for key, cell in job.cells.items():
-                own = msgspec.structs.asdict(cell)
-                train(folder / key, HostsRun(**own, out=job.out, pythons=job.pythons, config=folder / CONFIG))
+            for key, run in runs.items():
+                train(folder / key, dataclasses.replace(run, config=folder / CONFIG))
         finally:
             for secret in folder.glob("key-*"):
                 secret.unlink()

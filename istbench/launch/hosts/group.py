@@ -1,4 +1,4 @@
-"""A group of hosts: their facts, the addresses by which they reach one another, and reasons to refuse them."""
+"""A group of hosts: their facts, the addresses by which they reach one another, and a line for each problem."""
 
 import secrets
 import sys
@@ -7,22 +7,149 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 import istbench
 from istbench.base.files import is_there, write_errors
-from istbench.launch.hosts.check import (
-    HostClock,
-    HostFacts,
-    choose_address,
-    clock_of,
-    problems,
-    unreachable,
-    unreached_pairs,
-)
-from istbench.launch.hosts.connection import Connection, Lost, Refused, ask_each, each, told
+from istbench.base.options.numbers import Count, Natural
+from istbench.launch.hosts.connection import ANSWERS_S, Connection, ask_each, each, told
 
+T = TypeVar("T")
+Place = tuple[str, int, str]
+"""Where a host listens: its address, port, and the token of its callers."""
+LEAST_FREE = 100 * 2**20
+MOST_CLOCK_S = 30.0
 _CLOCK_READINGS = 3
+_ALL_PORTS = "have the firewall let the hosts reach one another at all ports"
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that a host reports.
+
+    Attributes:
+        host: its own hostname. machine: identifies the machine.
+        python, istbench, torch: versions, None if absent. executable: the Python.
+        folder: the directory where commands start. missing: paths of the command that do not exist there.
+        shared: whether its results directory is that of the local machine.
+        free, free_scratch: bytes in the results directory and for temporary files; None if not writable.
+        addresses: IPv4 addresses of all interfaces but loopback.
+    """
+
+    host: str
+    machine: str
+    python: str
+    executable: str
+    istbench: str | None = None
+    torch: str | None = None
+    cores: Count
+    gpus: Natural
+    folder: str
+    missing: list[str]
+    shared: bool
+    free: Natural | None = None
+    free_scratch: Natural | None = None
+    addresses: list[str]
+
+
+class HostClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The clock of a host: seconds ahead of the local clock, give or take `within_s`."""
+
+    ahead_s: float
+    within_s: float
+
+    def __str__(self) -> str:
+        return f"{self.ahead_s:+.3f} s" if self.within_s < 0.01 else f"{self.ahead_s:+.2f} ± {self.within_s:.2f} s"
+
+
+def clock_of(readings: Sequence[tuple[float, float, float]]) -> HostClock:
+    """The clock of a host from several readings: local time before, time there, local time after; seconds."""
+    before, there, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    return HostClock(ahead_s=there - (before + after) / 2, within_s=(after - before) / 2)
+
+
+def problems_of(
+    facts: Mapping[str, HostFacts], clocks: Mapping[str, HostClock], versions: Mapping[str, str], out: str
+) -> list[str]:
+    """The problems of hosts; each line names a host and the way out.
+
+    Args:
+        versions: of the local machine. out: the results directory, on the first host.
+    """
+    found = _same_machine(facts)
+    for name, host in facts.items():
+        own = [
+            *_of_versions(host, versions),
+            *(f"no {path} there (seen from {host.folder})" for path in host.missing),
+            *_of_clock(clocks.get(name)),
+            *_of_space(host, out if name == next(iter(facts)) else None),
+        ]
+        found += [f"{name}: {problem}" for problem in own]
+    return found
+
+
+def _same_machine(facts: Mapping[str, HostFacts]) -> list[str]:
+    seen: dict[str, str] = {}
+    found = []
+    for name, host in facts.items():
+        other = seen.setdefault(host.machine, name)
+        if other != name:
+            found.append(
+                f"{name}: it is the same machine as {other} ({host.host}); name it once, in a file of hosts with "
+                "slots=2 for two processes"
+            )
+    return found
+
+
+def _of_versions(host: HostFacts, versions: Mapping[str, str]) -> list[str]:
+    there = {"istbench": host.istbench, "torch": host.torch, "Python": host.python}
+    if there["istbench"] is None:
+        return [
+            f"no istbench for {host.executable}; --install installs istbench {versions['istbench']} there, or name "
+            "a Python that has it by --hosts-python"
+        ]
+    differing = [
+        f"{what} {version or 'none'} ({versions[what]} here)"
+        for what, version in there.items()
+        if _minor(what, version) != _minor(what, versions[what])
+    ]
+    return (
+        [f"it has {', '.join(differing)}; install the same on every host, as --install does"] if differing else []
+    )
+
+
+def _minor(what: str, version: str | None) -> str | None:
+    """The part of a version that must be equal: a build of torch, as for CPUs, may differ from the local one."""
+    if what == "Python" and version:
+        return version.rpartition(".")[0]
+    return version.partition("+")[0] if version else version
+
+
+def _of_clock(clock: HostClock | None) -> list[str]:
+    if clock is None or abs(clock.ahead_s) - clock.within_s <= MOST_CLOCK_S:
+        return []
+    way = "ahead of" if clock.ahead_s > 0 else "behind"
+    return [f"its clock is {_duration(abs(clock.ahead_s))} {way} this host's; set it, by NTP for instance"]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _of_space(host: HostFacts, out: str | None) -> list[str]:
+    places = [(host.free_scratch, "temporary files", "free some, or set TMPDIR there")]
+    if out is not None:
+        places.append((host.free, out, "free some, or choose another --out"))
+    found = []
+    for free, what, way_out in places:
+        if free is None:
+            found.append(f"cannot write {what} there; {way_out}")
+        elif free < LEAST_FREE:
+            found.append(f"only {free / 2**20:.0f} MiB are free for {what} there; {way_out}")
+    return found
 
 
 class Unfit(Exception):  # noqa: N818
@@ -85,7 +212,7 @@ def survey(
     answering = [connection for connection in connections if connection.name in greeted]
     facts, found = _facts(answering, out, paths, marks)
     clocks, more = _clocks(answering)
-    found = [*lost, *found, *more, *problems(facts, clocks, own_versions(), str(out))]
+    found = [*lost, *found, *more, *problems_of(facts, clocks, own_versions(), str(out))]
     if found:
         raise Unfit(found, {connection.name for connection in connections} - greeted.keys())
     return facts, clocks
@@ -135,50 +262,73 @@ def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> 
     Raises:
         Unlinked: with a line for hosts that do not reach one another.
     """
-    first, others = connections[0], connections[1:]
-    token = secrets.token_hex(32)
     try:
-        port = int(first.do("listen", address="", token=token))
-        if not others:
-            return {first.name: "127.0.0.1"}, port
-        candidates = facts[first.name].addresses
-        places = [(address, port) for address in candidates]
-        reached = _ask_all(others, "try_connections", lambda _: {"places": places, "token": token})
-        chosen = choose_address(candidates, reached)
-        if chosen is None:
-            raise Unlinked(unreachable(first.name, candidates, port, reached))
-        number = candidates.index(chosen)
-        addresses = {first.name: chosen, **{name: of[number][0] for name, of in reached.items()}}
-        _check_pairs(connections, addresses, token)
-        return addresses, port
-    except (Lost, Refused) as error:
-        raise Unlinked([f"{first.name}: {error}"]) from None
+        listeners = listening(connections, dict.fromkeys(facts, ""))
+        _, port, _ = listeners[connections[0].name]
+        if len(connections) == 1:
+            return {connections[0].name: "127.0.0.1"}, port
+        places = {name: [(at, *listeners[name][1:]) for at in host.addresses] for name, host in facts.items()}
+        each_one = [place for own in places.values() for place in own]
+        answers = ask_all(connections, "try_connections", list[str], lambda _: {"places": each_one})
+        reasons = {name: dict(zip(each_one, whys, strict=True)) for name, whys in answers.items()}
+        addresses, found = choose_addresses(places, reasons)
+    except Unfit as unfit:
+        raise Unlinked(unfit.problems) from None
     finally:
         each(connections, lambda connection: connection.do("stop_listening"))
-
-
-def listening(
-    connections: Sequence[Connection], addresses: Mapping[str, str], token: str
-) -> dict[str, tuple[str, int]]:
-    """Make every host listen at its address for callers with `token`; returns address and port by host."""
-    ports = _ask_all(connections, "listen", lambda host: {"address": addresses[host.name], "token": token})
-    return {name: (addresses[name], int(port)) for name, port in ports.items()}
-
-
-def _check_pairs(connections: Sequence[Connection], addresses: dict[str, str], token: str) -> None:
-    places = listening(connections, addresses, token)
-    question = {"places": list(places.values()), "token": token}
-    answers = _ask_all(connections, "try_connections", lambda _: question)
-    tried = {name: dict(zip(places, found, strict=True)) for name, found in answers.items()}
-    found = unreached_pairs(tried, places)
     if found:
         raise Unlinked(found)
+    return addresses, port
 
 
-def _ask_all(
-    connections: Sequence[Connection], do: str, arguments: Callable[[Connection], Mapping[str, Any]]
-) -> dict[str, Any]:
-    answers, found = ask_each(connections, do, arguments)
+def choose_addresses(
+    places: Mapping[str, Sequence[Place]], reasons: Mapping[str, Mapping[Place, str]]
+) -> tuple[dict[str, str], list[str]]:
+    """By host, the first address at which all others reach it; and a line for each failure.
+
+    Args:
+        places: by host, where it may be reached. reasons: by host, why it fails to reach a place, "" if it does.
+    """
+    addresses, found = {}, []
+    for name, own in places.items():
+        others = {other: [of[place] for place in own] for other, of in reasons.items() if other != name}
+        suitable = [place[0] for place, *whys in zip(own, *others.values(), strict=True) if not any(whys)]
+        if suitable:
+            addresses[name] = suitable[0]
+            continue
+        lines = []
+        for other, whys in others.items():
+            if all(whys):
+                tried = [f"{at}, port {port} ({why})" for (at, port, _), why in zip(own, whys, strict=True)]
+                at = ", nor ".join(tried) or "any address"
+                lines.append(f"{other}: does not reach {name} at {at}; {_ALL_PORTS}")
+        ats = ", ".join(at for at, *_ in own)
+        found += lines or [f"{name}: no address of it ({ats}) is reachable from all other hosts; {_ALL_PORTS}"]
+    return addresses, found
+
+
+def listening(connections: Sequence[Connection], addresses: Mapping[str, str]) -> dict[str, Place]:
+    """Make every host listen at its address, at all that it has if that is empty; returns the places by host."""
+    tokens = {name: secrets.token_hex(32) for name in addresses}
+    ports = ask_all(
+        connections, "listen", int, lambda host: {"address": addresses[host.name], "token": tokens[host.name]}
+    )
+    return {name: (addresses[name], port, tokens[name]) for name, port in ports.items()}
+
+
+def ask_all(
+    connections: Sequence[Connection],
+    do: str,
+    kind: type[T],
+    arguments: Callable[[Connection], Mapping[str, Any]] = lambda _: {},
+    timeout_s: float = ANSWERS_S,
+) -> dict[str, T]:
+    """As `ask_each`; the answers of all hosts, each a `kind`.
+
+    Raises:
+        Unfit: with a line for each host that fails. UserError: naming a host that answers with another type.
+    """
+    answers, found = ask_each(connections, do, arguments, timeout_s)
     if found:
-        raise Unlinked(found)
-    return answers
+        raise Unfit(found)
+    return {name: told(name, answer, kind) for name, answer in answers.items()}

@@ -12,7 +12,7 @@ import istbench
 from istbench.base.errors import UserError, printable
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.connection import Connection, ask_each, connected, each, pythons
-from istbench.launch.hosts.group import Say, Unfit, own_versions
+from istbench.launch.hosts.group import Say, Unfit, ask_all, own_versions
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
 
@@ -51,9 +51,7 @@ def install(
         also = [f"torch=={torch}"] if torch != "none" else []
         extras = ["speech"] if importlib.util.find_spec("espeakng_loader") else []
         question = {**named, "extras": extras, "also": also, "python": list(sys.version_info[:2])}
-        _, problems = ask_each(lacking, "install", lambda _: question, _INSTALLS_S)
-        if problems:
-            raise Unfit(problems)
+        ask_all(lacking, "install", str, lambda _: question, _INSTALLS_S)
         say(f"installed istbench on {len(lacking)} hosts in {time.monotonic() - started:.1f} s")
 
 
@@ -66,7 +64,11 @@ def build_wheel(scratch: Path) -> Path:
     checkout = Path(istbench.__file__).resolve().parents[1]
     if not (checkout / "setup.cfg").is_file():
         raise UserError("--install needs a checkout of istbench here; install istbench on the hosts yourself")
-    source = _copy(checkout, scratch / "source")
+    source = scratch / "source"  # a copy: files of an older build in the checkout would get into the wheel
+    for name in ("istbench", "configs"):
+        shutil.copytree(checkout / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(checkout / name, source / name)
     words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(scratch), str(source)]
     built = subprocess.run([sys.executable, "-P", *words], capture_output=True, text=True)
     wheels = sorted(scratch.glob("istbench-*.whl"))
@@ -74,12 +76,3 @@ def build_wheel(scratch: Path) -> Path:
         printed = built.stderr.strip().splitlines() or ["pip printed nothing"]
         raise UserError(f"cannot build a wheel of {checkout}: {printable(printed[-1])}; install pip and setuptools")
     return wheels[-1]
-
-
-def _copy(checkout: Path, folder: Path) -> Path:
-    """Copy the sources of the wheel: files of an older build in the checkout would get into it."""
-    for name in ("istbench", "configs"):
-        shutil.copytree(checkout / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(checkout / name, folder / name)
-    return folder

@@ -2,35 +2,27 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from istbench.base.options.numbers import Amount
 from istbench.cluster.profile import MessageCosts, bandwidth_text, parse_profile
-from istbench.launch.hosts.links import HostLink
+from istbench.cluster.speed import Speed
+from istbench.launch.hosts.links import HostLink, Rates, rates_of, shared_link
 from istbench.launch.hosts.remote_programs import BusBandwidth
-from istbench.launch.hosts.shared_link import shared_link
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredNode:
-    """Measurements of a process on a host: GFLOP/s, bytes of memory, cores; None for cores of a GPU process.
+class MeasuredNode(Speed, frozen=True, kw_only=True):
+    """Measurements of a process on a host: its speed, bytes of memory, and cores; None if it uses a GPU."""
 
-    memory_gb_per_s, gather_gb_per_s, core_gb_per_s: as in a cluster profile; None if unknown.
-    """
-
-    gflops: float
-    memory: float
-    cores: float | None
-    memory_gb_per_s: float | None = None
-    gather_gb_per_s: float | None = None
-    core_gb_per_s: float | None = None
+    memory: Amount
+    cores: Amount | None
 
 
 def profile_toml(
     nodes: Mapping[str, MeasuredNode],
     slots: Mapping[str, int],
     links: Sequence[HostLink],
-    together: Sequence[HostLink],
+    together: Rates,
     carrying: MessageCosts,
     date: str,
     bus: BusBandwidth | None = None,
@@ -44,12 +36,12 @@ def profile_toml(
     """
     shared = shared_link(links, together) if len(set(slots.values())) == 1 else None
     # What a shared link explains is no property of the hosts' own links.
-    counted = links if shared is not None else (*links, *together)
-    out = min(link.bandwidth / slots[link.source] for link in counted)
-    into = min(link.bandwidth / slots[link.target] for link in counted)
+    counted = [*rates_of(links).items(), *(together.items() if shared is None else ())]
+    out = min(rate / slots[source] for (source, _), rate in counted)
+    into = min(rate / slots[target] for (_, target), rate in counted)
     latency = max(link.latency_s for link in links)
     slowest = min(nodes, key=lambda name: nodes[name].gflops)
-    rate, at_once = (bandwidth_text(min(link.bandwidth for link in some), 3) for some in (links, together))
+    rate, at_once = (bandwidth_text(min(rates.values()), 3) for rates in (rates_of(links), together))
     assumed = "" if shared is None else f"; assumed: {shared.words}"
     bus_rate = "" if bus is None else bandwidth_text(bus.bits_per_s, 3)
     reduced = "" if bus is None else f"bus bandwidth of an all-reduce by {bus.backend} {bus_rate}; "

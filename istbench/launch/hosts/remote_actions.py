@@ -1,19 +1,14 @@
 """The actions of `agent_program` on a host that has istbench, by name."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from istbench.launch.hosts import (
-    remote_detached,
-    remote_files,
-    remote_links,
-    remote_programs,
-    remote_run,
-    trees,
-)
-from istbench.launch.hosts.action import Action
+from istbench.launch.hosts import remote_detached, remote_files, remote_links, remote_programs, remote_run, trees
+from istbench.launch.hosts.agent_program import Agent
 
-ACTIONS: dict[str, Action] = {
+ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "listen": remote_links.listen,
     "stop_listening": remote_links.stop_listening,
     "try_connections": remote_links.try_connections,
@@ -25,8 +20,7 @@ ACTIONS: dict[str, Action] = {
     "source_key": lambda _agent, _question: remote_programs.source_key(),
     "name_cells": remote_programs.name_cells,
     "start": remote_run.start,
-    "train": remote_run.train,
-    "grow": remote_run.grow,
+    "mark": remote_run.mark,
     "end": remote_run.end,
     "how_far": remote_files.how_far_there,
     "list_run": remote_files.list_run,
@@ -34,7 +28,7 @@ ACTIONS: dict[str, Action] = {
     "clear": lambda _agent, question: remote_files.clear(Path(question["path"])),
     "write": remote_files.write,
     "place": lambda _agent, question: remote_files.place(Path(question["path"])),
-    "has_detached": remote_detached.has_detached,
+    "has_detached": lambda _agent, question: remote_detached.job_of(question["key"]) is not None,
     "start_detached": remote_detached.start_detached,
     "follow_detached": remote_detached.follow_detached,
     "stop_detached": remote_detached.stop_detached,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from istbench.base.cache import cache_directory
-from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.run_folder import CELL, watch
 
 CONFIG = "ssh_config"
@@ -56,7 +56,7 @@ def _delete_left_keys() -> None:
 
 
 def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start a process on the job in `files`, with cells by the name `keys`; it outlives this program."""
+    """Start a process on the runs of `files` (in JOB, by key), which outlives this program."""
     _delete_left_keys()
     root = cache_directory() / "detached"
     folder = root / f"{time.time_ns()}"
@@ -67,10 +67,10 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         path = folder / name
         path.touch(0o600)
         path.write_text(text.replace("{folder}", str(folder)) if name == CONFIG else text)
-    for key in question["keys"]:
+    for key in json.loads(question["files"][JOB]):
         (folder / key).mkdir(exist_ok=True)
     with (folder / ERRORS).open("wb") as errors:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "istbench.launch.hosts.detached_job", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=errors,
@@ -78,7 +78,7 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
             start_new_session=True,
         )
     until = time.monotonic() + question["within_s"]
-    while not (folder / PID).exists() and time.monotonic() < until:
+    while not (folder / PID).exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     if not (folder / PID).exists():
         said = (folder / ERRORS).read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
@@ -86,18 +86,13 @@ def start_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         raise OSError(f"the detached istbench does not start: {said[-1]}")
 
 
-def has_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
-    """Whether a job works on the cell `key`, or has results of it that nobody took."""
-    return _job_of(question["key"]) is not None
-
-
 def follow_detached(agent: Agent, question: Mapping[str, Any]) -> str | None:
     """Pass on the messages of the cell `key` to its end; returns its results directory, None if no job has it."""
-    folder = _job_of(question["key"])
+    folder = job_of(question["key"])
     if folder is None:
         return None
     threading.Thread(target=_watch, args=(agent, folder, question["key"]), daemon=True).start()
-    return str(json.loads((folder / JOB).read_bytes())["out"])
+    return str(json.loads((folder / JOB).read_bytes())[question["key"]]["out"])
 
 
 def _watch(agent: Agent, folder: Path, key: str) -> None:
@@ -109,7 +104,7 @@ def _watch(agent: Agent, folder: Path, key: str) -> None:
 
 def stop_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
     """End the job that has the cell `key`, as Ctrl-C does; False if none works on it."""
-    folder = _job_of(question["key"])
+    folder = job_of(question["key"])
     if folder is None or not _works(folder):
         return False
     os.kill(int((folder / PID).read_text()), signal.SIGTERM)
@@ -118,7 +113,7 @@ def stop_detached(_agent: Agent, question: Mapping[str, Any]) -> bool:
 
 def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
     """Forget the cell `key`, whose results have been copied, and the job after its last cell."""
-    folder = _job_of(question["key"])
+    folder = job_of(question["key"])
     if folder is None:
         return
     (folder / question["key"] / _TAKEN).touch()
@@ -132,7 +127,7 @@ def take_detached(_agent: Agent, question: Mapping[str, Any]) -> None:
         time.sleep(_POLL_S)
 
 
-def _job_of(key: str) -> Path | None:
+def job_of(key: str) -> Path | None:
     """The newest job that still works, or has results that nobody took, of the cell `key`; None without one.
 
     While a job works, it is found by its taken cells too: nothing else may train beside it.

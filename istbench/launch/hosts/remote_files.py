@@ -10,7 +10,7 @@ from typing import Any
 
 from istbench.base.errors import UserError
 from istbench.base.files import require_no_link
-from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.agent_program import Agent
 from istbench.node.checkpoint_steps import Step, find, newest
 from istbench.results.store import OfAnotherCell, RunDirectory
 
@@ -56,20 +56,13 @@ def how_far_there(_agent: Agent, question: Mapping[str, Any]) -> list[int] | str
 
 def stamps(path: Path) -> list[tuple[str, int, int]]:
     """The plain files under `path`: name, size, time of last change in nanoseconds since 1970."""
-    return [
-        (str(found.relative_to(path)), status.st_size, status.st_mtime_ns)
-        for found in sorted(path.rglob("*"))
-        if (status := _regular(found)) is not None
-    ]
-
-
-def _regular(path: Path) -> os.stat_result | None:
-    """The status of the plain file `path`; None for anything else, or if it is gone."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
+    stamps = []
+    for found in sorted(path.rglob("*")):
+        with contextlib.suppress(OSError):  # it is gone
+            status = found.lstat()
+            if stat.S_ISREG(status.st_mode):
+                stamps.append((str(found.relative_to(path)), status.st_size, status.st_mtime_ns))
+    return stamps
 
 
 def list_run(_agent: Agent, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.agent_program import Agent
 
 CONNECTS_S = 3.0
 _HEADER = struct.Struct("!64scd")  # token, service, seconds
@@ -44,15 +44,15 @@ def stop_listening(_agent: Agent, _question: Mapping[str, Any]) -> None:
         listener.close()
 
 
-def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[list[str]]:
-    """For each of `places` (address, port): the local address on the way there, and the reason of a failure."""
+def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[str]:
+    """For each of `places` (address, port, token) why it cannot be reached, "" if it can."""
 
-    def one(place: Sequence[Any]) -> list[str]:
+    def one(place: Sequence[Any]) -> str:
         try:
-            with _called(place, question["token"], _TEST, 0) as connection:
-                return [str(connection.getsockname()[0]), ""]
+            with _called(place, _TEST, 0):
+                return ""
         except OSError as error:
-            return ["", error.strerror or str(error)]
+            return error.strerror or str(error)
 
     with ThreadPoolExecutor(max(1, len(question["places"]))) as pool:
         return list(pool.map(one, question["places"]))
@@ -61,7 +61,7 @@ def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[list[str
 def latency(_agent: Agent, question: Mapping[str, Any]) -> float:
     """Median latency to `place` one way, in seconds."""
     seconds = question["seconds"]
-    with _called(question["place"], question["token"], _ECHO, seconds) as connection:
+    with _called(question["place"], _ECHO, seconds) as connection:
         trips: list[float] = []
         until = time.perf_counter() + seconds / 4
         while len(trips) < 200 and (len(trips) < 5 or time.perf_counter() < until):
@@ -75,7 +75,7 @@ def latency(_agent: Agent, question: Mapping[str, Any]) -> float:
 def bandwidth(_agent: Agent, question: Mapping[str, Any]) -> float:
     """Bandwidth from here to `place` in bits/s."""
     seconds = question["seconds"]
-    with _called(question["place"], question["token"], _SINK, seconds) as connection:
+    with _called(question["place"], _SINK, seconds) as connection:
         chunk, until = memoryview(bytes(_CHUNK)), time.perf_counter() + seconds
         while time.perf_counter() < until:
             connection.sendall(chunk)
@@ -85,8 +85,8 @@ def bandwidth(_agent: Agent, question: Mapping[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _called(place: Sequence[Any], token: str, wanted: bytes, seconds: float) -> Any:
-    address, port = place
+def _called(place: Sequence[Any], wanted: bytes, seconds: float) -> Any:
+    address, port, token = place
     with socket.create_connection((address, port), timeout=CONNECTS_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(_HEADER.pack(token.encode(), wanted, seconds))

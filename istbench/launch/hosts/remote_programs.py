@@ -23,7 +23,7 @@ from istbench.base.machine import HOST, cores
 from istbench.base.options.numbers import Count, Natural, Seconds
 from istbench.base.options.texts import Message
 from istbench.cluster.collective import Backend
-from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.processes.world import World
 
 LIMIT_S = 120.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from istbench.base.scratch import scratch_folder
-from istbench.launch.hosts.action import Agent
-from istbench.launch.hosts.run_folder import FOLDER, GROW, TRAIN, watch
+from istbench.launch.hosts.agent_program import Agent
+from istbench.launch.hosts.run_folder import FOLDER, watch
 from istbench.launch.processes.orphans import adopt_orphans, kill_descendants
 
 _GRACE_S = 40.0  # torchrun gives its processes thirty seconds: twenty to stop, and five to end
@@ -27,14 +27,9 @@ def start(agent: Agent, question: Mapping[str, Any]) -> None:
     agent.undo.append(run.end)
 
 
-def train(_agent: Agent, _question: Mapping[str, Any]) -> None:
-    """Let rank 0 train, after it has reported its cell."""
-    (_running[0].folder / TRAIN).touch()
-
-
-def grow(_agent: Agent, _question: Mapping[str, Any]) -> None:
-    """Let the run stop at its next evaluation, so that it begins again with more hosts."""
-    (_running[0].folder / GROW).touch()
+def mark(_agent: Agent, question: Mapping[str, Any]) -> None:
+    """Make the file `name` in the folder of the run."""
+    (_running[0].folder / question["name"]).touch()
 
 
 def end(_agent: Agent, question: Mapping[str, Any]) -> None:

@@ -4,15 +4,16 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from istbench.base.units import counted
+from istbench.base.units import counted, period_text
 from istbench.launch.cells.restarts import Restarts
 from istbench.launch.hosts.group import Say, Unfit, Unlinked
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, RunLost, run_on_hosts
 from istbench.launch.processes.failures import cause_in
+from istbench.results.events import Loss, Return
 from istbench.results.store import RunDirectory
 
-_WAITS_S = 10.0  # for a link, or a host without a spare, that may be back then
+_AWAY_S, _POLL_S = 600.0, 10.0  # how long a run waits for a host without a spare or a link, and how often it tries
 
 
 def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = lambda _cell: None) -> RunDirectory:
@@ -21,15 +22,17 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
     A spare takes the place of each host that cannot be reached, also before the run starts first. If the first host
     is gone, the spare gets the checkpoint that was copied here. Without a spare, an elastic run that has begun goes
     on with the other hosts; it grows when the lost ones can be reached again. Those come last: the first host has
-    the newest checkpoint.
+    the newest checkpoint. A run that has begun waits for a host or a link that may be back, ten minutes at most.
 
     Raises:
         As `run_on_hosts`.
     """
-    left, step, began = Restarts(run.restarts), 0, run.reason is not None
+    left, began = Restarts(run.restarts), False
+    reason: Loss | Return | None = None
+    until: float | None = None  # when the wait for a host or a link ends; its tries are no losses
     while True:
         try:
-            return run_on_hosts(run, say, started)
+            return run_on_hosts(run, say, started, reason)
         except Unfit as unfit:
             found = with_spares(run.hosts, unfit.gone, run.spares)
             if found is not None:
@@ -45,21 +48,27 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                 run = rest
                 continue
             may_be_back = bool(unfit.gone) or isinstance(unfit, Unlinked)
-            if not began or not may_be_back or not left.allow(step):
+            if not began or not may_be_back:
                 raise
-            say(f"{unfit.problems[0]}; trying again")
-            time.sleep(_WAITS_S)
+            if until is None:
+                until = time.monotonic() + _AWAY_S
+                say(f"{unfit.problems[0]}; waiting up to {period_text(_AWAY_S)} for it")
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_POLL_S)
         except RunLost as failure:
-            step, began = failure.step, True
+            began, until = True, None
             if failure.back:
                 run = run.with_back(failure.back)
-                say(f"{run.reason.cause if run.reason else ''}: the run goes on with {nodes_of(run.hosts)}")
+                cause = f"{', '.join(host.name for host in failure.back)} can be reached again"
+                reason = Return(cause=cause, noticed=time.time())
+                say(f"{cause}: the run goes on with {nodes_of(run.hosts)}")
                 continue
-            if not left.allow(step):
+            if not left.allow(failure.step):
                 raise left.ended(failure) from None
             say(f"{cause_in(failure.what)}; the run starts again from its last checkpoint")
-            again = run.again and not failure.began
-            run = dataclasses.replace(run, reason=failure.loss, again=again)
+            reason = failure.loss
+            run = dataclasses.replace(run, again=run.again and not failure.began)
 
 
 def nodes_of(hosts: Sequence[Host]) -> str:
@@ -74,16 +83,13 @@ def with_spares(
 
     None if none of them is gone, or if a host that is gone has as many slots as no spare.
     """
-    if not any(host.name in gone for host in hosts):
-        return None
     found, left = list[Host](), [spare for spare in spares if spare.name not in gone]
     for host in hosts:
-        if host.name not in gone:
-            found.append(host)
-            continue
-        spare = next((spare for spare in left if spare.slots >= host.slots), None)
-        if spare is None:
-            return None
-        left.remove(spare)
-        found.append(dataclasses.replace(spare, slots=host.slots))
-    return tuple(found), tuple(left)
+        if host.name in gone:
+            spare = next((spare for spare in left if spare.slots >= host.slots), None)
+            if spare is None:
+                return None
+            left.remove(spare)
+            host = dataclasses.replace(spare, slots=host.slots)
+        found.append(host)
+    return None if found == list(hosts) else (tuple(found), tuple(left))

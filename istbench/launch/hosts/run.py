@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
-from istbench.launch.hosts.run_folder import LOSS, RETURN
+from istbench.launch.hosts.run_folder import GROW, REASON, TRAIN, Reason
 from istbench.launch.processes.failures import MORE_NODES, WorkerLost, cause_in
 from istbench.launch.torchrun.secret import SECRET
 from istbench.node.checkpoint_steps import newest
@@ -57,7 +57,6 @@ class HostsRun:
         again: whether to train a finished cell anew.
         hosts: the hosts, and as `connected` takes them, pythons: names of Pythons there, config: the file of ssh.
         restarts: how often the run starts again after a loss. spares: hosts in place of those that are gone.
-        reason: the loss after which it starts again this time, or the hosts that are back.
         away: hosts without which an elastic run goes on; it grows once they can be reached.
     """
 
@@ -69,7 +68,6 @@ class HostsRun:
     config: Path | None = None
     restarts: int = 0
     spares: Sequence[Host] = ()
-    reason: Loss | Return | None = None
     away: Sequence[Host] = ()
 
     def without(self, gone: Collection[str]) -> "HostsRun | None":
@@ -82,11 +80,9 @@ class HostsRun:
         return dataclasses.replace(self, hosts=hosts, away=(*self.away, *lost))
 
     def with_back(self, back: Sequence[Host]) -> "HostsRun":
-        """The run on its hosts and those that are `back`, after no loss."""
+        """The run on its hosts and those that are `back`."""
         away = [host for host in self.away if host not in back]
-        names = ", ".join(host.name for host in back)
-        found = Return(cause=f"{names} can be reached again", noticed=time.time())
-        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, reason=found, again=False)
+        return dataclasses.replace(self, hosts=(*self.hosts, *back), away=away, again=False)
 
     @property
     def key(self) -> str:
@@ -179,62 +175,6 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
     tail: list[str]
 
 
-@dataclass
-class _Ends:
-    """How hosts ended, by name; or how the connection was lost.
-
-    Attributes:
-        first: hosts that had already failed when istbench ended the others, which therefore report an interrupt.
-    """
-
-    ends: dict[str, _End] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    first: list[str] = field(default_factory=list)
-
-    def hear(self, event: Event) -> None:
-        name, frame = event.host.name, event.frame
-        if "lost" in frame and name not in self.ends:
-            self.lost[name] = frame["lost"]
-        if "ended" in frame:
-            self.ends[name] = told(name, frame, _End)
-
-    def over(self, hosts: Sequence[Connection]) -> bool:
-        return all(host.name in self.ends or host.name in self.lost for host in hosts)
-
-    @property
-    def failed(self) -> list[str]:
-        """The hosts whose run has failed."""
-        return [name for name, end in self.ends.items() if end.ended]
-
-    @property
-    def bad(self) -> bool:
-        return bool(self.lost or self.failed)
-
-    def cause(
-        self, hosts: Sequence[Connection], during: str, again: str, *, trained: bool = True
-    ) -> BaseException | None:
-        """The error that ended the run, None after success.
-
-        during: the phase of the run after a space, or nothing. again: the way out. trained: whether it trained.
-        """
-        for name, why in self.lost.items():
-            return RunLost(f"{name}: {why}{during}; {again}")
-        ended = [(host.name, self.ends[host.name]) for host in hosts if host.name in self.ends]
-        said = [(name, end.failure) for name, end in ended if end.failure is not None]
-        for name, failure in said:  # the first host reports for all; the others report if it cannot
-            if failure.status != _INTERRUPTED:
-                return failure.error(name)
-        if said and not self.first:
-            return KeyboardInterrupt()
-        for name, end in ended:
-            if end.ended and (not self.first or name in self.first):
-                lines = "".join(f"\n  {printable(line)}" for line in end.tail if line.strip())
-                # A process that was killed reports nothing; neither does one that cannot start.
-                kind = RunLost if trained else RunFailed
-                return kind(f"{name}: torchrun ended with status {end.ended}{during}; {again}{lines}")
-        return None
-
-
 def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
     """The run directory in results directory `out` of the cell `cell`, a name that `host` reports.
 
@@ -248,10 +188,17 @@ def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
     return RunDirectory.of(out, name)
 
 
-def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambda _cell: None) -> RunDirectory:
+def run_on_hosts(
+    run: HostsRun,
+    say: Say,
+    started: Callable[[str], None] = lambda _cell: None,
+    reason: Loss | Return | None = None,
+) -> RunDirectory:
     """Train the cell of `run` on all its hosts; returns the local run directory.
 
-    started: called with "" once torchrun runs on all hosts, and with the name of the cell when it trains.
+    Args:
+        started: called with "" once torchrun runs on all hosts, and with the name of the cell when it trains.
+        reason: the loss after which the run starts again, or the hosts that are back.
 
     Raises:
         Unfit: before anything starts, with a line for each problem of a host.
@@ -265,7 +212,7 @@ def run_on_hosts(run: HostsRun, say: Say, started: Callable[[str], None] = lambd
         theirs = str(Path(facts.folder) / run.out)
         session = Session(connections, events, run, theirs, facts.shared, say, started)
         try:
-            return session.run(group, there)
+            return session.run(group, there, reason)
         except RunLost as failure:
             session.measure(failure)
             raise
@@ -337,20 +284,24 @@ class Session:
         self._hosts, self._events, self._first = hosts, events, hosts[0]
         self._run, self._theirs, self._shared = run, theirs, shared
         self._say, self._started = say, started
-        self._ends = _Ends()
+        self._ends: dict[str, _End] = {}
+        self._lost: dict[str, str] = {}  # why, by host
+        # Hosts that had failed when istbench ended the others, which therefore report an interrupt.
+        self._failed_first: list[str] = []
         self._cell: str | None = None  # "" once all hosts have started
         self._here: RunDirectory | None = None
         self._step = ""
         self._reports: deque[tuple[float, int]] = deque(maxlen=2)
         self._bad_since: float | None = None
-        self._began = False  # to train
-        self._during = "while the hosts started and prepared data"
+        self._began = self._copies = False  # to train; the results, after training
         self._back: Sequence[Host] = ()
 
-    def run(self, group: HostGroup, there: Mapping[str, Mapping[str, str]]) -> RunDirectory:
+    def run(
+        self, group: HostGroup, there: Mapping[str, Mapping[str, str]], reason: Loss | Return | None
+    ) -> RunDirectory:
         """Start torchrun, watch it, and copy the results here; `there` has paths of this machine by host."""
         try:
-            self._start(group, there)
+            self._start(group, there, reason)
             self._started("")
             return self.to_end()
         except (Lost, Refused) as error:
@@ -362,17 +313,19 @@ class Session:
             self._end_all()
             raise
 
-    def _start(self, group: HostGroup, there: Mapping[str, Mapping[str, str]]) -> None:
+    def _start(
+        self, group: HostGroup, there: Mapping[str, Mapping[str, str]], reason: Loss | Return | None
+    ) -> None:
         save = self._run.save_in(self._theirs)
         secret = secrets.token_hex(32)  # goes over ssh, and to no disk
-        reason = self._run.reason
 
         def arguments(host: Connection) -> dict[str, Any]:
             environment = {HOST: host.name, SECRET: secret}
             if reason is not None:
                 noticed = reason.noticed + group.clocks[host.name].ahead_s
-                content = msgspec.json.encode(msgspec.structs.replace(reason, noticed=noticed))
-                environment[LOSS if isinstance(reason, Loss) else RETURN] = content.decode()
+                own = msgspec.structs.replace(reason, noticed=noticed)
+                whole = Reason(loss=own) if isinstance(own, Loss) else Reason(back=own)
+                environment[REASON] = msgspec.json.encode(whole).decode()
             return {
                 "rank": self._hosts.index(host),
                 "hosts": len(self._hosts),
@@ -404,7 +357,7 @@ class Session:
         """The name of the cell, once all hosts are ready to train it."""
         self._watch(lambda: bool(self._cell))
         # All may have ended because of one host while the first named the cell.
-        if not self._cell or (self._ends.over(self._hosts) and self._cause() is not None):
+        if not self._cell or (self._over and self._cause() is not None):
             self._release()
             raise self._cause() or RunFailed(f"{self._first.name}: ended before it trained; {self._way_out()}")
         return self._cell
@@ -418,7 +371,6 @@ class Session:
             try:
                 self._begin(here, theirs)
                 self._started(here.path.name)
-                self._during = "while it trained"
                 if not self._shared:
                     fetch = partial(self._fetch, theirs, here)
                     copies.enter_context(periodic_copies(fetch, self._say, every_s))
@@ -428,15 +380,14 @@ class Session:
                 interrupted = interrupt
                 self._interrupt()
         cause = self._cause() if interrupted is None else interrupted
-        if self._first.name not in self._ends.lost:
-            during, step = self._during, self._step
-            self._during, self._step = "while its results were copied here", ""
+        if self._first.name not in self._lost:
+            self._copies = True
             if not self._shared:
                 self._fetch(theirs, here)
             save = self._run.save_in(self._theirs)
             if cause is None and save is not None and self._run.request.save is not None:
                 fetch_weights(self._first, str(save), self._run.request.save, here, self._say)
-            self._during, self._step = during, step
+            self._copies = False
         self._release()
         if interrupted is not None:
             raise interrupted
@@ -450,12 +401,12 @@ class Session:
             here.clear()  # else it would be further than the new run after a loss
         elif not self._shared and bring(self._first, here.path, theirs):
             self._say(f"copied the earlier part of {here.path.name} to {self._first.name}")
-        self._first.do("train")
+        self._first.do("mark", name=TRAIN)
         self._began = True
 
     def _grow(self, back: Sequence[Host]) -> None:
         """Let the run stop at its next evaluation, since hosts are `back`."""
-        self._first.do("grow")
+        self._first.do("mark", name=GROW)
         self._back = back
 
     def _interrupt(self) -> None:
@@ -475,7 +426,11 @@ class Session:
 
     def _when(self) -> str:
         """The phase of the run, and the last step that rank 0 reported."""
-        return f" {self._during}{f', after step {self._step}' if self._step else ''}"
+        if self._copies:
+            return " while its results were copied here"
+        if not self._began:
+            return " while the hosts started and prepared data"
+        return f" while it trained{f', after step {self._step}' if self._step else ''}"
 
     def _way_out(self) -> str:
         """The effect of the same command now, which depends on the checkpoint that is here."""
@@ -485,16 +440,40 @@ class Session:
             return f"run {command} again, {hosts}"
         if step := published(self._here.path):
             return f"{command} goes on from step {step}, the last checkpoint {kept}, {hosts}"
-        if self._first.name in self._ends.lost:  # it may have a checkpoint that was not copied in time
+        if self._first.name in self._lost:  # it may have a checkpoint that was not copied in time
             return (
                 f"no checkpoint has been {kept} yet: {command} goes on from the last one that {self._first.name} "
                 "still has, and starts anew on other hosts"
             )
         return f"no checkpoint has been {kept} yet: {command} starts anew, {hosts}"
 
+    @property
+    def _over(self) -> bool:
+        return all(host.name in self._ends or host.name in self._lost for host in self._hosts)
+
+    @property
+    def _failed(self) -> list[str]:
+        return [name for name, end in self._ends.items() if end.ended]
+
     def _cause(self) -> BaseException | None:
-        trained = self._here is not None
-        return self._ends.cause(self._hosts, self._when(), self._way_out(), trained=trained)
+        """The error that ended the run, None after success."""
+        when, way_out = self._when(), self._way_out()
+        for name, why in self._lost.items():
+            return RunLost(f"{name}: {why}{when}; {way_out}")
+        ended = [(host.name, self._ends[host.name]) for host in self._hosts if host.name in self._ends]
+        said = [(name, end.failure) for name, end in ended if end.failure is not None]
+        for name, failure in said:  # the first host reports for all; the others report if it cannot
+            if failure.status != _INTERRUPTED:
+                return failure.error(name)
+        if said and not self._failed_first:
+            return KeyboardInterrupt()
+        for name, end in ended:
+            if end.ended and (not self._failed_first or name in self._failed_first):
+                lines = "".join(f"\n  {printable(line)}" for line in end.tail if line.strip())
+                # A process that was killed reports nothing; neither does one that cannot start.
+                kind = RunLost if self._here is not None else RunFailed
+                return kind(f"{name}: torchrun ended with status {end.ended}{when}; {way_out}{lines}")
+        return None
 
     def measure(self, failure: RunLost) -> None:
         """Add to `failure` what the loss cost, from the copy of the run here and the last messages of the hosts."""
@@ -509,7 +488,7 @@ class Session:
                 trained = min(trained, header.config.steps)
         redone = max(0, max(step, trained) - saved)
         failure.step, failure.began = max(step, saved), self._began
-        failure.back = () if self._ends.lost or MORE_NODES not in failure.what else self._back
+        failure.back = () if self._lost or MORE_NODES not in failure.what else self._back
         failure.loss = Loss(
             cause=cause_in(failure.what),
             noticed=time.time(),
@@ -520,7 +499,7 @@ class Session:
 
     def _quiet_s(self) -> float:
         """Seconds since the last message of a lost host, or since the first host failed."""
-        lost = [host.silent_s for host in self._hosts if host.name in self._ends.lost]
+        lost = [host.silent_s for host in self._hosts if host.name in self._lost]
         since = time.monotonic() - self._bad_since if self._bad_since is not None else 0.0
         return max([*lost, since])
 
@@ -530,42 +509,46 @@ class Session:
     def _watch(self, ready: Callable[[], bool]) -> None:
         """Return when all hosts have ended or `ready()` is true; after a failure, the other hosts end soon."""
         until = None
-        while not ready() and not self._ends.over(self._hosts):
+        while not ready() and not self._over:
             try:
                 event = self._events.get(timeout=_POLL_S)
             except queue.Empty:
                 pass
             else:
                 self._hear(event)
-            if self._ends.bad and until is None:
+            if (self._lost or self._failed) and until is None:
                 self._bad_since = self._bad_since or time.monotonic()
-                until = time.monotonic() + (_OF_LOST_S if self._ends.lost else _FAREWELL_S)
+                until = time.monotonic() + (_OF_LOST_S if self._lost else _FAREWELL_S)
             if until is not None and time.monotonic() > until:
                 self._end_all()
                 return
 
     def _end_all(self) -> None:
         """End torchrun on all hosts, and wait for it."""
-        self._ends.first = self._ends.first or self._ends.failed
-        grace_s = _OF_LOST_S if self._ends.lost else None
+        self._failed_first = self._failed_first or self._failed
+        grace_s = _OF_LOST_S if self._lost else None
         for host in self._hosts:
-            if host.name not in self._ends.ends:
+            if host.name not in self._ends:
                 host.ask("end", grace_s=grace_s)
         until = time.monotonic() + _ENDS_S
-        while not self._ends.over(self._hosts) and (left := until - time.monotonic()) > 0:
+        while not self._over and (left := until - time.monotonic()) > 0:
             try:
                 self._hear(self._events.get(timeout=left))
             except queue.Empty:
                 return
 
     def _hear(self, event: Event) -> None:
+        name, frame = event.host.name, event.frame
         if event.host not in self._hosts:
             return
-        self._ends.hear(event)
-        if event.host is self._first and event.frame.get("said", "").strip():
-            self._say(printable(event.frame["said"]))
-            if found := _STEP.search(event.frame["said"]):
+        if "lost" in frame and name not in self._ends:
+            self._lost[name] = frame["lost"]
+        if "ended" in frame:
+            self._ends[name] = told(name, frame, _End)
+        if event.host is self._first and frame.get("said", "").strip():
+            self._say(printable(frame["said"]))
+            if found := _STEP.search(frame["said"]):
                 self._step = found[1]
                 self._reports.append((time.monotonic(), int(found[1])))
-        if event.host is self._first and "cell" in event.frame:
-            self._cell = self._cell or str(event.frame["cell"])  # checked once
+        if event.host is self._first and "cell" in frame:
+            self._cell = self._cell or str(frame["cell"])  # checked once

@@ -12,13 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
 from istbench.base.threads import thread_beside
 from istbench.results.events import Loss, Return
 
-FOLDER, LOSS, RETURN = "ISTBENCH_RUN_FOLDER", "ISTBENCH_LOSS", "ISTBENCH_RETURN"
-SAID, CELL, TRAIN, GROW, FAILED = "said", "cell", "train", "grow", "failed"
+FOLDER, REASON = "ISTBENCH_RUN_FOLDER", "ISTBENCH_REASON"
+SAID, CELL, FAILED = "said", "cell", "failed"  # from a run: lines for the user, the name of its cell, its failure
+TRAIN, GROW = "train", "grow"  # to a run: train, after it named its cell; stop, to begin again with more hosts
 _POLL_S, _WATCHES_S, _LOOKS_S = 0.05, 0.1, 0.5
 
 
@@ -70,14 +73,17 @@ def growth(let_grow: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why another host starts the run again: after a loss, or because hosts are back."""
+
+    loss: Loss | None = None
+    back: Return | None = None
+
+
 def reason() -> Loss | Return | None:
     """The loss after which another host starts the run again, or the hosts that are back; None without a reason."""
-    kinds: dict[str, type[Loss] | type[Return]] = {LOSS: Loss, RETURN: Return}
-    for name, kind in kinds.items():
-        if text := os.environ.get(name):
-            found: Loss | Return = decode_json(text.encode(), kind, name, "unset it")
-            return found
-    return None
+    found = decode_json(os.environ.get(REASON, "{}").encode(), Reason, REASON, "unset it")
+    return found.loss or found.back
 
 
 def write_cell(where: Path, cell: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from istbench.base.cache import cache_directory
 from istbench.base.files import writing_whole
-from istbench.launch.hosts.action import Agent
+from istbench.launch.hosts.agent_program import Agent
 
 PART = 1 << 20
 LISTS_S = 7200.0

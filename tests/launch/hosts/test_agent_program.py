@@ -58,6 +58,13 @@ def test_a_request_that_the_istbench_there_does_not_know_names_the_way_out():
     }
 
 
+def test_a_host_reports_the_cores_of_its_cpu_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr("istbench.base.machine.cores", lambda: 3)
+    question = {"folder": str(tmp_path), "paths": [], "out": "out", "marker": "none"}
+    monkeypatch.chdir(tmp_path)
+    assert agent_program.facts(None, question)["cores"] == 3
+
+
 STARTS = re.compile(r'(?:sys\.executable|"python"\)),\s*(?:"-u",\s*)?("-[^"]*"|\*)')
 
 

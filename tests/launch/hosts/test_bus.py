@@ -10,8 +10,8 @@ from test_ssh_links import links
 from istbench.base.errors import UserError
 from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.launch.hosts.answer_program import bus_bandwidth
-from istbench.launch.hosts.bus import bus_words, check_gpus, measure_bus
 from istbench.launch.hosts.group import HostGroup, Unfit
+from istbench.launch.hosts.links import bus_words, check_gpus, measure_bus
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import BusBandwidth
 from istbench.launch.processes.on_nodes import on_nodes

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import queue
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from istbench.launch.hosts.remote_detached import (
     JOB,
     PID,
     follow_detached,
-    has_detached,
+    job_of,
 )
 from istbench.launch.hosts.run import HostsRun, run_named_by
 from istbench.launch.hosts.run_folder import FAILED as REPORT
@@ -45,7 +46,7 @@ def job(tmp_path, monkeypatch):
                 write_failure(folder / key, "it diverged", 1)
                 (folder / key / DONE).touch()
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / JOB).write_bytes(b'{"out": "there"}')
+            (folder / JOB).write_text(json.dumps({key: {"out": "there"} for key in (*failed, *training)}))
             (folder / "key-1").touch()
             if started:
                 (folder / PID).touch()
@@ -75,7 +76,7 @@ def test_a_taken_cell_is_reported_as_long_as_its_job_works(job):
     for name in ("1", "2"):
         folder = job(name, failed="a", training="b", works=name == "2")
         (folder / "a" / "taken").touch()
-        assert has_detached(None, {"key": "a"}) == (name == "2")
+        assert (job_of("a") is not None) == (name == "2")
     assert messages() == [{"cell": "cell"}, {"ended": 1, "failure": FAILED, "tail": []}]
 
 

@@ -16,7 +16,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.restarts import run_with_restarts, with_spares
 from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
 from istbench.launch.processes.failures import WorkerLost, cause_in
-from istbench.results.events import Loss
+from istbench.results.events import Loss, Return
 
 A, B, C, D, E = map(Host, "abcde")
 LOSS = Loss(cause="b: gone", noticed=1.0, noticing_s=2.0, redone_steps=3, redone_s=4.0)
@@ -50,14 +50,19 @@ def lost(step, *, began=True):
 @pytest.fixture
 def tried(monkeypatch):
     """Tries runs that end as scripted; returns each run tried, and what was said."""
-    monkeypatch.setattr(restarts, "_WAITS_S", 0.0)
+    clock = [0.0]
+    fake = SimpleNamespace(
+        time=lambda: 1.0, monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds)
+    )
+    monkeypatch.setattr(restarts, "time", fake)
 
     def run(*outcomes, again=False, **changed):
-        tries, said, left = [], [], list(outcomes)
+        tries, said, left = [], [], iter(outcomes)
 
-        def run_on_hosts(one, _say, _started):
+        def run_on_hosts(one, _say, _started, reason):
             tries.append(one)
-            if (outcome := left.pop(0)) is not None:
+            run.reasons[len(tries) - 1 :] = [reason]
+            if (outcome := next(left)) is not None:
                 raise outcome
             return "the run"
 
@@ -70,13 +75,14 @@ def tried(monkeypatch):
             ended = error
         return tries, said, ended
 
+    run.reasons = []
     return run
 
 
 def test_a_lost_run_starts_again_with_its_loss_and_without_again(tried):
     tries, said, ended = tried(lost(9), None, restarts=1, again=True)
     assert ended == "the run"
-    assert [(one.again, one.reason) for one in tries] == [(True, None), (False, LOSS)]
+    assert ([one.again for one in tries], tried.reasons) == ([True, False], [None, LOSS])
     assert said == ["b: gone; the run starts again from its last checkpoint"]
     tries, _, _ = tried(lost(0, began=False), None, restarts=1, again=True)
     assert [one.again for one in tries] == [True, True]  # nothing of the earlier results was deleted yet
@@ -109,18 +115,18 @@ def test_spares_take_the_place_of_hosts_that_cannot_be_reached_at_first_and_afte
     assert said == ["b cannot be reached: d takes its place"]
     tries, said, _ = tried(lost(5), unreached, Unfit(["d: no"], ["d"]), None, spares=(D, E), restarts=1)
     assert [one.hosts for one in tries] == [(A, B), (A, B), (A, D), (A, E)]
-    assert tries[-1].reason == LOSS
+    assert tried.reasons[-1] == LOSS
 
 
 def test_a_host_that_is_gone_without_a_spare_ends_the_run_or_may_come_back(tried):
     unreached = Unfit(["b: ssh does not reach it"], ["b"])
     tries, _, ended = tried(unreached, None, restarts=9)
     assert (len(tries), ended) == (1, unreached)  # a wrong name, before anything ran
-    tries, said, ended = tried(lost(5), unreached, None, restarts=9)
-    assert (len(tries), ended) == (3, "the run")
-    assert said[-1] == "b: ssh does not reach it; trying again"
-    tries, _, ended = tried(lost(5), unreached, unreached, unreached, restarts=9)
-    assert (len(tries), ended) == (3, unreached)
+    tries, said, ended = tried(lost(5), *[unreached] * 50, None, restarts=1)
+    assert (len(tries), ended) == (52, "the run")
+    assert said[1:] == ["b: ssh does not reach it; waiting up to 10 min for it"]
+    tries, _, ended = tried(lost(5), *[unreached] * 99, restarts=9)
+    assert (len(tries), ended) == (62, unreached)  # the loss, and a try every ten seconds
     tries, _, ended = tried(lost(5), Unfit(["b: has no torch"]), None, restarts=9)
     assert len(tries) == 2
 
@@ -133,8 +139,7 @@ def test_an_elastic_run_goes_on_with_the_hosts_that_are_left_and_with_those_that
     assert ended == "the run"
     assert [one.hosts for one in tries] == [hosts, hosts, [A, C, D], (A, C, D, B)]
     assert [list(one.away) for one in tries] == [[], [], [B], []]
-    assert [one.reason for one in tries[:3]] == [None, LOSS, LOSS]
-    assert tries[3].reason.cause == "b can be reached again"
+    assert tried.reasons == [None, LOSS, LOSS, Return(cause="b can be reached again", noticed=1.0)]
     assert said[-2:] == [
         "b cannot be reached: the run goes on with 3 nodes", "b can be reached again: the run goes on with 4 nodes",
     ]  # fmt: skip
@@ -150,7 +155,7 @@ def test_an_elastic_run_takes_a_spare_first_and_keeps_its_least_number_of_nodes(
     assert [one.hosts for one in tries][-1] == (A, D, C)
     few = Unfit(["a: no", "b: no"], ["a", "b"])
     tries, said, ended = tried(lost(5), few, None, **asked)
-    assert (tries[-1].hosts, said[-1], ended) == ((A, B, C), "a: no; trying again", "the run")
+    assert (tries[-1].hosts, said[-1], ended) == ((A, B, C), "a: no; waiting up to 10 min for it", "the run")
     tries, _, ended = tried(gone, None, **asked)
     assert (len(tries), ended) == (1, gone)  # a wrong name, before anything ran
 
@@ -168,7 +173,7 @@ class Answering:
         return self.do(asked[0], **asked[1])
 
     def do(self, do, **arguments):
-        return [["10.0.0.2", "timed out"] for _ in arguments["places"]] if do == "try_connections" else 4000
+        return ["timed out" for _ in arguments["places"]] if do == "try_connections" else 4000
 
 
 def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch):
@@ -178,15 +183,20 @@ def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch
         gather([Answering("a"), Answering("b")], Path("out"))
 
 
-def test_a_link_that_fails_ends_a_new_run_and_counts_as_a_loss_after_another(tried):
+def test_a_host_that_is_away_twice_is_waited_for_twice(tried):
+    unreached = Unfit(["b: ssh does not reach it"], ["b"])
+    away = [unreached] * 50
+    tries, said, ended = tried(lost(5), *away, lost(9), *away, None, restarts=2)
+    assert (len(tries), len(said), ended) == (103, 4, "the run")
+
+
+def test_a_link_that_fails_ends_a_new_run_and_is_waited_for_after_a_loss(tried):
     unlinked = Unlinked(["a cannot reach b"])
     tries, _, ended = tried(unlinked, None, restarts=9)
     assert (len(tries), ended) == (1, unlinked)
-    tries, said, ended = tried(lost(5), unlinked, None, restarts=2)
+    tries, said, ended = tried(lost(5), unlinked, None, restarts=1)
     assert (len(tries), ended) == (3, "the run")
-    assert said[-1] == "a cannot reach b; trying again"
-    tries, _, ended = tried(lost(5), unlinked, None, restarts=1)
-    assert (len(tries), ended) == (2, unlinked)
+    assert said[-1] == "a cannot reach b; waiting up to 10 min for it"
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,7 @@ import msgspec
 import pytest
 from ssh_hosts import GOOD
 
-from istbench.launch.hosts.check import (
-    HostClock,
-    choose_address,
-    clock_of,
-    problems,
-    unreachable,
-    unreached_pairs,
-)
+from istbench.launch.hosts.group import HostClock, choose_addresses, clock_of, problems_of
 
 HERE = {"istbench": "1.2.0", "torch": "2.11.0", "Python": "3.11.7"}
 SET = "set it, by NTP for instance"
@@ -24,7 +17,7 @@ def changed(**fields):
 
 def found(second, clock=ON_TIME):
     other = msgspec.structs.replace(second, host="two", machine="2")
-    return problems({"a": GOOD, "b": other}, {"a": ON_TIME, "b": clock}, HERE, "results")
+    return problems_of({"a": GOOD, "b": other}, {"a": ON_TIME, "b": clock}, HERE, "results")
 
 
 def test_hosts_that_are_as_they_have_to_be_have_no_problems():
@@ -52,12 +45,12 @@ def test_what_is_wrong_names_the_host_and_the_way_out(second, said):
 
 def test_only_the_first_host_needs_room_for_results():
     assert found(changed(free=0)) == []
-    (line,) = problems({"a": changed(free=0)}, {}, HERE, "my/results")
+    (line,) = problems_of({"a": changed(free=0)}, {}, HERE, "my/results")
     assert line == "a: only 0 MiB are free for my/results there; free some, or choose another --out"
 
 
 def test_one_machine_by_two_names_is_named():
-    (line,) = problems({"a": GOOD, "b": GOOD}, {}, HERE, "results")
+    (line,) = problems_of({"a": GOOD, "b": GOOD}, {}, HERE, "results")
     assert line.startswith("b: it is the same machine as a (one); name it once")
 
 
@@ -86,26 +79,34 @@ def test_the_quickest_of_several_readings_tells_the_clock():
     assert str(clock) == "+1.00 ± 0.10 s"
 
 
-def test_the_first_address_that_suits_all_is_chosen():
-    reached = {"b": [["", "timed out"], ["10.0.0.2", ""]], "c": [["192.168.0.3", ""], ["10.0.0.3", ""]]}
-    assert choose_address(["192.168.0.1", "10.0.0.1"], reached) == "10.0.0.1"
+A, B = [("192.168.0.1", 4000, "token"), ("10.0.0.1", 4000, "token")], [("10.0.0.2", 5000, "other")]
 
 
-def test_who_reaches_the_first_host_at_no_address_is_named():
-    reached = {"b": [["", "timed out"]], "c": [["10.0.0.3", ""]]}
-    assert choose_address(["10.0.0.1"], reached) is None
-    (line,) = unreachable("a", ["10.0.0.1"], 4000, reached)
-    assert line.startswith("b: does not reach a at 10.0.0.1, port 4000 (timed out); have the firewall")
+def chosen(a_from_b=("", ""), a_from_c=("", ""), b_from_a="", b_from_c=""):
+    """The addresses of hosts a and b, and lines of failures, from the reasons of hosts a, b and c."""
+    reasons = {
+        "a": {A[0]: "odd", A[1]: "odd", B[0]: b_from_a},
+        "b": {**dict(zip(A, a_from_b, strict=True)), B[0]: "odd"},
+        "c": {**dict(zip(A, a_from_c, strict=True)), B[0]: b_from_c},
+    }
+    return choose_addresses({"a": A, "b": B}, reasons)
 
 
-def test_no_address_that_suits_all_is_said_of_the_first_host():
-    reached = {"b": [["", "timed out"], ["10.0.0.2", ""]], "c": [["192.168.0.3", ""], ["", "timed out"]]}
-    (line,) = unreachable("a", ["192.168.0.1", "10.0.0.1"], 4000, reached)
+def test_the_first_address_at_which_all_others_reach_a_host_is_chosen():
+    assert chosen() == ({"a": "192.168.0.1", "b": "10.0.0.2"}, [])
+    assert chosen(a_from_b=("timed out", "")) == ({"a": "10.0.0.1", "b": "10.0.0.2"}, [])
+
+
+def test_who_reaches_a_host_at_no_address_is_named_by_direction():
+    addresses, (first, second) = chosen(a_from_b=("timed out", "refused"), b_from_a="timed out")
+    assert addresses == {}
+    assert first.startswith(
+        "b: does not reach a at 192.168.0.1, port 4000 (timed out), nor 10.0.0.1, port 4000 (refused); have"
+    )
+    assert second.startswith("a: does not reach b at 10.0.0.2, port 5000 (timed out); have the firewall")
+
+
+def test_no_address_that_suits_all_is_said_of_the_host():
+    addresses, (line,) = chosen(a_from_b=("timed out", ""), a_from_c=("", "timed out"))
+    assert addresses == {"b": "10.0.0.2"}
     assert line.startswith("a: no address of it (192.168.0.1, 10.0.0.1) is reachable from all other hosts")
-
-
-def test_pairs_that_do_not_reach_one_another_are_named_by_direction():
-    tried = {"a": {"a": ["", "odd"], "b": ["10.0.0.1", ""]}, "b": {"a": ["", "refused"]}}
-    places = {"a": ("10.0.0.1", 1), "b": ("10.0.0.2", 2)}
-    (line,) = unreached_pairs(tried, places)
-    assert line.startswith("b: does not reach a at 10.0.0.1, port 1 (refused)")

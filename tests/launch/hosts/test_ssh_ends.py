@@ -10,12 +10,10 @@ from published_steps import publish_step, write_step
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts import run as ssh_run
-from istbench.launch.hosts.check import HostClock
 from istbench.launch.hosts.connection import Event
-from istbench.launch.hosts.group import HostGroup
+from istbench.launch.hosts.group import HostClock, HostGroup
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, Session
-from istbench.launch.hosts.run_folder import LOSS, RETURN
 from istbench.launch.hosts.run_folder import reason as told_reason
 from istbench.results.events import Loss, Return
 from istbench.results.store import RunDirectory
@@ -56,7 +54,7 @@ def session(tmp_path):
         run = HostsRun(request=REQUEST, out=tmp_path, again=again)
         hosts = [Pretended(name, None) for name in "ab"]
         found = Session(hosts, queue.SimpleQueue(), run, "there", shared, lambda _: None, lambda _: None)
-        found._here, found._during = RunDirectory(tmp_path / "runs" / "cell"), "while it trained"
+        found._here, found._began = RunDirectory(tmp_path / "runs" / "cell"), True
         found._here.path.mkdir(parents=True)
         found._here.run_json.write_text("{}")
         if checkpoint:
@@ -126,11 +124,9 @@ def test_each_host_is_told_of_a_loss_or_a_return_by_its_own_clock(monkeypatch, r
         addresses={"a": "10.0.0.1"},
         port=77,
     )
-    run = HostsRun(request=REQUEST, out=Path("out"), reason=reason)
-    Session(hosts, queue.SimpleQueue(), run, "there", False, print, print)._start(group, {})
+    run = HostsRun(request=REQUEST, out=Path("out"))
+    Session(hosts, queue.SimpleQueue(), run, "there", False, print, print)._start(group, {}, reason)
     for host in hosts:
-        for name in (LOSS, RETURN):
-            monkeypatch.delenv(name, raising=False)
         for name, value in host.environment.items():
             monkeypatch.setenv(name, value)
         assert told_reason() == msgspec.structs.replace(reason, noticed=1e9 + clocks[host.name])

@@ -10,9 +10,8 @@ import pytest
 from istbench.base.cache import cache_directory
 from istbench.launch.hosts import install as installing
 from istbench.launch.hosts import remote_programs
-from istbench.launch.hosts.check import HostFacts
 from istbench.launch.hosts.connection import connected, pythons
-from istbench.launch.hosts.group import Unfit
+from istbench.launch.hosts.group import HostFacts, Unfit
 from istbench.launch.hosts.install import install
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key

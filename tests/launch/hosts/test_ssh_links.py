@@ -2,18 +2,27 @@
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from istbench.cluster.profile import MessageCosts, Rack, parse_profile
-from istbench.launch.hosts.links import HostLink, measure_together, permutations, shared_links, slow_links
-from istbench.launch.hosts.profile import MeasuredNode as Node
-from istbench.launch.hosts.profile import profile_toml
+from istbench.launch.hosts.links import (
+    HostLink,
+    measure_together,
+    permutations,
+    rates_of,
+    shared_link,
+    shared_links,
+    slow_links,
+)
+from istbench.launch.hosts.profile import MeasuredNode, profile_toml
 from istbench.launch.hosts.remote_programs import BusBandwidth
-from istbench.launch.hosts.shared_link import shared_link
 
 CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, cpu_s_per_byte=5e-10)
+
+
+def node(gflops, memory, cores):
+    return MeasuredNode(gflops=gflops, memory_gb_per_s=10.0, memory=memory, cores=cores)
 
 
 def links(hosts, rates=None):
@@ -45,11 +54,11 @@ def test_a_host_that_is_slow_both_ways_is_named_and_not_its_every_link(names):
 
 def test_a_profile_is_of_the_slowest_host_and_link():
     nodes = {
-        "a": Node(gflops=300.0, memory=2**35, cores=8),
-        "b": Node(gflops=200.0, memory=2**34, cores=4),
+        "a": node(300.0, 2**35, 8),
+        "b": node(200.0, 2**34, 4),
     }
     measured = links("ab", {("a", "b"): 0.9e9, ("b", "a"): 0.4e9})
-    text = profile_toml(nodes, {"a": 1, "b": 1}, measured, measured, CARRYING, "2026-01-31")
+    text = profile_toml(nodes, {"a": 1, "b": 1}, measured, rates_of(measured), CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.memory_gib, profile.cores) == (200.0, 16.0, 4.0)
     assert (profile.bandwidth_out, profile.bandwidth_in) == (0.4e9, 0.4e9)
@@ -59,8 +68,8 @@ def test_a_profile_is_of_the_slowest_host_and_link():
 
 
 def test_a_profile_has_no_more_than_what_links_carry_together():
-    nodes = {name: Node(gflops=200.0, memory=2**34, cores=4) for name in "ab"}
-    together = [replace(link, bandwidth=0.45e9) for link in links("ab")]
+    nodes = {name: node(200.0, 2**34, 4) for name in "ab"}
+    together = dict.fromkeys(rates_of(links("ab")), 0.45e9)
     text = profile_toml(nodes, {"a": 1, "b": 1}, links("ab"), together, CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.bandwidth_out, profile.bandwidth_in, profile.backplane) == (1e9, 1e9, 0.9e9)
@@ -71,13 +80,12 @@ def test_a_profile_has_no_more_than_what_links_carry_together():
 
 
 def measured_together(hosts, capacity, route):
-    """Links of 1 Gbit/s, in rounds in which each host sends to one other over the shared links of its `route`."""
-    found = []
+    """Rates of links of 1 Gbit/s, while each host sends to one other over the shared links of its `route`."""
+    found = {}
     for pairs in permutations(hosts):
         users = Counter(link for pair in pairs for link in route(*pair))
         for source, target in pairs:
-            rate = min([1e9, *(capacity / users[link] for link in route(source, target))])
-            found.append(HostLink(source=source, target=target, bandwidth=rate, latency_s=1e-4))
+            found[source, target] = min([1e9, *(capacity / users[link] for link in route(source, target))])
     return found
 
 
@@ -112,14 +120,14 @@ def test_the_shared_link_that_explains_slower_links_is_found(hosts, route, capac
 
 
 def test_no_shared_link_is_found_where_none_explains_the_rates():
-    assert shared_link(links("abcd"), links("abcd")) is None
+    assert shared_link(links("abcd"), rates_of(links("abcd"))) is None
     # One host is busy.
     rates = {(a, b): 0.1e9 for a, b in itertools.permutations("abcdef", 2) if a == "a"}
-    assert shared_link(links("abcdef"), links("abcdef", rates)) is None
+    assert shared_link(links("abcdef"), rates_of(links("abcdef", rates))) is None
 
 
 def test_a_profile_has_the_uplink_that_all_hosts_at_once_show():
-    nodes = {name: Node(gflops=200.0, memory=2**34, cores=4) for name in "abcd"}
+    nodes = {name: node(200.0, 2**34, 4) for name in "abcd"}
     together = measured_together("abcd", 1e9, racks_of(2, "abcd"))
     text = profile_toml(nodes, dict.fromkeys("abcd", 2), links("abcd"), together, CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
@@ -136,8 +144,7 @@ def test_a_profile_has_the_uplink_that_all_hosts_at_once_show():
 
 
 def test_links_that_share_something_are_named():
-    together = [replace(link, bandwidth=rate) for link, rate in zip(links("ab"), (0.45e9, 0.9e9), strict=True)]
-    assert shared_links(links("ab"), together) == [
+    assert shared_links(links("ab"), {("a", "b"): 0.45e9, ("b", "a"): 0.9e9}) == [
         "a to b carries 450 Mbit/s while all hosts send at once, 1 Gbit/s alone"
     ]
 
@@ -162,7 +169,7 @@ class Carries:
 def test_links_that_seem_to_share_something_are_measured_again(again):
     hosts = [Carries("a", 0.45e9, again), Carries("b", 0.9e9, 0.8e9)]
     ring = measure_together(hosts, {"a": "10.0.0.1", "b": "10.0.0.2"}, 1.0, links("ab"))
-    assert [(link.source, link.bandwidth) for link in ring] == [("a", max(again, 0.45e9)), ("b", 0.9e9)]
+    assert ring == {("a", "b"): max(again, 0.45e9), ("b", "a"): 0.9e9}
     assert bool(shared_links(links("ab"), ring)) == (again < 0.45e9)
 
 
@@ -174,9 +181,9 @@ def test_links_that_carry_what_each_does_alone_are_measured_once():
 
 def test_processes_of_a_host_share_its_links_and_gpus_take_no_cores():
     nodes = {
-        "a": Node(gflops=9e3, memory=2**33, cores=None),
-        "b": Node(gflops=9e3, memory=2**33, cores=None),
+        "a": node(9e3, 2**33, None),
+        "b": node(9e3, 2**33, None),
     }
-    text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), links("ab"), CARRYING, "2026-01-31")
+    text = profile_toml(nodes, {"a": 2, "b": 4}, links("ab"), rates_of(links("ab")), CARRYING, "2026-01-31")
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.bandwidth_out, profile.cores) == (0.25e9, None)
