@@ -20,7 +20,7 @@ from istbench.launch.hosts.group import Unfit
 from istbench.launch.hosts.remote_detached import CONFIG, DONE, ERRORS, JOB, PID
 from istbench.launch.hosts.restarts import run_with_restarts
 from istbench.launch.hosts.run import HostsRun
-from istbench.launch.hosts.run_folder import SAID, write_cell, write_failure
+from istbench.launch.hosts.run_folder import SAID, Failure, write_cell, write_failure
 from istbench.launch.processes.failures import may_go_on
 
 
@@ -50,15 +50,16 @@ def train(folder: Path, run: HostsRun) -> None:
         try:
             run_with_restarts(run, say, partial(write_cell, folder))
         except Unfit as error:
-            write_failure(folder, str(error), 2, unfit=True)
+            write_failure(folder, Failure(str(error), 2, unfit=True))
         except (RunFailed, UserError) as error:
             status = 2 if isinstance(error, UserError) else 1
-            write_failure(folder, str(error), status, lost=may_go_on(error))
+            write_failure(folder, Failure(str(error), status, lost=may_go_on(error)))
         except KeyboardInterrupt:
-            write_failure(folder, "interrupted", 130)
+            write_failure(folder, Failure("interrupted", 130))
             raise
         except Exception as error:
-            write_failure(folder, f"{type(error).__name__}: {error}; see {folder.parent / ERRORS}", 1)
+            message = f"{type(error).__name__}: {error}; see {folder.parent / ERRORS}"
+            write_failure(folder, Failure(message, 1))
             raise
         finally:
             (folder / DONE).touch()

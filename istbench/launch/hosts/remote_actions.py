@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from istbench.launch.hosts import remote_detached, remote_files, remote_links, remote_programs, remote_run, trees
+from istbench.launch.hosts import push, remote_detached, remote_files, remote_links, remote_programs, remote_run
 from istbench.launch.hosts.agent_program import Agent
 
 ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
@@ -33,9 +33,9 @@ ACTIONS: dict[str, Callable[[Agent, dict[str, Any]], Any]] = {
     "follow_detached": remote_detached.follow_detached,
     "stop_detached": remote_detached.stop_detached,
     "take_detached": remote_detached.take_detached,
-    "digest_tree": trees.digest_there,
-    "list_tree": lambda _agent, question: trees.list_tree(Path(question["path"])),
-    "expect_tree": trees.expect_tree,
-    "finish_tree": trees.finish_tree,
+    "digest_tree": push.digest_there,
+    "list_tree": lambda _agent, question: push.list_tree(Path(question["path"])),
+    "expect_tree": push.expect_tree,
+    "finish_tree": push.finish_tree,
     "delete_tree": lambda _agent, question: shutil.rmtree(question["path"], ignore_errors=True),
 }

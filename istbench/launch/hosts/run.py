@@ -28,7 +28,7 @@ from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
 from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
-from istbench.launch.hosts.run_folder import GROW, REASON, TRAIN, Reason
+from istbench.launch.hosts.run_folder import GROW, REASON, TRAIN, Failure, Reason
 from istbench.launch.processes.failures import MORE_NODES, WorkerLost, cause_in
 from istbench.launch.torchrun.secret import SECRET
 from istbench.node.checkpoint_steps import newest
@@ -147,31 +147,21 @@ class RunLost(WorkerLost):
     back: Sequence[Host] = ()
 
 
-class _Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure that a run reports, and its exit status; see `write_failure`."""
-
-    message: str
-    status: int
-    unfit: bool = False
-    lost: bool = False
-
-    def error(self, host: str) -> BaseException:
-        """The error to raise here, reported by `host`."""
-        if self.status == _INTERRUPTED:
-            return KeyboardInterrupt()
-        if self.unfit:
-            return Unfit([f"{line} (seen from {host})" for line in self.message.splitlines()])
-        if self.lost:
-            what, newline, lines = self.message.partition("\n")
-            return RunLost(what, newline + lines)
-        return (UserError if self.status == 2 else RunFailed)(self.message)
+def _error_of(failure: Failure, host: str) -> BaseException:
+    """The error to raise here for the `failure` that `host` reports."""
+    if failure.unfit:
+        return Unfit([f"{line} (seen from {host})" for line in failure.message.splitlines()])
+    if failure.lost:
+        what, newline, lines = failure.message.partition("\n")
+        return RunLost(what, newline + lines)
+    return (UserError if failure.status == 2 else RunFailed)(failure.message)
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a run on a host: exit status, failure and last lines of torchrun."""
 
     ended: int
-    failure: _Failure | None
+    failure: Failure | None
     tail: list[str]
 
 
@@ -464,7 +454,7 @@ class Session:
         said = [(name, end.failure) for name, end in ended if end.failure is not None]
         for name, failure in said:  # the first host reports for all; the others report if it cannot
             if failure.status != _INTERRUPTED:
-                return failure.error(name)
+                return _error_of(failure, name)
         if said and not self._failed_first:
             return KeyboardInterrupt()
         for name, end in ended:

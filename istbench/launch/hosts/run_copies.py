@@ -22,9 +22,8 @@ from istbench.base.options.numbers import Natural
 from istbench.base.threads import thread_beside
 from istbench.launch.hosts.connection import Connection, Lost, Refused, told
 from istbench.launch.hosts.group import Say
-from istbench.launch.hosts.push import send
+from istbench.launch.hosts.push import LISTS_S, send
 from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, how_far, safe, stamps
-from istbench.launch.hosts.trees import LISTS_S
 from istbench.node.checkpoint_steps import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
 from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
 

@@ -25,6 +25,18 @@ TRAIN, GROW = "train", "grow"  # to a run: train, after it named its cell; stop,
 _POLL_S, _WATCHES_S, _LOOKS_S = 0.05, 0.1, 0.5
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """A failure that ended a run, and its exit status.
+
+    unfit: whether each line is a problem of a host. lost: whether a worker was lost, so that the run may go on.
+    """
+
+    message: str
+    status: int
+    unfit: bool = False
+    lost: bool = False
+
+
 def folder() -> Path | None:
     """The folder for messages; None if no other host requested the run."""
     path = os.environ.get(FOLDER)
@@ -51,11 +63,11 @@ def report_cell(cell: str) -> None:
 
 
 def report_failure(message: str, status: int, *, lost: bool = False) -> bool:
-    """Report the failure, as `write_failure` does; False if no other host requested the run."""
+    """Report the `Failure`; False if no other host requested the run."""
     where = folder()
     if where is None:
         return False
-    write_failure(where, message, status, lost=lost)
+    write_failure(where, Failure(message, status, lost=lost))
     return True
 
 
@@ -88,22 +100,17 @@ def reason() -> Loss | Return | None:
 
 def write_cell(where: Path, cell: str) -> None:
     """Report the name of the cell of the run in folder `where`; "" if it has started and has no name yet."""
-    _write(where / CELL, cell)
+    _write(where / CELL, cell.encode())
 
 
-def write_failure(where: Path, message: str, status: int, *, unfit: bool = False, lost: bool = False) -> None:
-    """Report the failure of the run in folder `where`.
-
-    Args:
-        unfit: whether each line is a problem of a host. lost: whether a worker was lost, so that the run may go on.
-    """
-    failure = {"message": message, "status": status, "unfit": unfit, "lost": lost}
-    _write(where / FAILED, json.dumps(failure))
+def write_failure(where: Path, failure: Failure) -> None:
+    """Report the failure of the run in folder `where`."""
+    _write(where / FAILED, msgspec.json.encode(failure))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     with writing_whole(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def watch(where: Path, say: Callable[[dict[str, Any]], None], lives: Callable[[], bool]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import queue
+import sys
 from contextlib import ExitStack
 
 import msgspec
@@ -25,7 +26,7 @@ from istbench.launch.hosts.remote_detached import (
 )
 from istbench.launch.hosts.run import HostsRun, run_named_by
 from istbench.launch.hosts.run_folder import FAILED as REPORT
-from istbench.launch.hosts.run_folder import write_cell, write_failure
+from istbench.launch.hosts.run_folder import Failure, write_cell, write_failure
 from istbench.launch.processes.failures import StuckAtStep, WorkerLost
 
 FAILED = {"message": "it diverged", "status": 1, "unfit": False, "lost": False}
@@ -43,7 +44,7 @@ def job(tmp_path, monkeypatch):
                 (folder / key).mkdir(parents=True)
                 write_cell(folder / key, "cell")
             for key in failed:
-                write_failure(folder / key, "it diverged", 1)
+                write_failure(folder / key, Failure("it diverged", 1))
                 (folder / key / DONE).touch()
             folder.mkdir(parents=True, exist_ok=True)
             (folder / JOB).write_text(json.dumps({key: {"out": "there"} for key in (*failed, *training)}))
@@ -84,6 +85,15 @@ def test_a_killed_job_leaves_no_ssh_key_and_one_that_works_or_starts_keeps_it(jo
     folders = job("1"), job("2", works=True), job("3", started=False)
     assert messages() is None
     assert [len(list(folder.glob("key-*"))) for folder in folders] == [0, 1, 1]
+
+
+@pytest.mark.processes
+def test_a_job_that_ends_at_once_is_reported_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(OSError, match="^the detached istbench does not start: it prints nothing$"):
+        remote_detached.start_detached(None, {"files": {JOB: "{}"}, "within_s": float("inf")})
+    assert list((tmp_path / "detached").iterdir()) == []
 
 
 def test_a_cell_whose_job_was_killed_or_taken_by_another_command_has_failed(job):

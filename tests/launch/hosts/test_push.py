@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -12,10 +13,9 @@ from agent_here import AgentHere
 
 from istbench.base.errors import UserError
 from istbench.launch.hosts import push as pushing
-from istbench.launch.hosts import trees
 from istbench.launch.hosts.group import Unfit
-from istbench.launch.hosts.push import push
-from istbench.launch.hosts.trees import list_tree, tree_digest
+from istbench.launch.hosts.push import list_tree, push, tree_digest
+from istbench.launch.hosts.remote_files import PART
 
 
 class OtherHost(AgentHere):
@@ -49,7 +49,7 @@ def cache(tmp_path, monkeypatch):
 def data(tmp_path):
     folder = tmp_path / "data"
     (folder / "inner").mkdir(parents=True)
-    (folder / "large").write_bytes(os.urandom(3 * trees.PART + 5))
+    (folder / "large").write_bytes(os.urandom(3 * PART + 5))
     (folder / "inner" / "empty").write_bytes(b"")
     (folder / "inner" / "one").write_bytes(b"same")
     (folder / "two").write_bytes(b"same")
@@ -70,27 +70,27 @@ def sent(host, *paths):
 def test_a_directory_comes_whole_and_then_only_its_changes(host, data):
     places, size, (line,) = sent(host, data)
     place = places[str(data)]
-    assert size == 3 * trees.PART + 5 + len("same") + len("linked")
-    assert tree_digest(list_tree(trees.Path(place))) == tree_digest(list_tree(data))
+    assert size == 3 * PART + 5 + len("same") + len("linked")
+    assert tree_digest(list_tree(Path(place))) == tree_digest(list_tree(data))
     assert line.startswith(f"copied {data} to other: 3.1 MB in ")
-    assert (data / "two").stat().st_mtime_ns == trees.Path(place, "two").stat().st_mtime_ns
+    assert (data / "two").stat().st_mtime_ns == Path(place, "two").stat().st_mtime_ns
     assert sent(host, data) == (places, 0, [])
 
     (data / "two").write_bytes(b"changed")
     after, size, _ = sent(host, data)
     assert size == len("changed")
     assert after != places
-    assert trees.Path(place, "two").read_bytes() == b"same"  # a run may still read it
+    assert Path(place, "two").read_bytes() == b"same"  # a run may still read it
 
 
 def test_equal_content_at_the_same_path_is_used_in_place(host, data):
     there = host.root / str(data).lstrip("/")
     there.parent.mkdir(parents=True)
-    trees.shutil.copytree(data, there, ignore=lambda folder, names: {"up"} & set(names))
+    shutil.copytree(data, there, ignore=lambda folder, names: {"up"} & set(names))
     assert sent(host, data) == ({}, 0, [])
     (there / "two").write_bytes(b"other")
     places, size, _ = sent(host, data)
-    assert (list(places), size) == ([str(data)], 3 * trees.PART + 5 + len("same") + len("linked"))
+    assert (list(places), size) == ([str(data)], 3 * PART + 5 + len("same") + len("linked"))
 
 
 def test_a_plugin_is_a_tree_of_one_file_and_keeps_its_name(host, tmp_path):
@@ -98,7 +98,7 @@ def test_a_plugin_is_a_tree_of_one_file_and_keeps_its_name(host, tmp_path):
     plugin.write_text("x = 1\n")
     places, _, _ = sent(host, plugin, tmp_path / "no such")
     assert list(places) == [str(plugin)]
-    place = trees.Path(places[str(plugin)])
+    place = Path(places[str(plugin)])
     assert (place.name, place.read_text()) == ("own.py", "x = 1\n")
 
 
@@ -123,7 +123,7 @@ def test_content_that_changes_on_its_way_is_refused_and_leaves_nothing(host, dat
 
 
 def test_a_full_disk_is_named_before_anything_is_sent(host, data, monkeypatch):
-    monkeypatch.setattr(trees.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
+    monkeypatch.setattr(pushing.shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1_000_000))
     with pytest.raises(Unfit) as unfit:
         push([host], [str(data)], print)
     (line,) = unfit.value.problems
@@ -133,7 +133,7 @@ def test_a_full_disk_is_named_before_anything_is_sent(host, data, monkeypatch):
 
 
 def test_a_file_that_cannot_be_read_here_is_named(data, host, monkeypatch):
-    monkeypatch.setattr(trees, "file_sha256", lambda path: open(path / "not a directory"))  # noqa: PTH123, SIM115
+    monkeypatch.setattr(pushing, "file_sha256", lambda path: open(path / "not a directory"))  # noqa: PTH123, SIM115
     with pytest.raises(UserError, match="^cannot read .*; give what you may read$"):
         push([host], [str(data)], print)
 
@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_read_here_is_named(data, host, monkeypatch):
 def test_a_listing_reads_only_files_that_changed(data, monkeypatch):
     before = list_tree(data)
     read = []
-    monkeypatch.setattr(trees, "file_sha256", lambda path: read.append(path.name) or "0" * 64)
+    monkeypatch.setattr(pushing, "file_sha256", lambda path: read.append(path.name) or "0" * 64)
     assert list_tree(data) == before
     assert read == []
     (data / "two").write_bytes(b"another")
