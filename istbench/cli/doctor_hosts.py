@@ -29,11 +29,11 @@ from istbench.launch.hosts.links import (
 )
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.profile import MeasuredNode, profile_toml
-from istbench.launch.hosts.remote_programs import BusBandwidth
+from istbench.launch.hosts.remote_programs import BusBandwidth, program
 from istbench.report.output.terminal import print_table
 from istbench.report.tables.table import ColumnOf, Entry, Table, column, table_of
 
-_SPEED_S = 300.0
+_SPEED_S, _ANSWERS_S = 240.0, 300.0
 _OUT = Path("results")  # of a run without --out
 
 
@@ -130,16 +130,18 @@ def profile_of(
     say("measuring the computing speed of the hosts and the cost of messages")
     first, slots = connections[0], {host.name: host.host.slots for host in connections}
 
-    def question(host: Connection) -> dict[str, Any]:
-        return {"slots": slots[host.name], "carrying": host is first}
+    def programs(host: Connection) -> dict[str, Any]:
+        environments = [{"LOCAL_RANK": str(slot)} for slot in range(slots[host.name])]
+        return program("speed", str(slots[host.name]), limit_s=_SPEED_S, environments=environments)
 
+    of_messages = program("carrying", limit_s=_SPEED_S)
     try:
-        found = ask_all(connections, "speed", tuple[MeasuredNode, MessageCosts | None], question, _SPEED_S)
+        nodes = ask_all(connections, "run_programs", list[MeasuredNode], programs, _ANSWERS_S)
+        costs = ask_all([first], "run_programs", tuple[MessageCosts], lambda _: of_messages, _ANSWERS_S)
     except Unfit as unfit:
         problems = [line.replace(": ", ": its computing speed is unknown: ", 1) for line in unfit.problems]
         raise Unfit(problems) from None
-    nodes, carrying = {name: node for name, (node, _) in found.items()}, found[first.name][1]
-    assert carrying is not None
+    (carrying,) = costs[first.name]
     return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat(), bus)
 
 

@@ -16,7 +16,7 @@ from istbench.launch.hosts.names import Host
 COSTS = MessageCosts(message_s=9e-5, next_s=5e-5, cpu_s_per_message=3e-5, cpu_s_per_byte=5e-10)
 LINKS = [HostLink(source=a, target=b, bandwidth=1e9, latency_s=1e-4) for a, b in ("ab", "ba")]
 NODE = {"gflops": 30.0, "memory_gb_per_s": 10.0, "memory": 2**34, "cores": 4.0}
-SPEED = [NODE, msgspec.to_builtins(COSTS)]
+SPEED = {"speed": [NODE], "carrying": [msgspec.to_builtins(COSTS)]}
 
 
 class StandIn:
@@ -25,8 +25,9 @@ class StandIn:
     def __init__(self, name, answers, slots=1):
         self.name, self.host, self._answers = name, Host(name, slots), answers
 
-    def ask(self, do, **arguments):
-        return do
+    def ask(self, do, words, **arguments):
+        assert do == "run_programs"
+        return words[0]
 
     def answer(self, asked, timeout_s):
         if isinstance(found := self._answers[asked], Exception):
@@ -39,7 +40,7 @@ def examine(monkeypatch, capsys):
     """Examine hosts a and b with these answers; returns the status and the findings."""
 
     def run(profile=None, **answers):
-        hosts = [StandIn(name, {"speed": SPEED, **answers}) for name in "ab"]
+        hosts = [StandIn(name, {**SPEED, **answers}) for name in "ab"]
         facts = {name: msgspec.structs.replace(ssh_hosts.GOOD, gpus=2) for name in "ab"}
         clocks = dict.fromkeys("ab", HostClock(ahead_s=0.0, within_s=0.1))
         group = HostGroup(facts=facts, clocks=clocks, addresses=dict.fromkeys("ab", "10.0.0.1"), port=77)
@@ -55,7 +56,7 @@ def examine(monkeypatch, capsys):
 
 def test_a_failed_all_reduce_is_one_finding_and_the_profile_is_written(examine, tmp_path):
     late = Refused("no result within 120 s")
-    status, lines = examine(tmp_path / "own.toml", gpus={"count": 0, "broken": ""}, all_reduce=late)
+    status, lines = examine(tmp_path / "own.toml", gpus=[{"count": 0, "broken": ""}], all_reduce=late)
     assert status == EXIT_FAILED
     broken = [line.split(maxsplit=2) for line in lines if line.startswith("broken")]
     assert broken == [["broken", "all-reduce", "a: no result within 120 s; b: no result within 120 s"]]
@@ -63,7 +64,7 @@ def test_a_failed_all_reduce_is_one_finding_and_the_profile_is_written(examine, 
 
 
 def test_a_finding_has_no_escape_sequence_of_a_host(examine):
-    status, lines = examine(gpus={"count": 2, "broken": "\x1b[2Jzeros\nok"})
+    status, lines = examine(gpus=[{"count": 2, "broken": "\x1b[2Jzeros\nok"}])
     assert status == EXIT_FAILED
     assert [line.split(maxsplit=2)[1:] for line in lines if line.startswith("broken")] == [
         [name, "?[2Jzeros?ok"] for name in "ab"
@@ -72,11 +73,9 @@ def test_a_finding_has_no_escape_sequence_of_a_host(examine):
 
 def test_a_profile_is_of_the_slowest_process_and_the_share_of_a_link():
     first = StandIn(
-        "a",
-        {"speed": [{**NODE, "gflops": 120.0, "memory": 2**33}, SPEED[1]]},
-        slots=2,
+        "a", {**SPEED, "speed": [{**NODE, "gflops": 120.0}, {**NODE, "gflops": 130.0, "memory": 2**33}]}, 2
     )
-    second = StandIn("b", {"speed": [{**NODE, "gflops": 160.0, "cores": 8.0}, None]})
+    second = StandIn("b", {"speed": [{**NODE, "gflops": 160.0, "cores": 8.0}]})
     text = doctor_hosts.profile_of([first, second], LINKS, rates_of(LINKS))
     profile = parse_profile(text, name="own", where="own.toml")
     assert (profile.gflops, profile.cores, profile.memory_gib) == (120.0, 4.0, 8.0)

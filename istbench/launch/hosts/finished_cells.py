@@ -12,6 +12,7 @@ from istbench.base.options.run import RUN_OPTIONS, RunConfig, RunRequest, nodes_
 from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, told
 from istbench.launch.hosts.group import Say, Unfit, survey
 from istbench.launch.hosts.push import push
+from istbench.launch.hosts.remote_programs import program
 from istbench.launch.hosts.run import HostsRun, paths_of
 from istbench.results.header import CellName
 from istbench.results.store import RunDirectory
@@ -21,6 +22,7 @@ _NAMES_WITHIN_S, _ANSWERS_WITHIN_S = 60.0, 90.0
 # A header has the device that the host chose, and an interval bounded by the steps.
 _CHOSEN_THERE = {"device": "auto"}
 _BOUNDED = "eval_every"
+_Names = list[CellName | None]
 
 
 def finished(runs: Sequence[HostsRun], say: Say) -> list[RunDirectory | None]:
@@ -80,7 +82,7 @@ def _alike(request: RunRequest, config: RunConfig) -> bool:
     )
 
 
-def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
+def _names(runs: Sequence[HostsRun], say: Say) -> _Names:
     """The names of the cells of `runs`, none if hosts do not tell."""
     run = runs[0]
     with connected(run.hosts[:1], run.pythons, run.config) as ((first,), _):
@@ -92,13 +94,11 @@ def _names(runs: Sequence[HostsRun], say: Say) -> list[CellName | None]:
         return [None if one else name for one, name in zip(waiting, names, strict=False)]
 
 
-def name_cells_there(
-    first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str]
-) -> list[CellName | None]:
+def name_cells_there(first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str]) -> _Names:
     """The names of the cells of `runs` on host `first`, with its paths `there`; none on failure."""
     cells = [msgspec.to_builtins(run.request_there(there, None), enc_hook=encode_own) for run in runs]
     try:
-        names = first.do("name_cells", _ANSWERS_WITHIN_S, cells=cells, within_s=_NAMES_WITHIN_S)
-        return told(first.name, names, list[CellName | None])
+        asked = program("names", limit_s=_NAMES_WITHIN_S, typed=cells)
+        return told(first.name, first.do("run_programs", _ANSWERS_WITHIN_S, **asked), tuple[_Names])[0]
     except (Lost, Refused, UserError):
         return []

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from istbench.base.machine import HOST
 from istbench.cluster.profile import bandwidth_text
 from istbench.launch.hosts.connection import Connection, Lost, Refused, each
 from istbench.launch.hosts.group import HostGroup, Say, Unfit, ask_all, listening
-from istbench.launch.hosts.remote_programs import BusBandwidth, HostGpus
+from istbench.launch.hosts.remote_programs import BusBandwidth, HostGpus, program
+from istbench.launch.processes.world import World
 
 MEASURES_S = 1.0
 _WAITS_S = 150.0
@@ -266,10 +268,10 @@ def check_gpus(connections: Sequence[Connection], group: HostGroup) -> dict[str,
         Unfit: with a line for each host whose copies differ.
     """
     asked = [host for host in connections if group.facts[host.name].gpus]
-    named = ask_all(asked, "gpus", HostGpus, timeout_s=_WAITS_S)
-    if broken := [f"{name}: {gpus.broken}" for name, gpus in named.items() if gpus.broken]:
+    named = ask_all(asked, "run_programs", tuple[HostGpus], lambda _: program("gpus"), _WAITS_S)
+    if broken := [f"{name}: {gpus.broken}" for name, (gpus,) in named.items() if gpus.broken]:
         raise Unfit(broken)
-    return {name: gpus.count for name, gpus in named.items()}
+    return {name: gpus.count for name, (gpus,) in named.items()}
 
 
 def measure_bus(
@@ -288,20 +290,25 @@ def measure_bus(
         return None
     first = dict(zip((host.name for host in connections), itertools.accumulate([0, *slots]), strict=False))
     own_gpu = all(gpus.get(host.name, 0) >= host.host.slots for host in connections)
-    common: dict[str, Any] = {
-        "endpoint": [group.addresses[connections[0].name], group.port],
-        "nodes": nodes,
-        "device": "cuda" if own_gpu else "cpu",
-        "seconds": seconds,
-        "key": secrets.token_hex(32),
-    }
-    measured = ask_all(
-        connections,
-        "all_reduce",
-        list[BusBandwidth],
-        lambda host: {**common, "name": host.name, "rank": first[host.name], "slots": host.host.slots},
-        _WAITS_S,
-    )
+    words, key = ("all_reduce", "cuda" if own_gpu else "cpu", str(seconds)), secrets.token_hex(32)
+
+    def programs(host: Connection) -> dict[str, Any]:
+        local_size, environments = host.host.slots, []
+        common = {"TORCH_CPP_LOG_LEVEL": "ERROR", HOST: host.name}
+        for slot in range(local_size):
+            world = World(
+                rank=first[host.name] + slot,
+                size=nodes,
+                local_rank=slot,
+                local_size=local_size,
+                master=group.addresses[connections[0].name],
+                port=group.port,
+            )
+            threads = max(1, group.facts[host.name].cores // local_size)
+            environments.append({**common, **world.environment(threads, key)})
+        return program(*words, environments=environments)
+
+    measured = ask_all(connections, "run_programs", list[BusBandwidth], programs, _WAITS_S)
     right = {name: sum(one.right for one in own) for name, own in measured.items()}
     if wrong := [host.name for host in connections if right[host.name] != host.host.slots]:
         raise Unfit([f"{name}: an all-reduce of all hosts gives other values than the mean" for name in wrong])

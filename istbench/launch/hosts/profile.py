@@ -19,7 +19,7 @@ class MeasuredNode(Speed, frozen=True, kw_only=True):
 
 
 def profile_toml(
-    nodes: Mapping[str, MeasuredNode],
+    nodes: Mapping[str, Sequence[MeasuredNode]],
     slots: Mapping[str, int],
     links: Sequence[HostLink],
     together: Rates,
@@ -30,7 +30,7 @@ def profile_toml(
     """The file of a cluster of equal nodes, each as slow as the slowest one, for which synchronous steps wait.
 
     Args:
-        nodes, slots: by host, measurements of a process, and the number of processes that share its links.
+        nodes, slots: by host, measurements of its processes at once, and the number of those that share its links.
         links, together: measured alone, and while all hosts send at once. bus: of an all-reduce; a replay finds
             its seconds from the links, so that `source` alone tells it.
     """
@@ -40,21 +40,22 @@ def profile_toml(
     out = min(rate / slots[source] for (source, _), rate in counted)
     into = min(rate / slots[target] for (_, target), rate in counted)
     latency = max(link.latency_s for link in links)
-    slowest = min(nodes, key=lambda name: nodes[name].gflops)
+    every = [node for own in nodes.values() for node in own]
+    gflops, slowest = min((node.gflops, name) for name, own in nodes.items() for node in own)
     rate, at_once = (bandwidth_text(min(rates.values()), 3) for rates in (rates_of(links), together))
     assumed = "" if shared is None else f"; assumed: {shared.words}"
     bus_rate = "" if bus is None else bandwidth_text(bus.bits_per_s, 3)
     reduced = "" if bus is None else f"bus bandwidth of an all-reduce by {bus.backend} {bus_rate}; "
-    cores = [node.cores for node in nodes.values() if node.cores is not None]
+    cores = [node.cores for node in every if node.cores is not None]
     values: dict[str, Any] = {
         "summary": f"{len(nodes)} hosts measured over ssh: {', '.join(nodes)}",
-        "gflops": _rounded(nodes[slowest].gflops),
+        "gflops": _rounded(gflops),
         "source": (
             f"measured by istbench doctor: a process of {slowest}, the slowest; the slowest of {len(links)} links, "
             f"{rate} by one TCP connection alone, {at_once} while all hosts send at once{assumed}; {reduced}"
             "a message's cost by all-reduces on the first host"
         ),
-        "memory_gib": _rounded(min(node.memory for node in nodes.values()) / 2**30),
+        "memory_gib": _rounded(min(node.memory for node in every) / 2**30),
         "bandwidth_out": _rounded(out),
         "bandwidth_in": _rounded(into),
         "latency_s": _rounded(latency),
@@ -67,10 +68,10 @@ def profile_toml(
         "price_source": "own machines, no rent",
     }
     for name in ("memory_gb_per_s", "gather_gb_per_s", "core_gb_per_s"):
-        rates = [rate for node in nodes.values() if (rate := getattr(node, name)) is not None]
-        if len(rates) == len(nodes):
+        rates = [rate for node in every if (rate := getattr(node, name)) is not None]
+        if len(rates) == len(every):
             values[name] = _rounded(min(rates))
-    if len(cores) == len(nodes):
+    if len(cores) == len(every):
         values["cores"] = _rounded(min(cores))
         values["cpu_s_per_byte"] = _rounded(carrying.cpu_s_per_byte)
         values["cpu_s_per_message"] = _rounded(carrying.cpu_s_per_message)

@@ -19,15 +19,12 @@ from typing import IO, Any
 import msgspec
 
 import istbench
-from istbench.base.machine import HOST, cores
 from istbench.base.options.numbers import Count, Natural, Seconds
 from istbench.base.options.texts import Message
 from istbench.cluster.collective import Backend
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.processes.world import World
 
 LIMIT_S = 120.0
-_SPEED_S = 240.0
 _POLL_S = 0.05
 _PROGRAM = "istbench.launch.hosts.answer_program"
 
@@ -66,41 +63,20 @@ def source_key() -> str:
     return digest.hexdigest()[:16]
 
 
-def name_cells(agent: Agent, question: Mapping[str, Any]) -> list[str | None]:
-    """The names of the requested `cells`; None for each if that takes longer than `within_s`."""
-    cells = question["cells"]
-    try:
-        (names,) = answers_of(agent, _PROGRAM, ["names"], [{}], question["within_s"], json.dumps(cells).encode())
-    except (OSError, ValueError):
-        return [None] * len(cells)
-    return list(names)
+def program(
+    *words: str,
+    limit_s: float = LIMIT_S,
+    environments: Sequence[Mapping[str, str]] = ({},),
+    typed: Any = None,
+) -> dict[str, Any]:
+    """The arguments of `run_programs`; typed: a value for JSON on the standard input."""
+    return {"words": words, "limit_s": limit_s, "environments": environments, "typed": typed}
 
 
-def gpus(agent: Agent, _question: Mapping[str, Any]) -> Any:
-    """The `HostGpus` of this host."""
-    return answers_of(agent, _PROGRAM, ["gpus"], [{}], LIMIT_S)[0]
-
-
-def speed(agent: Agent, question: Mapping[str, Any]) -> Any:
-    """The `MeasuredNode` of the slowest of `slots` processes at once; then the cost of `carrying`, or None."""
-    environments = [{"LOCAL_RANK": str(slot)} for slot in range(question["slots"])]
-    found = answers_of(agent, _PROGRAM, ["speed", str(question["slots"])], environments, _SPEED_S)
-    slowest = {name: value and min(one[name] for one in found) for name, value in found[0].items()}
-    return slowest, answers_of(agent, _PROGRAM, ["carrying"], [{}], _SPEED_S)[0] if question["carrying"] else None
-
-
-def all_reduce(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
-    """The `BusBandwidth` that each of `slots` processes measures, whose ranks of `nodes` begin at `rank`."""
-    address, port = question["endpoint"]
-    size, slots = question["nodes"], question["slots"]
-    common = {"TORCH_CPP_LOG_LEVEL": "ERROR", HOST: question["name"]}
-    environments = []
-    for slot in range(slots):
-        rank = question["rank"] + slot
-        world = World(rank=rank, size=size, local_rank=slot, local_size=slots, master=address, port=port)
-        environments.append({**common, **world.environment(max(1, cores() // slots), question["key"])})
-    words = ["all_reduce", question["device"], str(question["seconds"])]
-    return answers_of(agent, _PROGRAM, words, environments, LIMIT_S)
+def run_programs(agent: Agent, question: Mapping[str, Any]) -> list[Any]:
+    """On a host: the answers of `answer_program` with some `words` in each of `environments`, all at once."""
+    content = json.dumps(question["typed"]).encode()
+    return answers_of(agent, _PROGRAM, question["words"], question["environments"], question["limit_s"], content)
 
 
 def answers_of(

@@ -15,6 +15,7 @@ from istbench.launch.hosts import connection as ssh_connection
 from istbench.launch.hosts.connection import Lost, connected
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_files import PART, beside
+from istbench.launch.hosts.remote_programs import program
 
 CONTENT = bytes(range(256)) * 8 + b"\n\r\n" + agent_program.MARK.encode() + b"{}\n"
 
@@ -88,7 +89,7 @@ def test_a_host_imports_no_file_of_the_folder_it_starts_in(tmp_path, monkeypatch
         host.greet()
         facts = host.do("facts", folder=str(tmp_path), paths=[], out="out", marker="none")
         assert facts["istbench"] == istbench.__version__
-        assert host.do("name_cells", cells=[], within_s=60.0) == []
+        assert host.do("run_programs", 100.0, **program("names", typed=[])) == [[]]
     assert not (tmp_path / "EXECUTED").exists()
 
 

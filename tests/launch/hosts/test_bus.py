@@ -77,8 +77,19 @@ def test_gpus_of_their_own_take_nccl_and_others_gloo(gpus, device):
     one = msgspec.to_builtins(MEASURED)
     hosts = [Answers("a", [one, one], slots=2), Answers("b", [one])]
     assert measure_bus(hosts, group({"a": 0, "b": 0}), gpus, 1.0) == MEASURED
-    assert [(host.asked.rank, host.asked.slots, host.asked.nodes) for host in hosts] == [(0, 2, 3), (2, 1, 3)]
-    assert {(*host.asked.endpoint, host.asked.device) for host in hosts} == {("10.0.0.a", 77, device)}
+    assert {host.asked.words[:2] for host in hosts} == {("all_reduce", device)}
+    environments = [own for host in hosts for own in host.asked.environments]
+    assert [(own["RANK"], own["LOCAL_RANK"], own["WORLD_SIZE"]) for own in environments] == [
+        ("0", "0", "3"), ("1", "1", "3"), ("2", "0", "3"),
+    ]  # fmt: skip
+    assert {(own["MASTER_ADDR"], own["MASTER_PORT"]) for own in environments} == {("10.0.0.a", "77")}
+
+
+@pytest.mark.parametrize(("slots", "threads"), [(2, "4"), (16, "1")])
+def test_processes_of_a_host_share_its_cores(slots, threads):
+    host = Answers("a", [msgspec.to_builtins(MEASURED)] * slots, slots)
+    measure_bus([host], group({"a": 0}), {}, 1.0)
+    assert [own["OMP_NUM_THREADS"] for own in host.asked.environments] == [threads] * slots
 
 
 @pytest.mark.parametrize("wrong", [[msgspec.structs.replace(MEASURED, right=False)], []])
@@ -93,10 +104,13 @@ def test_one_process_reduces_nothing():
 
 
 def test_a_host_whose_gpus_copy_zeros_is_named():
-    hosts = [Answers("a", {"count": 2, "broken": ""}), Answers("b", {"count": 2, "broken": "cuda:0 to cuda:1 ..."})]
+    hosts = [
+        Answers("a", [{"count": 2, "broken": ""}]),
+        Answers("b", [{"count": 2, "broken": "cuda:0 to cuda:1 ..."}]),
+    ]
     assert check_gpus(hosts[:1], group({"a": 2})) == {"a": 2}
     assert check_gpus(hosts, group({"a": 0, "b": 0})) == {}
     with pytest.raises(Unfit, match=r"^b: cuda:0 to cuda:1 \.\.\.$"):
         check_gpus(hosts, group({"a": 2, "b": 2}))
-    with pytest.raises(UserError, match="^a: broken"):
-        check_gpus([Answers("a", {"count": 2, "broken": "x" * (LONGEST_MESSAGE + 1)})], group({"a": 2}))
+    with pytest.raises(UserError, match=r"^a: \[0\].broken"):
+        check_gpus([Answers("a", [{"count": 2, "broken": "x" * (LONGEST_MESSAGE + 1)}])], group({"a": 2}))

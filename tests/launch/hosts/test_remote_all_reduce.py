@@ -8,46 +8,41 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
+import ssh_hosts
+from agent_here import AgentHere
 from free_port import free_port
 
-from istbench.launch.hosts import remote_programs
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.remote_programs import BusBandwidth, all_reduce
+from istbench.launch.hosts.group import HostGroup
+from istbench.launch.hosts.links import measure_bus
+from istbench.launch.hosts.names import Host
+from istbench.launch.hosts.remote_programs import program
+from istbench.launch.processes.world import World
 
 pytestmark = pytest.mark.processes
 
 
-def question(nodes, slots):
-    return {
-        "endpoint": ["127.0.0.1", free_port()],
-        "nodes": nodes,
-        "rank": 0,
-        "slots": slots,
-        "device": "cpu",
-        "seconds": 0.05,
-        "key": "ab" * 32,
-        "name": "a",
-    }
+class OwnHost(AgentHere):
+    """This machine as a host of so many `slots`."""
+
+    def __init__(self, slots):
+        super().__init__("a")
+        self.host = Host("a", slots)
 
 
 def test_all_processes_of_a_host_measure():
-    found = msgspec.convert(all_reduce(Agent(io.StringIO(), {}), question(2, 2)), list[BusBandwidth])
-    assert [(own.nodes, own.backend, own.right) for own in found] == [(2, "gloo", True)] * 2
-
-
-@pytest.mark.parametrize(("slots", "threads"), [(2, "3"), (8, "1")])
-def test_processes_of_a_host_share_its_cores(monkeypatch, slots, threads):
-    monkeypatch.setattr(remote_programs, "cores", lambda: 7)
-    monkeypatch.setattr(remote_programs, "answers_of", lambda *given: given[3])
-    assert [own["OMP_NUM_THREADS"] for own in all_reduce(None, question(slots, slots))] == [threads] * slots
+    group = HostGroup(facts={"a": ssh_hosts.GOOD}, clocks={}, addresses={"a": "127.0.0.1"}, port=free_port())
+    found = measure_bus([OwnHost(2)], group, {}, 0.05)
+    assert (found.nodes, found.backend, found.right) == (2, "gloo", True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
 def test_rank_0_listens_on_the_address_of_the_endpoint_only():
-    agent = Agent(io.StringIO(), {"all_reduce": all_reduce})
-    asked = {"id": 1, "do": "all_reduce", **question(nodes=2, slots=1)}  # rank 1 never comes
+    agent, port = Agent(io.StringIO(), {}), free_port()
+    world = World(rank=0, size=2, local_rank=0, local_size=1, master="127.0.0.1", port=port)  # rank 1 never comes
+    words = program("all_reduce", "cpu", "0.05", environments=[world.environment(1, "ab" * 32)])
+    asked = {"id": 1, "do": "run_programs", **words}
     thread = threading.Thread(target=agent.answer, args=(asked,))
     thread.start()
     try:
@@ -60,7 +55,7 @@ def test_rank_0_listens_on_the_address_of_the_endpoint_only():
         agent.end()
         thread.join()
     assert {address for address, _ in places} == {"127.0.0.1"}
-    assert asked["endpoint"][1] in {port for _, port in places}
+    assert port in {port for _, port in places}
 
 
 def listens_on(pid):

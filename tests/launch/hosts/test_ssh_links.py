@@ -22,7 +22,8 @@ CARRYING = MessageCosts(message_s=90e-6, next_s=50e-6, cpu_s_per_message=30e-6, 
 
 
 def node(gflops, memory, cores):
-    return MeasuredNode(gflops=gflops, memory_gb_per_s=10.0, memory=memory, cores=cores)
+    """The measurements of the only process of a host."""
+    return [MeasuredNode(gflops=gflops, memory_gb_per_s=10.0, memory=memory, cores=cores)]
 
 
 def links(hosts, rates=None):
