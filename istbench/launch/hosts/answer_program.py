@@ -24,7 +24,6 @@ from torch import Tensor
 from istbench.base.decode import convert, path_text
 from istbench.base.machine import cores
 from istbench.base.options.run import RunRequest
-from istbench.cluster.profile import MessageCosts
 from istbench.fabric import Fabric, connect
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.hosts.remote_programs import LIMIT_S, BusBandwidth, HostGpus
@@ -75,10 +74,6 @@ def _seconds(fabric: Fabric, tensor: Tensor) -> float:
     return fabric.maximum(time.perf_counter() - began)
 
 
-def _gpus() -> HostGpus:
-    return HostGpus(count=len(here()), broken=broken_copies(here()))
-
-
 def _all_reduce(device: str, seconds: str) -> BusBandwidth:
     address, rank = os.environ["MASTER_ADDR"], int(os.environ["RANK"])
     route = route_to(address)
@@ -100,10 +95,6 @@ def _speed(slots: str) -> dict[str, Any]:
     return {**msgspec.to_builtins(speed_here(device)), "memory": memory, "cores": None if gpu else share}
 
 
-def _carrying() -> MessageCosts:
-    return measure_message_costs().all_reduce
-
-
 def cell_name(request: Any) -> str | None:
     """The name of the cell of a `RunRequest` as plain values; None if it cannot run."""
     try:
@@ -112,16 +103,12 @@ def cell_name(request: Any) -> str | None:
         return None
 
 
-def _names() -> list[str | None]:
-    return [cell_name(request) for request in json.load(sys.stdin)]
-
-
 _PROGRAMS: dict[str, Callable[..., object]] = {
-    "gpus": _gpus,
+    "gpus": lambda: HostGpus(count=len(here()), broken=broken_copies(here())),
     "all_reduce": _all_reduce,
     "speed": _speed,
-    "carrying": _carrying,
-    "names": _names,
+    "carrying": lambda: measure_message_costs().all_reduce,
+    "names": lambda: [cell_name(request) for request in json.load(sys.stdin)],
 }
 
 if __name__ == "__main__":

@@ -43,12 +43,8 @@ def work(folder: Path) -> None:
 def train(folder: Path, run: HostsRun) -> None:
     """Train the cell of `run`, and report in `folder` how it ends."""
     with (folder / SAID).open("a", buffering=1) as said:
-
-        def say(line: str) -> None:
-            print(line, file=said)
-
         try:
-            run_with_restarts(run, say, partial(write_cell, folder))
+            run_with_restarts(run, partial(print, file=said), partial(write_cell, folder))
         except Unfit as error:
             write_failure(folder, Failure(str(error), 2, unfit=True))
         except (RunFailed, UserError) as error:

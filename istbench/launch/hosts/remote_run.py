@@ -21,7 +21,7 @@ _running: list["_Run"] = []
 
 
 def start(agent: Agent, question: Mapping[str, Any]) -> None:
-    """Start `words` under torchrun as host `rank` of `hosts`, with `slots` processes, in their `environment`."""
+    """Start `words` under torchrun with its options `torchrun`, in their `environment`."""
     run = _Run(agent, question)
     _running.append(run)
     agent.undo.append(run.end)
@@ -46,17 +46,11 @@ class _Run:
         self._tail: deque[str] = deque(maxlen=_LAST_LINES)
         self._ended, self._once = threading.Event(), threading.Lock()
         adopt_orphans()  # to find processes that torchrun leaves behind
-        options = {
-            "nnodes": question["hosts"],
-            "node-rank": question["rank"],
-            "nproc-per-node": question["slots"],
-            "rdzv-endpoint": question["endpoint"],
-        }
-        torchrun = ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+        options = [f"--{name}={value}" for name, value in question["torchrun"].items()]
         # torchrun itself would start Python without -P.
         worker = ["--no-python", sys.executable, "-u", "-P", "-m", "istbench"]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", *torchrun, *worker, *question["words"]],
+            [sys.executable, "-P", "-m", "torch.distributed.run", *options, *worker, *question["words"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -317,10 +317,12 @@ class Session:
                 whole = Reason(loss=own) if isinstance(own, Loss) else Reason(back=own)
                 environment[REASON] = msgspec.json.encode(whole).decode()
             return {
-                "rank": self._hosts.index(host),
-                "hosts": len(self._hosts),
-                "slots": host.host.slots,
-                "endpoint": f"{group.addresses[self._first.name]}:{group.port}",
+                "torchrun": {
+                    "nnodes": len(self._hosts),
+                    "node-rank": self._hosts.index(host),
+                    "nproc-per-node": host.host.slots,
+                    "rdzv-endpoint": f"{group.addresses[self._first.name]}:{group.port}",
+                },
                 "words": [*self._run.words(there.get(host.name, {}), save), f"--out={self._theirs}"],
                 "environment": environment,
             }
