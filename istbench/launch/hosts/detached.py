@@ -49,8 +49,9 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
                         "follows it, and --stop ends it"
                     )
             there = push([first], paths_of(runs), say)[first.name]
-            theirs = Path(group.facts[first.name].folder) / out
-            if not group.facts[first.name].shared:
+            facts = group.facts[first.name]
+            theirs = Path(facts.folder) / out
+            if not facts.shared:
                 _bring_unfinished(first, runs, there, theirs, say)
             files = _ssh_files(most.hosts[1:], group.addresses, most.config)
             keys = [name for name in files if name.startswith("key-")]
@@ -60,12 +61,11 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
             files[JOB] = msgspec.json.encode(job, enc_hook=encode_own).decode()
             first.do("start_detached", 2 * _STARTS_S, files=files, within_s=_STARTS_S)
             run = runs[0]
-            shared = group.facts[first.name].shared
             if first.do("follow_detached", key=run.key) is None:
                 raise RunFailed(
                     f"{first.name}: the detached istbench ended before it trained; run the same command again"
                 )
-            _Detached([first], events, run, str(theirs), shared, say, lambda _cell: None).await_start()
+            _Detached([first], events, run, str(theirs), facts.shared, say, lambda _cell: None).await_start()
     count = f"{len(runs)} cells" if len(runs) > 1 else "the cell"
     say(
         f"{first.name} runs {count} on its own now; the same command without --detach follows and copies the "
