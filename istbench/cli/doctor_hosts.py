@@ -141,6 +141,8 @@ def profile_of(
     except Unfit as unfit:
         problems = [line.replace(": ", ": its computing speed is unknown: ", 1) for line in unfit.problems]
         raise Unfit(problems) from None
+    if few := [name for name, own in nodes.items() if len(own) != slots[name]]:
+        raise Unfit([f"{name}: its computing speed is unknown: it measured too few processes" for name in few])
     (carrying,) = costs[first.name]
     return profile_toml(nodes, slots, links, together, carrying, datetime.date.today().isoformat(), bus)
 

@@ -71,6 +71,13 @@ def test_a_finding_has_no_escape_sequence_of_a_host(examine):
     ]
 
 
+def test_a_profile_needs_the_speed_of_every_process(examine, tmp_path):
+    status, lines = examine(tmp_path / "own.toml", speed=[], gpus=[{"count": 0, "broken": ""}], all_reduce=[])
+    assert (status, list(tmp_path.iterdir())) == (EXIT_FAILED, [])
+    line = "its computing speed is unknown: it measured too few processes"
+    assert [found.split(maxsplit=2)[2] for found in lines if found.startswith("broken")][-2:] == [line] * 2
+
+
 def test_a_profile_is_of_the_slowest_process_and_the_share_of_a_link():
     first = StandIn(
         "a", {**SPEED, "speed": [{**NODE, "gflops": 120.0}, {**NODE, "gflops": 130.0, "memory": 2**33}]}, 2
