@@ -179,10 +179,9 @@ class ClusterProfile:
         return trace
 
     def with_bandwidth(self, bits_per_second: float) -> "ClusterProfile":
-        """The same cluster with another bandwidth of the hosts' links, in both directions, at all times."""
-        return dataclasses.replace(
-            self, bandwidth_out=bits_per_second, bandwidth_in=bits_per_second, burst_bandwidth=None
-        )
+        """The same cluster with links of `bits_per_second`, as named, in both directions, at all times."""
+        carried = bits_per_second * self.payload
+        return dataclasses.replace(self, bandwidth_out=carried, bandwidth_in=carried, burst_bandwidth=None)
 
 
 class MessageCosts(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,15 +31,12 @@ class NodesLikeHere(ClusterProfile):
         )
         return dataclasses.replace(trace, meta=meta)
 
-    def with_bandwidth(self, bits_per_second: float) -> ClusterProfile:
-        """See `ClusterProfile.with_bandwidth`; headers take a share of it."""
-        return super().with_bandwidth(bits_per_second * self.payload)
-
 
 def nodes_like(recorded: TraceMeta, *, name: str, memory: int, crowd: float = 1.0) -> NodesLikeHere:
     """Nodes as fast as the process that recorded `recorded`, with `memory` bytes each.
 
-    The costs of messages and the links are those of the default cluster. crowd: nodes on each of its cores.
+    The costs of messages and the links are those of the default cluster, whose bandwidth counts no headers. crowd:
+    nodes on each of its cores.
     """
     base = load_profile(DEFAULT_CLUSTER)
     scanned, gathered = recorded.memory_gb_per_s, recorded.gather_gb_per_s
@@ -53,8 +50,6 @@ def nodes_like(recorded: TraceMeta, *, name: str, memory: int, crowd: float = 1.
         gather_gb_per_s=gathered and gathered / crowd,
         core_gb_per_s=scanned if recorded.threads == 1 else None,
         memory_gib=memory / _GIB,
-        bandwidth_out=base.bandwidth_out * NodesLikeHere.payload,
-        bandwidth_in=base.bandwidth_in * NodesLikeHere.payload,
         burst_bandwidth=None,
         cores=None if recorded.device == "cuda" else (recorded.threads or 1) / crowd,
         price_per_hour=0.0,

@@ -26,6 +26,13 @@ def test_speeds_of_a_profile_do_not_change_the_typed_step():
     assert estimate(numbers, METHODS).rows[0].alone_s == pytest.approx(numbers.step_s)
 
 
+def test_headers_are_taken_off_the_default_links_once():
+    there = machines_of(record_of(TWO))
+    assert there.bandwidth_out == load_profile("m5.2xlarge").bandwidth_out
+    named = there.with_bandwidth(there.bandwidth_out / there.payload)
+    assert named.bandwidth_out == pytest.approx(there.bandwidth_out)
+
+
 def rows_of(numbers, methods=METHODS):
     return {row.method.label: row for row in estimate(numbers, methods).rows}
 
