@@ -202,7 +202,7 @@ def node_memory(
     largest = max((tensor_bytes([gradient]) for gradient in gradients), default=0)
     activations = None
     if cost.peak is not None:
-        activations = cost.peak - (0 if footprint.gradients_copied else gradient_bytes)
+        activations = max(0, cost.peak - (0 if footprint.gradients_copied else gradient_bytes))
         activations += _GPU_WORKSPACES if on_gpu else batches_ahead * cost.batch
     beside, at_most = _buffers_in_turns(footprint, cost, distant)
     return NodeMemory(
