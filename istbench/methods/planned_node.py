@@ -269,21 +269,22 @@ class ShardedStep:
     ahead: bool = True
     kept: bool = False
     _arriving: dict[int, Callable[[], object] | None] = field(default_factory=dict, init=False)
-    _used: list[int] = field(default_factory=list, init=False)
+    _used: dict[int, None] = field(default_factory=dict, init=False)  # groups, in the order of their use
 
     def forward(self) -> None:
         following = range(self.own if self.ahead else 0)
-        self._used = []
+        self._used = {}
         self._gather(self.own, *following[:1])
         for number in self.node.forward():
             group = self.group_of[number]
             if group != self.own and group not in self._used:
                 self._gather(group, *following[group + 1 : group + 2])
-                self._used.append(group)
+                self._used[group] = None
 
     def backward(self, *, last: bool = True) -> None:
         """The backward pass. last: whether gradients are averaged after it."""
-        queue, missing = self._used[::-1], Counter(self.group_of)
+        queue, missing = [*reversed(self._used)], Counter(self.group_of)
+        place = {group: number for number, group in enumerate(queue)}
         if not self.kept:
             self._arriving.clear()
         self._gather(*queue[:2])
@@ -293,8 +294,8 @@ class ShardedStep:
             if not missing[group]:
                 if last:
                     self.average(group)
-                if group in queue:
-                    self._gather(*queue[queue.index(group) + 1 :][:2])
+                if group in place:
+                    self._gather(*queue[place[group] + 1 : place[group] + 3])
 
     def _gather(self, *groups: int) -> None:
         """Wait for the first of `groups`, and start to gather the second."""
@@ -312,12 +313,13 @@ def planned_buckets(node: PlannedNode, sizes: Sequence[int], capacities: Iterato
 
     sizes: bytes of each gradient. capacities: of each bucket in turn.
     """
-    bucket: list[int] = []
+    bucket, size = list[int](), 0
     capacity = next(capacities)
     for number in node.backward():
         bucket.append(number)
-        if sum(sizes[own] for own in bucket) >= capacity:
+        size += sizes[number]
+        if size >= capacity:
             yield bucket
-            bucket, capacity = [], next(capacities)
+            bucket, size, capacity = [], 0, next(capacities)
     if bucket:
         yield bucket
