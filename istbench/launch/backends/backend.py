@@ -12,13 +12,14 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
+from istbench.base.options.defaults import OF_GROUPS
 from istbench.base.options.run import RunRequest
 from istbench.base.units import counted
 from istbench.launch.processes.failures import may_go_on
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
 
-_OF_HOSTS = ("group", "shard")  # options of methods in which `host` stands for the nodes of a host
+_OF_HOSTS = (OF_GROUPS, "shard")  # options of methods in which `host` stands for the nodes of a host
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from istbench.base.errors import UserError
-from istbench.base.options.defaults import BASELINE
+from istbench.base.options.defaults import BASELINE, OF_GROUPS
 from istbench.base.options.run import RunRequest
 from istbench.base.units import counted
 from istbench.node.registry import build_method, build_workload, load_method
@@ -32,7 +32,7 @@ def on_few_nodes(requests: Sequence[RunRequest], known: Iterable[int | None] | N
     found = []
     for request, nodes in zip(requests, known, strict=True):
         if nodes is not None:
-            options = {name: value for name, value in request.method_options.items() if name != "group"}
+            options = {name: value for name, value in request.method_options.items() if name != OF_GROUPS}
             control = replace(request, nodes=nodes, tuned=None, shares=None, method_options=options)
             found.append(Control(request=control, purpose=f"{_on_nodes(control)}, its control"))
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from istbench.base.options.defaults import OF_GROUPS
 from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.report.baseline import baseline_rows, pair, typed_differences
@@ -238,7 +239,7 @@ def _accumulates_like(row: Contender, local: Contender) -> bool:
 
 def _without_group(label: str) -> str:
     """The label of a control, which has no groups of nodes."""
-    return " ".join(word for word in label.split() if not word.startswith("group="))
+    return " ".join(word for word in label.split() if not word.startswith(f"{OF_GROUPS}="))
 
 
 def _control_line(group: Group) -> Iterable[str]:
