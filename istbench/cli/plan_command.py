@@ -161,13 +161,12 @@ def _batch(plan: "CellPlan") -> str:
 
 
 def _fits(plan: "CellPlan") -> tuple[str, Scalar]:
-    memory = plan.memory
-    if memory is None or plan.fits is None:
+    if plan.memory is None or plan.fits is None:
         return "unknown", None
-    spare, memory_gib = (plan.limit - memory.total) / _GIB, f"{plan.cluster.memory_gib:g} GiB per node"
+    spare, has = (plan.cluster.memory_bytes - plan.memory.total) / _GIB, f"{plan.cluster.memory_gib:g} GiB per node"
     if plan.fits:
-        return f"yes, {spare:,.2f} GiB free of {memory_gib}", True
-    return f"no, {-spare:,.2f} GiB more than {memory_gib}", False
+        return f"yes, {spare:,.2f} GiB free of {has}", True
+    return f"no, {-spare:,.2f} GiB more than {has}", False
 
 
 def _answer(plan: "CellPlan", value: int | None) -> tuple[str, Scalar]:

@@ -117,14 +117,9 @@ class CellPlan:
     assumed: tuple[str, ...] = ()
 
     @property
-    def limit(self) -> int:
-        """Memory of a cluster's node, bytes."""
-        return int(self.cluster.memory_gib * GIB)
-
-    @property
     def fits(self) -> bool | None:
         """Whether a node can hold its part; None if that is unknown."""
-        return fits(self.memory, self.limit)
+        return fits(self.memory, self.cluster.memory_bytes)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `istbench plan --json` prints."""
@@ -139,8 +134,8 @@ class CellPlan:
             "fits": self.fits,
             "memory_bytes_per_node": None if memory is None else {**memory.parts, "total": memory.total},
             "memory_complete": memory is not None and memory.complete,
-            "memory_limit_bytes_per_node": self.limit,
-            "spare_bytes_per_node": None if memory is None else self.limit - memory.total,
+            "memory_limit_bytes_per_node": self.cluster.memory_bytes,
+            "spare_bytes_per_node": None if memory is None else self.cluster.memory_bytes - memory.total,
             "exchange_bytes_per_node_per_round": self.sent,
             "seconds_per_round": self.seconds,
             "compute_seconds_per_round": self.compute_seconds,

@@ -166,6 +166,11 @@ class ClusterProfile:
         return self.rack if self.rack.uplink < self.rack.hosts * most else None
 
     @property
+    def memory_bytes(self) -> int:
+        """Memory of a node for a model, bytes."""
+        return int(self.memory_gib * 2**30)
+
+    @property
     def host_nodes(self) -> int:
         return 1 if self.host is None else self.host.nodes
 

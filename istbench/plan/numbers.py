@@ -150,7 +150,7 @@ def record_of(numbers: Numbers) -> ScriptRecord:
         optimizers=("AdamW",),
         state_tensors=2,
         state_bytes=2 * sum(own.bytes for own in parameters),
-        memory_bytes=int(known.memory_gib * 2**30),
+        memory_bytes=known.memory_bytes,
         machine=TraceMeta(
             nodes=1,
             batch_size=numbers.samples,

@@ -18,7 +18,7 @@ from istbench.methods.footprint import Footprint, StepCost
 from istbench.node.registry import build_method, build_workload
 from istbench.node.shares import check_shares, take_shares
 from istbench.plan.step import step_cost
-from istbench.plan.traced_node import TracedNode, trace_of_nodes
+from istbench.plan.traced_node import PlannedRounds, TracedNode, trace_of_rounds
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 
@@ -33,7 +33,8 @@ class SizedCell:
 
     Attributes:
         batch_size: samples of the largest minibatch of a node. footprint: None if the method has none.
-        expected: the data that the workload expects, in words.
+        rounds: those of the footprint; None if it lists none. expected: the data that the workload expects, in
+            words.
     """
 
     workload: Workload
@@ -42,7 +43,13 @@ class SizedCell:
     model: nn.Module
     batch_size: int
     footprint: Footprint | None
+    rounds: PlannedRounds | None
     expected: str
+
+    @property
+    def parameters(self) -> int:
+        """Of the full model."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @classmethod
     def of(cls, request: RunRequest, *, recorded: bool = False) -> "SizedCell":
@@ -83,25 +90,27 @@ def sized_cell(
         take_shares(shares, method, batch_size, nodes)
         largest = max(method.samples, default=batch_size)
         footprint = method.footprint(model, workload, nodes, largest) if isinstance(method, Planned) else None
+    rounds = None
+    if footprint is not None and footprint.rounds is not None:
+        rounds = PlannedRounds(
+            rounds=footprint.rounds,
+            steps=method.round_steps,
+            window=footprint.window,
+            last_bytes=footprint.last_bytes,
+        )
     return SizedCell(
         workload=workload, method=method, nodes=nodes, model=model, batch_size=largest, footprint=footprint,
-        expected=expected,
+        rounds=rounds, expected=expected,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedCell:
-    """A cell on some number of nodes.
+class PlannedCell(SizedCell):
+    """A cell whose rounds follow from its footprint. cost, operations: of a local step of one node."""
 
-    Attributes:
-        parameters: of the full model. operations: of a local step of one node.
-    """
-
-    nodes: int
-    method: Method
     footprint: Footprint
+    rounds: PlannedRounds
     cost: StepCost
-    parameters: int
     operations: float
 
     @classmethod
@@ -114,19 +123,12 @@ class PlannedCell:
         """
         cell = SizedCell.of(request, recorded=recorded)
         method, footprint = cell.method, cell.footprint
-        if footprint is None or footprint.rounds is None or isinstance(method, OwnKernels):
+        if footprint is None or cell.rounds is None or isinstance(method, OwnKernels):
             raise CannotPlan(f"method {method.name} does not say how its work and messages change with the nodes")
         cost = step_cost(footprint.model, cell.workload, footprint.samples, copied=footprint.gradients_copied)
         if not cost.flops:
             raise CannotPlan(f"the operations of a step of {request.workload} cannot be counted without running it")
-        return cls(
-            nodes=cell.nodes,
-            method=method,
-            footprint=footprint,
-            cost=cost,
-            parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
-            operations=cost.flops * cell.batch_size / footprint.samples,
-        )
+        return cls(**vars(cell), cost=cost, operations=cost.flops * cell.batch_size / footprint.samples)
 
     def events(self, rank: int, seconds: Sequence[float] | NDArray[Any], work_s: float) -> NDArray[Any]:
         """The events of node `rank`, after an earlier round, in rounds that cover a step for each of `seconds`.
@@ -134,8 +136,7 @@ class PlannedCell:
         work_s: seconds of work beside the training thread in a step.
         """
         node = TracedNode(rank, self.nodes, self.cost, seconds)
-        assert self.footprint.rounds is not None
-        events = node.traced(self.footprint.rounds(node), max(1, len(seconds) // self.method.round_steps))
+        events = node.traced(self.rounds.rounds(node), max(1, len(seconds) // self.rounds.steps))
         work = (events["code"] == POST) & (events["kind"] == WORK)
         if work.any():
             events["seconds"][work] = work_s * len(seconds) / np.count_nonzero(work)
@@ -149,13 +150,11 @@ class PlannedCell:
         Raises:
             UserError: for too many messages.
         """
-        planned = self.footprint
-        steps = -(-least_steps // self.method.round_steps) * self.method.round_steps
-        return trace_of_nodes(
+        return trace_of_rounds(
             self.method.name,
-            recorded,
-            lambda rank: self.events(rank, [step_s] * steps, 0.0),
+            self.rounds,
+            lambda rank: TracedNode(rank, self.nodes, self.cost, [step_s]),
             self.nodes,
-            planned.window,
-            planned.last_bytes,
+            recorded,
+            least_steps,
         )

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import MOST_NODES
@@ -32,7 +30,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
-from istbench.cluster.trace import MARK, ROUND
+from istbench.cluster.trace import segment
 from istbench.cluster.trace_builder import merge
 from istbench.methods.base import OwnKernels
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
@@ -80,7 +78,6 @@ class _Planner:
     ) -> None:
         self._request, self._cluster, self._simulating = request, cluster, simulating
         self._on_gpu = on_gpus(cluster)
-        self._limit = int(cluster.memory_gib * 2**30)
         self._costs: dict[Any, StepCost] = {}
 
     def memory(self) -> NodeMemory | None:
@@ -108,7 +105,7 @@ class _Planner:
             nodes=request.nodes,
             batch_size=request.batch_size or cell.workload.batch_size,
             cluster=self._cluster,
-            model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
+            model_parameters=cell.parameters,
             memory=memory,
             sent=sent,
             seconds=seconds,
@@ -204,8 +201,8 @@ class _Planner:
             return False
         # If the other parts alone are too large, counting activations and optimizer scratch is a waste of time.
         least = self._memory(cell, cell.footprint, whole=False)
-        return fits(least, self._limit) is not False and bool(
-            fits(self._memory(cell, cell.footprint, whole=True), self._limit)
+        return fits(least, self._cluster.memory_bytes) is not False and bool(
+            fits(self._memory(cell, cell.footprint, whole=True), self._cluster.memory_bytes)
         )
 
     def _largest_width(self, cell: SizedCell, option: str) -> int | None:
@@ -259,7 +256,7 @@ class _Planner:
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
         there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._cluster)
-        sent = most_sent(map(_first_round, there.nodes), nodes, backend)
+        sent = most_sent(segment(there, 0, 1).nodes, nodes, backend)
         if not simulated:
             return sent, None
         with self._simulating():
@@ -289,11 +286,6 @@ class _Planner:
             )
         lines.append(_computing_line(cell, self._cluster))
         return tuple(lines)
-
-
-def _first_round(events: NDArray[Any]) -> NDArray[Any]:
-    ends = np.flatnonzero((events["code"] == MARK) & (events["kind"] == ROUND))
-    return events[: ends[0] + 1]
 
 
 def _shares_lines(cell: SizedCell, shares: Shares | None) -> list[str]:

@@ -44,7 +44,8 @@ def redeal(run: Run, trace: Trace, nodes: int, plugins: Iterable[str] = ()) -> t
     recorded, planned = (_planned(run.header, count, own) for count in (trace.world_size, nodes))
     _check(recorded, trace)
     scale = planned.operations / recorded.operations
-    work = float(np.mean([_work_seconds(events) for events in trace.nodes])) / trace.steps
+    worked = [own["seconds"][(own["code"] == POST) & (own["kind"] == WORK)].sum() for own in trace.nodes]
+    work = float(np.mean(worked)) / trace.steps
     seconds = [scale * _step_seconds(events, trace.steps) for events in trace.nodes]
     first = planned.events(0, seconds[0], work)
     if one_stands_for_all(lambda rank: planned.events(rank, seconds[0], work), nodes):
@@ -106,10 +107,6 @@ def _step_seconds(events: NDArray[Any], steps: int) -> NDArray[Any]:
     step = np.cumsum((events["code"] == MARK) & (events["kind"] == STEP))
     computing = np.where(events["code"] == COMPUTE, events["seconds"], 0.0)
     return np.bincount(np.minimum(step, steps - 1), weights=computing, minlength=steps)
-
-
-def _work_seconds(events: NDArray[Any]) -> float:
-    return float(events["seconds"][(events["code"] == POST) & (events["kind"] == WORK)].sum())
 
 
 def _dealt(run: Run, method: Method, trace: Trace, sent_per_step: float) -> Run:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from istbench.base.errors import UserError
 from istbench.base.options.options import label_of, parse_pairs
@@ -18,8 +17,8 @@ from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace, round_ends
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.methods.planned_node import Rounds, StepCost
-from istbench.plan.traced_node import TracedNode, UpdateCost, trace_like, trace_of_nodes
+from istbench.methods.planned_node import StepCost
+from istbench.plan.traced_node import PlannedRounds, TracedNode, UpdateCost, trace_like, trace_of_rounds
 
 LEAST_STEPS = 4
 _MOST_STEPS = 100_000  # of a round; each of them has events of its own
@@ -57,17 +56,7 @@ def step_cost(record: ScriptRecord, *, copied: bool = False) -> StepCost:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRounds:
-    """Rounds of `steps` local steps each. window, last_bytes: as in `TraceMeta`."""
-
-    rounds: Rounds
-    steps: int = 1
-    window: int | None = None
-    last_bytes: int = 0
-
-
-def trace_of_rounds(record: ScriptRecord, method: str, planned: PlannedRounds, nodes: int) -> Trace:
+def trace_of_record(record: ScriptRecord, method: str, planned: PlannedRounds, nodes: int) -> Trace:
     """The trace of whole rounds of at least 4 local steps by `method`, which take the recorded seconds.
 
     Raises:
@@ -85,12 +74,14 @@ def trace_of_rounds(record: ScriptRecord, method: str, planned: PlannedRounds, n
         # Adding reads two values and writes one.
         adding_s=3e-9 * record.gradient_bytes / memory if memory else 0.0,
     )
-
-    def events(rank: int) -> NDArray[Any]:
-        node = TracedNode(rank, nodes, cost, seconds, update)
-        return node.traced(planned.rounds(node), -(-LEAST_STEPS // planned.steps))
-
-    return trace_of_nodes(method, record.machine, events, nodes, planned.window, planned.last_bytes)
+    return trace_of_rounds(
+        method,
+        planned,
+        lambda rank: TracedNode(rank, nodes, cost, seconds, update),
+        nodes,
+        record.machine,
+        LEAST_STEPS,
+    )
 
 
 def alone_trace(record: ScriptRecord) -> Trace:

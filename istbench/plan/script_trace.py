@@ -26,8 +26,9 @@ from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import RULES, ClippedOptions
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.plan.planned_cell import SizedCell, sized_cell
-from istbench.plan.script_time import ChosenMethod, PlannedRounds, script_time, step_cost, trace_of_rounds
+from istbench.plan.script_time import ChosenMethod, script_time, step_cost, trace_of_record
 from istbench.plan.step import node_memory
+from istbench.plan.traced_node import PlannedRounds
 from istbench.workloads.base import Workload
 
 _BY_STATE: tuple[dict[str, Any], ...] = (
@@ -146,32 +147,22 @@ def script_trace(record: ScriptRecord, method: ChosenMethod, nodes: int) -> Trac
         UserError: if the method cannot train such a model, does not plan its memory and messages, or has too many
             messages.
     """
-    return _trace(record, *_planned(record, method, nodes))
+    cell, _, rounds = _planned(record, method, nodes)
+    return trace_of_record(record, cell.method.name, rounds, nodes)
 
 
-def _planned(record: ScriptRecord, chosen: ChosenMethod, nodes: int) -> tuple[SizedCell, Footprint]:
-    """The cell of `chosen` for the model of `record`, and its footprint."""
+def _planned(record: ScriptRecord, chosen: ChosenMethod, nodes: int) -> tuple[SizedCell, Footprint, PlannedRounds]:
+    """The cell of `chosen` for the model of `record`, its footprint and its rounds."""
     workload = ScriptWorkload(record)
     check_record(load_method(chosen.name), record)
     method = build_method(chosen.name, chosen.options, workload=workload)
     cell = sized_cell(workload, method, nodes, workload.batch_size)
-    if cell.footprint is None or cell.footprint.rounds is None:
+    if cell.footprint is None or cell.rounds is None:
         raise UserError(
             f"{chosen.name} lists no messages for {record.model_bytes:,} bytes on {nodes} nodes: too many, "
             "or unknown from sizes; name larger parts, as by slice_params of p3, or another method"
         )
-    return cell, cell.footprint
-
-
-def _trace(record: ScriptRecord, cell: SizedCell, footprint: Footprint) -> Trace:
-    assert footprint.rounds is not None
-    planned = PlannedRounds(
-        rounds=footprint.rounds,
-        steps=cell.method.round_steps,
-        window=footprint.window,
-        last_bytes=footprint.last_bytes,
-    )
-    return trace_of_rounds(record, cell.method.name, planned, cell.nodes)
+    return cell, cell.footprint, cell.rounds
 
 
 TIMING_ONLY = "timing only: a script's loss and accuracy by these methods are unknown"
@@ -185,17 +176,17 @@ def plan_script(
     Raises:
         UserError: if the method cannot train such a model on these nodes, or its rounds do not replay.
     """
-    cell, footprint = _planned(record, method, nodes)
-    time = script_time(record, method, _trace(record, cell, footprint), cluster)
-    steps = cell.method.round_steps
+    cell, footprint, rounds = _planned(record, method, nodes)
+    time = script_time(record, method, trace_of_record(record, cell.method.name, rounds, nodes), cluster)
+    steps = rounds.steps
     speeds = cluster.speeds_of(nodes)
 
     def suits(count: int) -> bool:
         try:
-            _, there = _planned(record, method, count)
+            _, there, _ = _planned(record, method, count)
         except UserError:
             return False
-        return bool(fits(_memory(record, there, count, cluster), int(cluster.memory_gib * 2**30)))
+        return bool(fits(_memory(record, there, count, cluster), cluster.memory_bytes))
 
     return CellPlan(
         workload=record.script,
@@ -203,7 +194,7 @@ def plan_script(
         nodes=nodes,
         batch_size=None,
         cluster=cluster,
-        model_parameters=sum(parameter.numel() for parameter in cell.model.parameters()),
+        model_parameters=cell.parameters,
         memory=_memory(record, footprint, nodes, cluster),
         sent=round(time.sent * steps),
         seconds=time.step_s * steps,

@@ -24,8 +24,8 @@ from istbench.methods.planned_node import (
 )
 from istbench.methods.planned_node import message_bytes as mean_bytes
 from istbench.methods.served.messages import cut, most_slices, served_rounds
-from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, PlannedRounds, trace_of_rounds
-from istbench.plan.traced_node import MOST_EVENTS
+from istbench.plan.script_time import LEAST_STEPS, ChosenMethod, trace_of_record
+from istbench.plan.traced_node import MOST_EVENTS, PlannedRounds
 
 _EVENTS_OF_SLICE = 8  # a node posts and awaits pushes, updates and replies
 _MIB, _HALF_BYTES = 2**20, 2
@@ -240,4 +240,4 @@ def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int
     itemsize = max(own.bytes // max(1, own.values) for own in trained)
     sizes = _Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
     planned = known.plan(sizes, {**known.defaults, **method.options})
-    return trace_of_rounds(record, method.name, planned, nodes)
+    return trace_of_record(record, method.name, planned, nodes)

@@ -13,10 +13,20 @@ from istbench.base.errors import UserError
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.cluster.trace_builder import EarlierOperations, merge, set_work
-from istbench.methods.planned_node import PlannedNode, StepCost
+from istbench.methods.planned_node import PlannedNode, Rounds, StepCost
 
 MOST_EVENTS = 1_000_000
 """Events of all nodes that a simulation replays in minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRounds:
+    """Rounds of `steps` local steps each. window, last_bytes: as in `TraceMeta`."""
+
+    rounds: Rounds
+    steps: int = 1
+    window: int | None = None
+    last_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +149,33 @@ class TracedNode(PlannedNode):
         self._open = False
 
 
+def trace_of_rounds(
+    method: str,
+    planned: PlannedRounds,
+    node: Callable[[int], TracedNode],
+    nodes: int,
+    recorded: TraceMeta,
+    least_steps: int,
+) -> Trace:
+    """The trace of whole rounds of at least `least_steps` local steps; one node stands for all that repeat it.
+
+    node: a new one of each rank. recorded: the machine that recorded the seconds of its steps.
+
+    Raises:
+        UserError: as `check_events` does.
+    """
+
+    @functools.cache
+    def traced(rank: int) -> NDArray[Any]:
+        own = node(rank)
+        return own.traced(planned.rounds(own), -(-least_steps // planned.steps))
+
+    count = 1 if one_stands_for_all(traced, nodes) else nodes
+    check_events(method, len(traced(0)) * count, nodes)
+    events = [traced(rank) for rank in range(count)]
+    return trace_like(recorded, events, nodes, planned.window, planned.last_bytes)
+
+
 def check_events(method: str, events: int, nodes: int) -> None:
     """Refuse a trace of too many `events` of all nodes.
 
@@ -147,25 +184,6 @@ def check_events(method: str, events: int, nodes: int) -> None:
     """
     if events > MOST_EVENTS:
         raise UserError(f"{method} has too many messages on {nodes} nodes to replay them in minutes")
-
-
-def trace_of_nodes(
-    method: str,
-    recorded: TraceMeta,
-    events: Callable[[int], NDArray[Any]],
-    nodes: int,
-    window: int | None,
-    last_bytes: int,
-) -> Trace:
-    """The trace of `events` by rank, with the first node alone if others repeat it; the rest as in `trace_like`.
-
-    Raises:
-        UserError: as `check_events` does.
-    """
-    traced = functools.cache(events)
-    count = 1 if one_stands_for_all(traced, nodes) else nodes
-    check_events(method, len(traced(0)) * count, nodes)
-    return trace_like(recorded, [traced(rank) for rank in range(count)], nodes, window, last_bytes)
 
 
 def trace_like(

@@ -98,7 +98,7 @@ def _gib(plan: CellPlan) -> float:
 
 
 def _fits_words(plan: CellPlan) -> str:
-    return "fits" if plan.fits else f"no, {_gib(plan) - plan.limit / GIB:.1f} GiB short"
+    return "fits" if plan.fits else f"no, {_gib(plan) - plan.cluster.memory_bytes / GIB:.1f} GiB short"
 
 
 def _further_table(planned: Sequence[_Plan], profile: ClusterProfile, nodes: int) -> Table:
