@@ -98,7 +98,8 @@ def cluster_time(
 
     step = np.array(steps, np.int64)
     whole = -(-step // round_steps) * round_steps
-    ending = drain_seconds(found) + last_exchange_seconds(trace, profile)
+    draining = max(0.0, found.seconds - float(found.finish_s[:, -1].max()))  # after the last step
+    ending = draining + last_exchange_seconds(trace, profile)
     at = ending + np.minimum(passed(step) + np.where(whole > step, closing, 0.0), passed(whole))
 
     end = found.finish_s[:, -1]
@@ -152,11 +153,6 @@ def _replayed(trace: "Trace", profile: ClusterProfile, steps: int, *, steady: bo
 def dollars(profile: ClusterProfile, nodes: int, seconds: float) -> float | None:
     """Price of the hosts of `nodes` nodes of `profile` for this many seconds, USD; None without a price."""
     return None if not profile.priced else profile.price_per_hour * -(-nodes // profile.host_nodes) * seconds / 3600
-
-
-def drain_seconds(found: "Replay") -> float:
-    """Seconds from the last step of a replay until the last message and work are done, as before an evaluation."""
-    return max(0.0, found.seconds - float(found.finish_s[:, -1].max()))
 
 
 def last_exchange_seconds(trace: "Trace", profile: ClusterProfile) -> float:

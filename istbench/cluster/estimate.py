@@ -206,20 +206,16 @@ def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
 
     `suits` must be true below any number for which it is true. The search spreads from `start`.
     """
-    low, high = 0, min(start, most)
-    while suits(high):
-        if high == most:
-            return most
-        low, high = high, min(2 * high, most)
-    return low + bisect_left(range(low + 1, high), True, key=lambda number: not suits(number)) or None
+    first = fewest(lambda number: not suits(number), most, start)
+    return most if first is None else first - 1 or None
 
 
-def fewest(suits: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 1 to `most` that `suits`; None if no power of two, nor `most`, does.
+def fewest(suits: Callable[[int], bool], most: int, start: int = 1) -> int | None:
+    """The smallest number from 1 to `most` that `suits`; None if no double of `start`, nor `most`, does.
 
-    `suits` must be true for all numbers above the first power of two for which it is true.
+    `suits` must be true for all numbers above the first double for which it is true.
     """
-    low, high = 0, 1
+    low, high = 0, min(start, most)
     while not suits(high):
         if high == most:
             return None

@@ -70,7 +70,11 @@ def _scale(trace: "Trace", profile: ClusterProfile) -> Scale:
     if not modelled:
         return Scale(compute=trace.gflops / profile.gflops, work=work, lacks="the trace")
     compute = there.seconds(meta.work) / modelled
-    low, high = _range(trace, meta.work, compute, modelled, _ratios(here, there, meta.work))
+    # By each speed alone that the step depends on.
+    ratios = [here.gflops / there.gflops, here.memory_gb_per_s / there.memory_gb_per_s]
+    if meta.work.gathered and here.gather_gb_per_s and there.gather_gb_per_s:
+        ratios.append(here.gather_gb_per_s / there.gather_gb_per_s)
+    low, high = _range(trace, meta.work, compute, modelled, ratios)
     return Scale(compute=compute, low=low, high=high, work=work)
 
 
@@ -96,24 +100,13 @@ def _scale_of_threads(trace: "Trace", profile: ClusterProfile) -> float:
     A recording with one thread knows the speed of a core alone, one with more threads only their shares. Where the
     profile lacks a core's speed, a core there is as fast as here, up to all of the node's memory.
     """
-    meta = trace.meta
-    known = meta.device == "cpu" and meta.memory_gb_per_s and meta.threads
-    if not known or not profile.memory_gb_per_s or not profile.cores:
+    here, threads = trace.meta.memory_gb_per_s, trace.meta.threads
+    there, cores = profile.memory_gb_per_s, profile.cores
+    if trace.meta.device != "cpu" or not here or not threads or not there or not cores:
         return 1.0
-    assert meta.memory_gb_per_s is not None
-    assert meta.threads is not None
-    if meta.threads > 1:
-        return (meta.memory_gb_per_s / meta.threads) / (profile.memory_gb_per_s / max(1.0, profile.cores))
-    there = profile.core_gb_per_s or min(meta.memory_gb_per_s, profile.memory_gb_per_s)
-    return meta.memory_gb_per_s / there
-
-
-def _ratios(here: Speed, there: Speed, work: StepWork) -> list[float]:
-    """The scale by each speed alone that the step depends on."""
-    ratios = [here.gflops / there.gflops, here.memory_gb_per_s / there.memory_gb_per_s]
-    if work.gathered and here.gather_gb_per_s and there.gather_gb_per_s:
-        ratios.append(here.gather_gb_per_s / there.gather_gb_per_s)
-    return ratios
+    if threads > 1:
+        return (here / threads) / (there / max(1.0, cores))
+    return here / (profile.core_gb_per_s or min(here, there))
 
 
 def _range(
