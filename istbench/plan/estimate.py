@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from istbench.base.errors import UserError
@@ -12,7 +12,7 @@ from istbench.cluster.replay_checks import ReplayCheck, replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
 from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, alone_seconds, sent_in_step, step_seconds
+from istbench.plan.script_time import ChosenMethod, alone_seconds, chosen_methods, sent_in_step, step_seconds
 from istbench.plan.size_rounds import SIZE_METHODS, size_trace, sized
 
 LEVELS = (0.5, 0.75, 0.9, 0.95)
@@ -120,7 +120,7 @@ class _Cluster:
 
     def of_ddp(self) -> "_Replays":
         """Those of `ddp`, to compare with."""
-        return self.replays(chosen("ddp"))
+        return self.replays(ChosenMethod(name="ddp", options={}))
 
     def at(self, bandwidth: float) -> ClusterProfile:
         """The same cluster with `bandwidth` of the hosts' links, as named; the other direction in proportion."""
@@ -143,7 +143,6 @@ class _Replays:
         else:
             more = {} if typed else {"most": _EVENTS}
             self.trace = size_trace(record, known, nodes, **more)
-        self.alone_s = cluster.alone_s
         self.step_s = step_seconds(self.trace, cluster.profile)
         self._found = {cluster.given: self.step_s}
         self._points = {_SLOWEST, _WIDEST}
@@ -160,7 +159,7 @@ class _Replays:
         It is a point of a grid, so that it does not depend on the bandwidth given; the point below does not reach
         `level`. The Illinois rule finds it. It interpolates over 1 / bandwidth, as seconds of bytes do.
         """
-        longest = self.alone_s / level
+        longest = self.cluster.alone_s / level
 
         def late(point: int) -> float:
             return self.at(_bits(point)) - longest
@@ -184,8 +183,9 @@ class _Replays:
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
-        exposed = (self.step_s - self.alone_s) * self.trace.round_steps
-        return max(1, math.ceil(exposed * level / ((1 - level) * self.alone_s) - _CLOSE))
+        alone_s = self.cluster.alone_s
+        exposed = (self.step_s - alone_s) * self.trace.round_steps
+        return max(1, math.ceil(exposed * level / ((1 - level) * alone_s) - _CLOSE))
 
 
 def _bits(point: int) -> float:
@@ -206,8 +206,9 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
     if numbers.nodes > _QUICK_NODES and not methods:
         names = ", ".join(_MANY_MESSAGES)
         left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take up to a minute to replay; name them")
-    defaults = [chosen(text) for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES]
-    for method in methods or defaults:
+    for method in methods or chosen_methods(
+        text for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES
+    ):
         try:
             rows.append(_row(cluster.replays(method, typed=bool(methods))))
         except UserError as error:
@@ -239,12 +240,6 @@ def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
     return lines
 
 
-def chosen(text: str) -> ChosenMethod:
-    """A method of this file, with typed options."""
-    name, *options = text.split()
-    return ChosenMethod(name=name, options=dict(option.split("=") for option in options))
-
-
 def _row(replays: _Replays) -> EstimateRow:
     numbers, given, method = replays.cluster.numbers, replays.cluster.given, replays.method
     least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
@@ -254,7 +249,7 @@ def _row(replays: _Replays) -> EstimateRow:
         method=method,
         local_steps=replays.trace.round_steps,
         nodes=numbers.nodes,
-        alone_s=replays.alone_s,
+        alone_s=replays.cluster.alone_s,
         step_s=replays.step_s,
         low_s=replays.at(given * most),
         high_s=replays.at(given * least),
@@ -268,8 +263,8 @@ def _row(replays: _Replays) -> EstimateRow:
 def _host_samples(numbers: Numbers) -> float | None:
     if numbers.gpus_per_host == 1:
         return None
-    ddp = _Cluster(dataclasses.replace(numbers, nodes=numbers.gpus_per_host)).of_ddp()
-    return numbers.gpus_per_host * ddp.alone_s / ddp.step_s
+    host = _Cluster(dataclasses.replace(numbers, nodes=numbers.gpus_per_host))
+    return numbers.gpus_per_host * host.alone_s / host.of_ddp().step_s
 
 
 def _held_by(ddp: _Replays) -> dict[str, float]:
@@ -298,8 +293,8 @@ def _rounded(seconds: float) -> float:
 def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     """Remedies with the seconds of a step. A placement puts all nodes on one host."""
     numbers = cluster.numbers
-    texts: Iterable[str] = [text for text in _HELPS if numbers.dtype == "float32" or "bf16" not in text]
-    found = [(text, cluster.replays(chosen(text)).step_s) for text in texts]
+    helps = chosen_methods(text for text in _HELPS if numbers.dtype == "float32" or "bf16" not in text)
+    found = [(method.label, cluster.replays(method).step_s) for method in helps]
     if numbers.hosts > 1 and numbers.nodes <= 16:
         ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()
         found.append((f"ddp with all {numbers.nodes} {numbers.node_name}s in one host", ddp.step_s))

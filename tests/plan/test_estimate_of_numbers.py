@@ -8,16 +8,21 @@ from istbench.base.errors import UserError
 from istbench.cluster.profile import load_profile
 from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
-from istbench.plan.estimate import LEVELS, chosen, estimate
+from istbench.plan.estimate import LEVELS, estimate
 from istbench.plan.numbers import Layer, Numbers, cluster_of, record_of
-from istbench.plan.script_time import script_time, steady_step, step_seconds
+from istbench.plan.script_time import chosen_methods, script_time, steady_step, step_seconds
 from istbench.plan.script_trace import script_trace
 from istbench.plan.size_rounds import size_trace, sized
 from istbench.studies.reproduce.outside import outside_rows
 
 TWO = Numbers(parameters=10_000_000, step_s=0.1, nodes=2, bandwidth=1e9)
 HOSTS = dataclasses.replace(TWO, nodes=8, gpus_per_host=4)
-METHODS = [chosen(text) for text in ("ddp", "ddp accumulate=4", "local_sgd local_steps=5", "fsdp", "zero")]
+METHODS = chosen_methods(["ddp", "ddp accumulate=4", "local_sgd local_steps=5", "fsdp", "zero"])
+
+
+def chosen(text):
+    (method,) = chosen_methods([text])
+    return method
 
 
 def test_speeds_of_a_profile_do_not_change_the_typed_step():
