@@ -14,6 +14,7 @@ import torch.multiprocessing
 
 from istbench.base.error_lines import said_by
 from istbench.base.errors import RunFailed, UserError, clipped, printable
+from istbench.base.units import counted
 from istbench.cluster.script_record import LONGEST_TEXT, MOST_ARGUMENTS, ScriptRecord
 from istbench.plan.recording.steps import StepRecorder
 
@@ -78,10 +79,10 @@ def _too_few(name: str, recorder: StepRecorder, limit: float | None) -> str:
             f"{name} {ended} without a step of a torch optimizer in its own process; {longer}steps of child "
             "processes and of other libraries cannot be recorded"
         )
-    counted = f"{taken} optimizer step{'' if taken == 1 else 's'}"
+    steps = counted(taken, "optimizer step")
     if limit is None:
-        return f"{name} ended after {counted}; {recorder.shortage}"
-    return f"{name} took {counted} in {limit:g} s; give it longer with --max-seconds, or a smaller model"
+        return f"{name} ended after {steps}; {recorder.shortage}"
+    return f"{name} took {steps} in {limit:g} s; give it longer with --max-seconds, or a smaller model"
 
 
 def _fail(name: str, error: BaseException, taken: int) -> NoReturn:

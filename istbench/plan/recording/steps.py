@@ -35,6 +35,7 @@ from istbench.cluster.script_record import (
 )
 from istbench.cluster.trace import TraceMeta
 from istbench.fabric.timestamps import Timestamps
+from istbench.methods.footprint import tensor_bytes
 from istbench.node.machine_speed import MemoryArrays, device_memory
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
@@ -129,7 +130,8 @@ class StepRecorder:
         self._resident = PeakMemory(torch.device("cpu"))
         self._allocated: PeakMemory | None = None
         self._held = 0 if only is None else _held_bytes(only)
-        self._load = _BackgroundLoad()
+        self._busy_before, self._own_before = busy_seconds(), _own_seconds()
+        self._began_at = time.perf_counter()
         self._compiled_before = compiled_frames()
 
     @property
@@ -254,17 +256,15 @@ class StepRecorder:
         for parameter in parameters:
             if id(parameter) in self._numbers:
                 continue
-            self._check_kind(parameter)
+            if is_traceable_wrapper_subclass(parameter):
+                self.refuse(f"a parameter is a {type(parameter).__name__}, which has no size of its own")
+            if parameter.requires_grad and _dtype(parameter) not in FLOATS:
+                known = ", ".join(FLOATS)
+                self.refuse(f"a parameter of type {_dtype(parameter)} is trained; istbench knows {known}")
             number = self._numbers[id(parameter)] = len(self._parameters)
             self._parameters.append(parameter)
             if parameter.requires_grad and parameter.is_leaf:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_hook(number)))
-
-    def _check_kind(self, parameter: Tensor) -> None:
-        if is_traceable_wrapper_subclass(parameter):
-            self.refuse(f"a parameter is a {type(parameter).__name__}, which has no size of its own")
-        if parameter.requires_grad and _dtype(parameter) not in FLOATS:
-            self.refuse(f"a parameter of type {_dtype(parameter)} is trained; istbench knows {', '.join(FLOATS)}")
 
     def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
@@ -317,12 +317,18 @@ class StepRecorder:
         elif self._closed == _LOOKED_AT + 1:
             self._end_counting()
             self._calibrate()
-            self._start_memory()
+            if self._device.type == "cuda":
+                self._allocated = PeakMemory(self._device)
+                self._allocated.start()
+            self._resident.start()
             self._note_uses()
         elif self._closed <= _LOOKED_AT + 1 + self._noted:
             self._seen.append(step)
             if self._closed == _LOOKED_AT + 1 + self._noted:
-                self._remove_hooks()
+                # All but those of optimizers, so that they take no time from the steps to come.
+                for handle in self._handles[2:]:
+                    handle.remove()
+                del self._handles[2:]
         else:
             self._timed.append(step)
         if self._closed >= self._wanted:
@@ -383,12 +389,6 @@ class StepRecorder:
             arrays = MemoryArrays(self._device)
             self._speeds += [measured(shapes, self._device, arrays) for _ in range(_MEASUREMENTS)]
 
-    def _start_memory(self) -> None:
-        if self._device.type == "cuda":
-            self._allocated = PeakMemory(self._device)
-            self._allocated.start()
-        self._resident.start()
-
     def _note_uses(self) -> None:
         """Hook the modules: torch would compile a hooked one again, so their uses stay unknown then."""
         assert self._model is not None
@@ -396,12 +396,6 @@ class StepRecorder:
             own = (self._numbers.get(id(parameter)) for parameter in module._parameters.values())
             numbers = [number for number in own if number is not None]
             self._handles.append(module.register_forward_pre_hook(self._use_hook(numbers)))
-
-    def _remove_hooks(self) -> None:
-        """Remove all hooks but those of optimizers, so that they take no time from the steps to come."""
-        for handle in self._handles[2:]:
-            handle.remove()
-        del self._handles[2:]
 
     @property
     def enough(self) -> bool:
@@ -421,7 +415,12 @@ class StepRecorder:
             self._resident.stop()
             if self._allocated is not None:
                 self._allocated.stop()
-            others = self._load.others_cores()
+            others = cores_of_others(
+                self._busy_before,
+                busy_seconds(),
+                _own_seconds() - self._own_before,
+                time.perf_counter() - self._began_at,
+            )
             self._calibrate()
             self.record = self._make(others)
             try:
@@ -600,13 +599,8 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _state_bytes(optimizer: Optimizer) -> int:
-    return sum(
-        value.numel() * value.element_size()
-        for kept in optimizer.state.values()
-        if isinstance(kept, dict)
-        for value in kept.values()
-        if isinstance(value, Tensor)
-    )
+    kept = [value for own in optimizer.state.values() if isinstance(own, dict) for value in own.values()]
+    return tensor_bytes(value for value in kept if isinstance(value, Tensor))
 
 
 def _state_tensors(optimizers: Any) -> int:
@@ -624,7 +618,7 @@ def _held_bytes(optimizer: Optimizer) -> int:
     """Bytes of an optimizer's parameters, gradients and state that exist now, in the memory of the process."""
     tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     tensors += [parameter.grad for parameter in tensors if parameter.grad is not None]
-    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.is_cpu)
+    held = tensor_bytes(tensor for tensor in tensors if tensor.is_cpu)
     return held + (_state_bytes(optimizer) if tensors and tensors[0].is_cpu else 0)
 
 
@@ -639,18 +633,6 @@ def _environment(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
     return found
-
-
-class _BackgroundLoad:
-    """Counts the cores that other programs use from now on. It leaves out the children of this process."""
-
-    def __init__(self) -> None:
-        self._busy, self._own, self._started = busy_seconds(), _own_seconds(), time.perf_counter()
-
-    def others_cores(self) -> float | None:
-        """Mean number of cores; None if unknown."""
-        seconds = time.perf_counter() - self._started
-        return cores_of_others(self._busy, busy_seconds(), _own_seconds() - self._own, seconds)
 
 
 def _own_seconds() -> float:
