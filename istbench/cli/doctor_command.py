@@ -1,22 +1,23 @@
 """`istbench doctor`: the abilities of this machine."""
 
+import importlib
 import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from packaging.requirements import Requirement
 
-from istbench.base.errors import UserError
+from istbench.base.errors import RunFailed, UserError
 from istbench.base.files import is_directory, is_there
 from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
-from istbench.cli.doctor_torch import TORCH, torch_clash
 from istbench.cli.options import PATH, option, places
 from istbench.launch.backends.hosts import REACHING, Hosts
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from istbench.fabric import Fabric
 
 
+TORCH = ("torch", "torchvision", "torchaudio")
+"""Each version of the others is built for one of torch, so they change together."""
+_LAST_TORCHAUDIO = 11  # torchaudio 2.11.0 serves torch 2.12 too; 2.11.1 does not load beside it
 _MUCH_FASTER = 1.3
 """The rate of oneDNN over that of torch. On an Intel Xeon it was .96 to 1.13 in eight measurements."""
 
@@ -78,8 +82,6 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Installed versions against the ranges that istbench was installed with."""
-    from packaging.requirements import Requirement
-
     listed = [Requirement(text) for text in requires("istbench") or []]
     needed = {one.name: one for one in listed if one.marker is None or one.marker.evaluate({"extra": ""})}
     clash = torch_clash({name: needed[name] for name in TORCH})
@@ -88,14 +90,81 @@ def _packages() -> Iterator[Finding]:
     for name, one in needed.items():
         if clash and name in TORCH:
             continue
-        try:
-            found = version(name)
-        except PackageNotFoundError:
+        found = _version(name)
+        if found is None:
             yield Finding("broken", name, f"not installed: pip install '{one}'")
             continue
         fits = one.specifier.contains(found, prereleases=True)
         way_out = "" if fits else f", but istbench needs {one.specifier}: pip install '{one}'"
         yield Finding("ok" if fits else "broken", name, f"{found}{way_out}")
+
+
+def torch_clash(needed: Mapping[str, Requirement]) -> str:
+    """A line on the first clash among `TORCH`, with its way out; empty if they fit.
+
+    needed: what istbench requires of each.
+    """
+    found = {name: installed for name in TORCH if (installed := _version(name)) is not None}
+    outside = [_outside(name, needed[name], found.get(name)) for name in TORCH]
+    together = [*outside, *(line for name in TORCH[1:] if name in found for line in _built_for(name, found))]
+    problems = "; ".join(line for line in together if line)
+    ranges = {name: f"'{name}{needed[name].specifier}'" for name in TORCH}
+    if outside[0]:
+        way_out = f"{problems}: pip install {' '.join(ranges.values())}"
+        keep = " replaces it; to keep it, give istbench an environment of its own (python3 -m venv)"
+        return way_out + keep if "torch" in found else way_out
+    public = found["torch"].partition("+")[0]
+    audio = _torchaudio_for(public)
+    others = f"{ranges['torchvision']} '{audio}'"
+    if problems:
+        return f"{problems}: pip install 'torch=={found['torch']}' {others}, which keeps torch"
+    for name in TORCH[1:]:
+        problem = _loads(name)
+        if problem:
+            line = f"{name} {found[name]} does not load beside torch {found['torch']} ({problem}): "
+            if not Requirement(audio).specifier.contains(found["torchaudio"], prereleases=True):
+                return f"{line}pip install 'torch=={found['torch']}' {others}, which keeps torch"
+            return f"{line}take all from one index: pip install --force-reinstall 'torch=={public}' {others}"
+    return ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _outside(name: str, needed: Requirement, found: str | None) -> str:
+    if found is None:
+        return f"{name} is not installed"
+    return "" if needed.specifier.contains(found, prereleases=True) else f"{name} {found} is not {needed.specifier}"
+
+
+def _built_for(name: str, found: Mapping[str, str]) -> Iterator[str]:
+    """A line if the metadata of `name` asks for another torch."""
+    for text in requires(name) or []:
+        asked = Requirement(text)
+        applies = asked.marker is None or asked.marker.evaluate({"extra": ""})
+        if asked.name == "torch" and applies and "torch" in found:
+            public = found["torch"].partition("+")[0]
+            if not asked.specifier.contains(public, prereleases=True):
+                yield f"{name} {found[name]} is for torch{asked.specifier}, and torch {found['torch']} is installed"
+
+
+def _torchaudio_for(torch: str) -> str:
+    """The torchaudio for a version of torch: of the same minor version, up to the last."""
+    major, minor = torch.split(".")[:2]
+    return f"torchaudio=={major}.{min(int(minor), _LAST_TORCHAUDIO)}.{'*' if int(minor) < _LAST_TORCHAUDIO else 0}"
+
+
+def _loads(name: str) -> str:
+    """The error of importing `name`, in a line; empty if it loads."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # of compiled code for another torch: OSError, RuntimeError, AttributeError
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return ""
 
 
 def _processor() -> Iterator[Finding]:
@@ -163,7 +232,6 @@ def copies_finding(devices: Sequence["torch.device"]) -> Finding:
 
 def _processes() -> Iterator[Finding]:
     """Two real workers that average a number over gloo."""
-    from istbench.base.errors import RunFailed, UserError
     from istbench.launch.processes.on_nodes import on_nodes
 
     try:
@@ -186,7 +254,6 @@ def average_of_ranks(fabric: "Fabric") -> float:
 
 def _carrying() -> Iterator[Finding]:
     """The cost of messages on this machine, for `overhead_s` and `cpu_s_...` of a cluster profile."""
-    from istbench.base.errors import RunFailed, UserError
     from istbench.launch.processes.message_costs import measure_message_costs
 
     try:
@@ -221,8 +288,7 @@ def _speech() -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     from istbench.base.cache import cache_directory
 
-    cache = cache_directory()
-    yield _writable("cache", cache, "set ISTBENCH_CACHE to a directory that is")
+    yield _writable("cache", cache_directory(), "set ISTBENCH_CACHE to a directory that is")
 
 
 def _space() -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from istbench.cli import doctor_command
-from istbench.cli.doctor_torch import torch_clash
+from istbench.cli.doctor_command import torch_clash
 
 NEEDED = {
     name: Requirement(text)
