@@ -222,9 +222,8 @@ def _suites(
 
     Without a file it is one suite, whose methods take those of the given options that they have.
     """
-    context = click.get_current_context()
     if suite is not None:
-        flags = typed_options(context)
+        flags = typed_options()
         typed = {name: given[name] for name in given if name in flags}
         check_beside_suite({name: flags[name] for name in typed})
         return read_suite(suite), typed

@@ -73,7 +73,7 @@ def command(engine: str, words: tuple[str, ...], nodes: int, machine: str, name:
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", name):
         raise UserError(f"--name {shown(name)} is not 1 to 30 lower-case letters, digits and hyphens")
     if given["image"] is not None:
-        refuse_typed(click.get_current_context(), ["install"], "is for machines without --image")
+        refuse_typed(["install"], "is for machines without --image")
     _check(words, nodes)
     job = EngineJob(name=name, nodes=nodes, machine=load_profile(machine), words=words, **given)
     click.echo(_ENGINES[engine](job), nl=False)

@@ -9,8 +9,9 @@ from typing import Any
 import click
 import msgspec
 
+from istbench.api.cells import begin
 from istbench.base.errors import UserError
-from istbench.base.options.run import OF_MACHINE, RunRequest
+from istbench.base.options.run import OF_MACHINE
 from istbench.base.options.suite import read_suite
 from istbench.cli import EXIT_FAILED, say
 from istbench.cli.options import (
@@ -26,9 +27,7 @@ from istbench.cli.options import (
     split_list,
     typed_options,
 )
-from istbench.launch.backends.backend import Backend
 from istbench.launch.backends.here import Here
-from istbench.node.registry import check_name
 from istbench.studies.faults import small_disk
 
 _TYPES = "kill,kill,host,damage,full,stop,down,slow"
@@ -81,14 +80,16 @@ def command(
 
     Without a lab, only processes, checkpoints and the disk fail. In a lab, links fail too. full needs root.
     """
-    context = click.get_current_context()
-    backend = _backend(context.find_object(Backend))  # type: ignore[type-abstract]
-    from istbench.studies.faults.schedule import parse_schedule, parse_types, types_here
+    from istbench.studies.faults.schedule import RESTARTS, parse_schedule, parse_types, types_here
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError("faults starts and kills its own workers; run it without torchrun")
+    around = click.get_current_context().find_object(Here)  # in a lab
+    backend = (around or Here()).restarting(RESTARTS, typed=False)
     asked = parse_types(split_list(types, "--types", f"such as {_TYPES}"), "--types")
     disk = not small_disk.why_not()
     here = types_here(asked, in_lab=backend.lab is not None, several=_several(backend), disk=disk)
-    typed = typed_options(context)
+    typed = typed_options()
     random = here if "types" not in typed else asked
     if not random:
         raise UserError("--types has no fault that is possible here; name kill, stop or damage")
@@ -101,18 +102,9 @@ def command(
         for part in read_suite(suite)
         for request in part.requests(plugins)
     ]
-    for request in requests:
-        check_name("methods", request.method, request.plugins)
-        check_name("workloads", request.workload, request.plugins)
-    backend.begin([backend.fit(request) for request in requests], out)
+    begin([backend.fit(request) for request in requests], backend, out)
     if backend.lab is None:
         say("without a lab only processes and checkpoints fail; `istbench lab ... -- faults` also has links (root)")
-    return _measure(backend, requests, points, out, explain, again=again, as_json=as_json)
-
-
-def _measure(
-    backend: Here, requests: list[RunRequest], points: Any, out: Path, explain: bool, *, again: bool, as_json: bool
-) -> int:
     from istbench.api.progress import Display
     from istbench.report.output.terminal import print_tables
     from istbench.report.tables.measured_faults import faults_answer, faults_record, faults_table
@@ -128,14 +120,6 @@ def _measure(
     else:
         print_tables([faults_table(found)], sys.stdout, answers=[faults_answer(found)], explain=explain)
     return EXIT_FAILED if study.problems else 0
-
-
-def _backend(lab: Backend | None) -> Here:
-    from istbench.studies.faults.schedule import RESTARTS
-
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise UserError("faults starts and kills its own workers; run it without torchrun")
-    return (lab if isinstance(lab, Here) else Here()).restarting(RESTARTS, typed=False)
 
 
 def _several(backend: Here) -> bool:

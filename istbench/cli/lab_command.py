@@ -44,17 +44,13 @@ def command(context: click.Context, latency: float, **given: Any) -> None:
     # torch warns that namespaces have no host names, which helps nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if context.invoked_subcommand == "validate":
-        named = typed_options(context).values()
+        named = typed_options().values()
         if named:
             raise UserError(f"validate makes its own labs: give {', '.join(named)} after it")
         return
     place = ShapedNetwork(latency_s=latency, **given)
     place.check()
     context.obj = Here(lab=place)
-    _say(place)
-
-
-def _say(place: ShapedNetwork) -> None:
     click.echo(f"lab: {place.nodes} nodes, {place.lab.summary}", err=True)
     if place.lab.dilation > 1:
         slowed = bandwidth_text(place.bandwidth / place.lab.dilation)

@@ -88,9 +88,7 @@ _OF_RUNS = ("target", *OF_FAULTS, "plugins", "workload", "metric", "pictures")
 @option("--pictures/--no-pictures", "Draw PNG and SVG into RESULTS/report.", default=True, shown=None)
 @explain_option
 @option("--json", "Print a JSON list of all cells and nothing else on stdout.", bool, name="as_json")
-@click.pass_context
 def command(
-    context: click.Context,
     results: Path,
     example: bool,
     cluster: str | None,
@@ -119,13 +117,26 @@ def command(
     Of a file of `istbench record`, a cell has the method with the most samples per second (see docs/record.md).
     """
     apart = map_latencies(by, latencies or ())
-    results, drawn_in = results_and_pictures(context, results, example, pictures)
+    results, drawn_in = results_and_pictures(results, example, pictures)
     if is_file(results):
-        refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        _map_script(results, cluster, (bandwidths, apart), by, nodes, methods, explain, as_json)
+        refuse_typed(_OF_RUNS, "is for recorded runs, not for a recorded script")
+        if by not in ("nodes", "latency"):
+            raise UserError(f"--by {by} is for recorded runs; a map of a recorded script is by nodes or latency")
+        counts = nodes or (SCRIPT_NODES if by == "nodes" else SCRIPT_NODES[1:2])
+        if by == "latency" and len(counts) > 1:
+            raise UserError("--nodes: a map by latency has one number of nodes; name one")
+        from istbench.cluster.script_record import load_script
+
+        record = load_script(results)
+        families, assumed = clusters_of(record, [cluster] if cluster else [], bandwidths, apart)
+        from istbench.cli.script_report import script_map
+
+        with replaying():
+            found, problems = script_map(record, families, counts, methods, assumed, by)
+        _print([found], problems, as_json=as_json, explain=explain)
         return
-    refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    faults = take_faults(context, given)
+    refuse_typed(("methods",), "is for a file of `istbench record`")
+    faults = take_faults(given)
     families = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, apart)
     given["workload"], plugins = named_code(given["workload"], plugins, needed=bool(nodes))
     from istbench.api.show import report_folder
@@ -173,29 +184,3 @@ def _print(
         problems=problems,
     )
     print_report(report, sys.stdout, pictures=pictures, explain=explain)
-
-
-def _map_script(
-    file: Path,
-    cluster: str | None,
-    links: tuple[Sequence[float], Sequence[float]],
-    by: str,
-    counts: Sequence[int],
-    methods: Sequence[str],
-    explain: bool,
-    as_json: bool,
-) -> None:
-    if by not in ("nodes", "latency"):
-        raise UserError(f"--by {by} is for recorded runs; a map of a recorded script is by nodes or latency")
-    nodes = counts or (SCRIPT_NODES if by == "nodes" else SCRIPT_NODES[1:2])
-    if by == "latency" and len(nodes) > 1:
-        raise UserError("--nodes: a map by latency has one number of nodes; name one")
-    from istbench.cluster.script_record import load_script
-
-    record = load_script(file)
-    families, assumed = clusters_of(record, [cluster] if cluster else [], *links)
-    from istbench.cli.script_report import script_map
-
-    with replaying():
-        found, problems = script_map(record, families, nodes, methods, assumed, by)
-    _print([found], problems, as_json=as_json, explain=explain)

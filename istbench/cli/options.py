@@ -122,8 +122,7 @@ PATH, RESULTS, PAGE = Typed(utf8_path, "path"), Typed(_results, "path"), Typed(_
 
 def _results_kept(context: click.Context, _option: click.Parameter, out: Path) -> Path:
     """`out`. If standard output cannot be written, the message names this directory."""
-    streams = context.find_object(Streams)
-    if streams is not None:
+    if (streams := context.find_object(Streams)) is not None:
         streams.results = out
     return out
 
@@ -232,9 +231,7 @@ example_option = option(
 )
 
 
-def results_and_pictures(
-    context: click.Context, results: Path, example: bool, pictures: bool
-) -> tuple[Path, Path | None]:
+def results_and_pictures(results: Path, example: bool, pictures: bool) -> tuple[Path, Path | None]:
     """The results directory to read, and the one whose `report` gets the pictures; None draws none.
 
     Raises:
@@ -242,11 +239,12 @@ def results_and_pictures(
     """
     if not example:
         return results, results if pictures else None
-    typed = click.core.ParameterSource.COMMANDLINE
-    if context.get_parameter_source("results") == typed:
+    typed = typed_options()
+    if "results" in typed:
         return example_results(), results if pictures else None
-    if pictures and context.get_parameter_source("pictures") == typed:
-        raise UserError(f"--pictures of --example need a directory: {context.command_path} --example first")
+    if pictures and "pictures" in typed:
+        command = click.get_current_context().command_path
+        raise UserError(f"--pictures of --example need a directory: {command} --example first")
     return example_results(), None
 
 
@@ -317,23 +315,14 @@ def node_counts(text: str, flag: str = "--nodes") -> list[int]:
     return sorted(set(counts))
 
 
-def _run_option(option: RunOption) -> _Decorator:
-    if type_at(option.kind, ()) is bool:
-        return click.option(option.flag, option.name, is_flag=True, default=option.default, help=option.help)
-    return click.option(
-        option.flag,
-        option.name,
-        type=Typed(lambda text, flag: option.decode(text.strip(), flag, text=True)),
-        default=option.default,
-        show_default=option.show_default,
-        metavar=option.metavar or _metavar(option),
-        help=option.help,
-    )
-
-
-def _metavar(option: RunOption) -> str:
-    kind = type_at(option.kind, ())
-    return {int: "INTEGER", float: "FLOAT"}.get(kind) or "|".join(map(str, literal_choices(kind)))
+def _run_option(run: RunOption) -> _Decorator:
+    kind = type_at(run.kind, ())
+    shown = {"name": run.name, "default": run.default, "shown": run.show_default}
+    if kind is bool:
+        return option(run.flag, run.help, bool, **shown)
+    usual = {int: "INTEGER", float: "FLOAT"}.get(kind) or "|".join(map(str, literal_choices(kind)))
+    decoded = Typed(lambda text, flag: run.decode(text.strip(), flag, text=True))
+    return option(run.flag, run.help, decoded, metavar=run.metavar or usual, **shown)
 
 
 def run_options(*names: str, what: str = "") -> _Decorator:
@@ -391,7 +380,7 @@ mtbf_options = applied(
 """The options of simulated faults; see `take_faults`."""
 
 
-def take_faults(context: click.Context, given: dict[str, Any]) -> "Faults | None":
+def take_faults(given: dict[str, Any]) -> "Faults | None":
     """The faults of `mtbf_options`; takes their values out of `given`. None without `mtbf`.
 
     Raises:
@@ -399,28 +388,28 @@ def take_faults(context: click.Context, given: dict[str, Any]) -> "Faults | None
     """
     mtbf, restart, checkpoint_every = (given.pop(name) for name in OF_FAULTS)
     if mtbf is None:
-        refuse_typed(context, OF_FAULTS[1:], "is for the faults of --mtbf")
+        refuse_typed(OF_FAULTS[1:], "is for the faults of --mtbf")
         return None
     from istbench.cluster.faults import Faults  # numpy, which --help does not need
 
     return Faults(mtbf_s=mtbf, restart_s=restart, checkpoint_s=checkpoint_every)
 
 
-def refuse_typed(context: click.Context, names: Iterable[str], why: str) -> None:
-    """Refuse the options `names`.
+def refuse_typed(names: Iterable[str], why: str) -> None:
+    """Refuse the options `names` of the current command.
 
     Raises:
         UserError: if one is typed; with the reason `why`.
     """
-    typed = typed_options(context)
+    typed = typed_options()
     for name in names:
         if name in typed:
             raise UserError(f"{typed[name]} {why}; leave it out")
 
 
-def typed_options(context: click.Context) -> dict[str, str]:
-    """The flags of the options that the user typed, by the name of the value."""
-    typed = click.core.ParameterSource.COMMANDLINE
+def typed_options() -> dict[str, str]:
+    """The flags of the options that the user typed after the current command, by the name of the value."""
+    context, typed = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     flags = {option.name: option.opts[0] for option in context.command.params if option.name is not None}
     return {name: flag for name, flag in flags.items() if context.get_parameter_source(name) == typed}
 
@@ -428,16 +417,15 @@ def typed_options(context: click.Context) -> dict[str, str]:
 def places(*options: BackendOption) -> _Decorator:
     """The `options` with which a user chooses the place where cells run."""
     return applied(
-        click.option(
-            option.flag,
-            option.name,
-            type=PATH if option.kind is Path else option.kind,
-            is_flag=True if option.kind is bool else None,
-            multiple=option.multiple,
-            metavar=option.metavar,
-            help=option.help,
+        option(
+            own.flag,
+            own.help,
+            PATH if own.kind is Path else own.kind,
+            name=own.name,
+            multiple=own.multiple,
+            metavar=own.metavar,
         )
-        for option in options
+        for own in options
     )
 
 
@@ -461,12 +449,12 @@ def take_backend(given: dict[str, Any], restarts: int = 1) -> Backend:
     Raises:
         UserError: as `choose` and `Backend.restarting` do.
     """
-    context = click.get_current_context()
     values = {option.name: given.pop(option.name) for option in backend_options()}
     asked = given.pop("restarts")
-    backend = choose(values, context.find_object(Backend))  # type: ignore[type-abstract]
+    around = click.get_current_context().find_object(Backend)  # type: ignore[type-abstract]
+    backend = choose(values, around)
     backend = backend.restarting(restarts if asked is None else asked, typed=asked is not None)
-    if backend.nodes is not None and "nodes" not in typed_options(context):
+    if backend.nodes is not None and "nodes" not in typed_options():
         given["nodes"] = type(given["nodes"])(backend.nodes)
     return backend
 

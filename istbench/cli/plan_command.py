@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +34,6 @@ from istbench.report.tables.table import Scalar, Table, items_table
 if TYPE_CHECKING:
     from istbench.cluster.estimate import CellPlan
 
-_Links = tuple[Sequence[float], Sequence[float]]
-"""Bandwidths and latencies."""
-
 _MEGA, _GIB = 1e6, 2**30
 _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "shares", "data", "plugins")
 
@@ -54,9 +50,7 @@ _OF_WORKLOADS = ("workload", "workload_options", "batch_size", "shares", "data",
 @option("--bandwidth", "Bandwidth of the link of a host, such as 1gbit. Default: the cluster's.", BANDWIDTH)
 @option("--latency", "Latency from one host to another, one way, such as 5ms. Default: the cluster's.", TIME)
 @json_option
-@click.pass_context
 def command(
-    context: click.Context,
     script: Path | None,
     cluster: str | None,
     bandwidth: float | None,
@@ -70,12 +64,12 @@ def command(
     whether the cell fits, and the largest width and the fewest nodes that would. RECORD is a file of
     `istbench record`, in place of --workload.
     """
-    links: _Links = [] if bandwidth is None else [bandwidth], [] if latency is None else [latency]
+    bandwidths, latencies = ([] if value is None else [value] for value in (bandwidth, latency))
     if script is None:
-        ((there,),) = select_clusters([cluster or DEFAULT_CLUSTER], *links).values()
+        ((there,),) = select_clusters([cluster or DEFAULT_CLUSTER], bandwidths, latencies).values()
         plan = _plan_cell(cluster=there, **given)
     else:
-        plan = _plan_script(context, script, cluster, links, given)
+        plan = _plan_script(script, cluster, bandwidths, latencies, given)
     if as_json:
         click.echo(json.dumps(plan.as_json(), allow_nan=False))
     else:
@@ -98,19 +92,15 @@ def _plan_cell(*, cluster: ClusterProfile, workload: str | None, **given: Any) -
 
 
 def _plan_script(
-    context: click.Context,
-    script: Path,
-    cluster: str | None,
-    links: "_Links",
-    given: dict[str, Any],
+    script: Path, cluster: str | None, bandwidths: list[float], latencies: list[float], given: dict[str, Any]
 ) -> "CellPlan":
     """The plan of the recorded script in file `script`."""
-    refuse_typed(context, _OF_WORKLOADS, f"is for a workload, and {script} is a recorded script")
+    refuse_typed(_OF_WORKLOADS, f"is for a workload, and {script} is a recorded script")
     check_name("methods", given["method"])
     from istbench.cluster.script_record import load_script
 
     record = load_script(script)
-    selected, assumed = clusters_of(record, [cluster] if cluster else [], *links)
+    selected, assumed = clusters_of(record, [cluster] if cluster else [], bandwidths, latencies)
     ((there,),) = selected.values()
     from istbench.plan.script_time import ChosenMethod
     from istbench.plan.script_trace import plan_script
@@ -142,10 +132,11 @@ def plan_table(plan: "CellPlan") -> Table:
     if plan.width:
         rows.append((f"largest {plan.width} that fits", *_answer(plan, plan.largest_width)))
     rows.append(("fewest nodes that fit", *_answer(plan, plan.fewest_nodes)))
+    batch = "its own batch" if plan.batch_size is None else f"batch {plan.batch_size}"
     return items_table(
         rows,
-        title=f"{plan.workload} by {plan.method}, {count_nodes(plan.nodes)} of {plan.cluster.name}, "
-        f"{_batch(plan)}: planned, not run",
+        title=f"{plan.workload} by {plan.method}, {count_nodes(plan.nodes)} of {plan.cluster.name}, {batch}: "
+        "planned, not run",
         footer=(
             *_turns(plan),
             *network_line(plan.cluster),
@@ -154,10 +145,6 @@ def plan_table(plan: "CellPlan") -> Table:
             f"Assumed: {'; '.join(plan.assumed)}.",
         ),
     )
-
-
-def _batch(plan: "CellPlan") -> str:
-    return "its own batch" if plan.batch_size is None else f"batch {plan.batch_size}"
 
 
 def _fits(plan: "CellPlan") -> tuple[str, Scalar]:

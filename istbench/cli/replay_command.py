@@ -1,6 +1,6 @@
 """`istbench replay`: the time of recorded runs on other clusters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,7 @@ _OF_RUNS = (
 @script_methods_option
 @plugin_option
 @report_options
-@click.pass_context
 def command(
-    context: click.Context,
     results: Path,
     example: bool,
     clusters: Sequence[str],
@@ -116,15 +114,25 @@ def command(
 
     --mtbf adds a table with faults: each of them ends all nodes, which go on from the last checkpoint.
     """
-    results, drawn_in = results_and_pictures(context, results, example, pictures)
+    results, drawn_in = results_and_pictures(results, example, pictures)
     links, shown = (bandwidths, latencies), take_shown(given)
     if is_file(results):
-        refuse_typed(context, _OF_RUNS, "is for recorded runs, not for a recorded script")
-        _replay_script(results, clusters, links, nodes, methods, shown)
+        refuse_typed(_OF_RUNS, "is for recorded runs, not for a recorded script")
+        from istbench.cluster.script_record import load_script
+
+        record = load_script(results)
+        families, assumed = clusters_of(record, clusters, *links)
+        profiles = [profile for family in families.values() for profile in family]
+        from istbench.api.show import show_report
+        from istbench.cli.script_report import script_report
+
+        with replaying():
+            steps = script_report(record, profiles, nodes or SCRIPT_NODES, methods, assumed)
+        show_report(steps, results.parent, pictures=False, **shown)
         return
     selected = select_clusters(clusters or [DEFAULT_CLUSTER], *links)
-    refuse_typed(context, ("methods",), "is for a file of `istbench record`")
-    faults = take_faults(context, given)
+    refuse_typed(("methods",), "is for a file of `istbench record`")
+    faults = take_faults(given)
     given["workload"], plugins = named_code(given["workload"], plugins, needed=bool(nodes))
     from istbench.api.show import page_beside, show_report
     from istbench.report.report import build_report_on_clusters
@@ -141,24 +149,3 @@ def command(
         )
     page = None if drawn_in is None else page_beside(drawn_in)
     show_report(report, results, pictures=drawn_in is not None, beside=drawn_in, page=page, **shown)
-
-
-def _replay_script(
-    file: Path,
-    names: Sequence[str],
-    links: tuple[Sequence[float], Sequence[float]],
-    counts: Sequence[int],
-    chosen: Sequence[str],
-    shown: Mapping[str, Any],
-) -> None:
-    from istbench.cluster.script_record import load_script
-
-    record = load_script(file)
-    selected, assumed = clusters_of(record, names, *links)
-    profiles = [profile for family in selected.values() for profile in family]
-    from istbench.api.show import show_report
-    from istbench.cli.script_report import script_report
-
-    with replaying():
-        report = script_report(record, profiles, counts or SCRIPT_NODES, chosen, assumed)
-    show_report(report, file.parent, pictures=False, **shown)

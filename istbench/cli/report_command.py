@@ -30,9 +30,7 @@ from istbench.cluster.profile import ClusterProfile
     name="page",
     metavar="FILE",
 )
-@click.pass_context
 def command(
-    context: click.Context,
     results: Path,
     example: bool,
     pictures: bool,
@@ -50,7 +48,7 @@ def command(
     from istbench.report.report import build_report
 
     shown = take_shown(given)
-    results, drawn_in = results_and_pictures(context, results, example, pictures)
+    results, drawn_in = results_and_pictures(results, example, pictures)
     with replaying() as tell:
         report = build_report(
             results,

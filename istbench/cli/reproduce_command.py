@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from istbench.cli.options import (
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
 
 if TYPE_CHECKING:
+    from istbench.report.tables.table import Table
     from istbench.studies.reproduce.cells import Overrides
     from istbench.studies.reproduce.hours import Forecast
     from istbench.studies.reproduce.paper import Experiment, Paper, Scale
@@ -93,15 +95,15 @@ def command(
     """
     if paper == _OUTSIDE:
         kept = ("paper", "out", "explain", "as_json")
-        others = [name for name in typed_options(click.get_current_context()) if name not in kept]
-        refuse_typed(click.get_current_context(), others, "is for a paper: `outside` trains nothing")
+        others = [name for name in typed_options() if name not in kept]
+        refuse_typed(others, "is for a paper: `outside` trains nothing")
         return _show_outside(out or Path("results") / f"reproduce-{_OUTSIDE}", explain=explain, as_json=as_json)
     from istbench.studies.reproduce.cells import requests_of, select, with_data
     from istbench.studies.reproduce.papers import PAPERS
 
     if as_list or only_report:
         shown = "--list" if as_list else "--report"
-        refuse_typed(click.get_current_context(), ["restarts"], f"is for cells that run, and {shown} runs none")
+        refuse_typed(["restarts"], f"is for cells that run, and {shown} runs none")
         if again:
             raise UserError(f"--again runs cells, and {shown} runs none; leave one out")
     backend = take_backend(given)
@@ -112,7 +114,15 @@ def command(
     out = out or Path("results") / f"reproduce-{paper}-{scale}"
     overrides = _overrides(given, seeds, directories)
     if as_list:
-        _print_list(chosen, selected, scale, overrides, out, as_json=as_json, explain=explain)
+        from istbench.report.output.formats import table_json
+        from istbench.studies.reproduce.reproduction import runs_in
+        from istbench.studies.reproduce.tables import list_table, listed
+
+        runs, _ = runs_in(out)
+        rows = listed(selected, scale, overrides, runs, directories)
+        table = list_table(f"{chosen.title}, at {scale} scale", rows)
+        record = {"paper": paper, "scale": scale, **table_json(table)}
+        _print([table], record if as_json else None, explain=explain)
         return 0
     experiments, lines = with_data(selected, scale, directories, named=bool(names))
     requests = list[RunRequest]()
@@ -136,18 +146,12 @@ def command(
 def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
     """Print other people's measurements beside their predictions, and write them to the directory `out`."""
     from istbench.api.replaying import replaying
-    from istbench.report.output.formats import table_json
-    from istbench.report.output.terminal import print_table
     from istbench.studies.reproduce.outside import class_table, outside_rows, rows_tables, write_outside
 
     with replaying():
         found = outside_rows()
         tables = [class_table(found), *rows_tables(found)]
-    if as_json:
-        click.echo(json.dumps({"tables": [table_json(table) for table in tables]}, indent=1, allow_nan=False))
-    else:
-        for table in tables:
-            print_table(table, sys.stdout, explain=explain)
+    _print(tables, {"tables": tables} if as_json else None, explain=explain)
     say(f"wrote {', '.join(str(path) for path in write_outside(found, out))}")
     return 0
 
@@ -158,7 +162,7 @@ def _overrides(given: dict[str, Any], seeds: int | None, data: dict[str, Path]) 
     counts = node_counts(given["nodes"]) if given["nodes"] else []
     if len(counts) > 1:
         raise UserError(f"--nodes {given['nodes']}: a reproduction has one number of nodes; name one")
-    typed = typed_options(click.get_current_context())
+    typed = typed_options()
     run = {name: given[name] for name in OF_MACHINE if name != "data" and name in typed}
     return Overrides(nodes=counts[0] if counts else None, seeds=seeds, data=data, run=run)
 
@@ -245,8 +249,6 @@ def _show(
 ) -> int:
     from istbench.api.replaying import replaying
     from istbench.api.show import report_folder
-    from istbench.report.output.formats import table_json
-    from istbench.report.output.terminal import print_table
     from istbench.studies.reproduce.reproduction import reproduction, write_files
 
     with replaying():
@@ -256,19 +258,15 @@ def _show(
         written = write_files(paper, scale, only, found, report_folder(out))
     except UserError as error:  # on a full disk, the tables are still printed
         unwritten = error
-    if as_json:
-        record = {
-            "paper": paper.name,
-            "scale": scale,
-            "tables": [table_json(table) for table in found.tables],
-            "problems": list(found.problems),
-            "failures": failures,
-            "files": [str(path) for path in written],
-        }
-        click.echo(json.dumps(record, indent=1, allow_nan=False))
-    else:
-        for table in found.tables:
-            print_table(table, sys.stdout, explain=explain)
+    record = {
+        "paper": paper.name,
+        "scale": scale,
+        "tables": found.tables,
+        "problems": list(found.problems),
+        "failures": failures,
+        "files": [str(path) for path in written],
+    }
+    _print(found.tables, record if as_json else None, explain=explain)
     for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
         say(line)
     if unwritten is not None:
@@ -277,27 +275,13 @@ def _show(
     return EXIT_FAILED if failures or found.unreadable else 0
 
 
-def _print_list(
-    paper: "Paper",
-    experiments: "tuple[Experiment, ...]",
-    scale: "Scale",
-    overrides: "Overrides",
-    out: Path,
-    *,
-    as_json: bool,
-    explain: bool,
-) -> None:
+def _print(tables: "Iterable[Table]", record: dict[str, Any] | None, *, explain: bool) -> None:
+    """Print `record`, which may have tables, as one JSON object; without one, the `tables`."""
     from istbench.report.output.formats import table_json
     from istbench.report.output.terminal import print_table
-    from istbench.studies.reproduce.reproduction import runs_in
-    from istbench.studies.reproduce.tables import list_table, listed
 
-    runs, _ = runs_in(out)
-    rows = listed(experiments, scale, overrides, runs, overrides.data)
-    table = list_table(f"{paper.title}, at {scale} scale", rows)
-    if as_json:
-        click.echo(
-            json.dumps({"paper": paper.name, "scale": scale, **table_json(table)}, indent=1, allow_nan=False)
-        )
-    else:
+    if record is not None:
+        click.echo(json.dumps(record, indent=1, allow_nan=False, default=table_json))
+        return
+    for table in tables:
         print_table(table, sys.stdout, explain=explain)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from istbench.api.cells import begin
 from istbench.base.errors import RunFailed, UserError, is_divergence
 from istbench.base.files import is_directory, is_there
 from istbench.base.options.defaults import DEFAULT_CLUSTER
@@ -35,7 +36,7 @@ from istbench.cli.options import (
 )
 from istbench.cluster.profile import ClusterProfile, load_profile
 from istbench.launch.backends.backend import Outcome
-from istbench.node.registry import check_name, own_options
+from istbench.node.registry import own_options
 
 _HELD_OUT = 0.1
 
@@ -119,20 +120,17 @@ def command(
     if write is not None and is_there(write) and not write.is_file():
         raise UserError(f"--write {write} is no ordinary file; name another, such as tuned.toml")
     for name in ("seeds", "suite_epochs"):
-        if write is None and name in typed_options(click.get_current_context()):
+        if write is None and name in typed_options():
             flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{flag} is of the written suite; add --write FILE.toml, or leave it out")
     profile = _profile(cluster, given["target"])
     plugins = given["plugins"]
     options = given.pop("method_options")
     shared = RunRequest(method=names[0], nodes=counts[0], **{**given, "held_out": given["held_out"] or _HELD_OUT})
-    for name in names:
-        check_name("methods", name, shared.plugins)
-    check_name("workloads", shared.workload, shared.plugins)
     from istbench.studies.tuning.ranges import given_ranges
 
     typed_ranges = given_ranges(ranges)
-    backend.begin([msgspec.structs.replace(shared, method=name) for name in names], out)
+    begin([msgspec.structs.replace(shared, method=name) for name in names], backend, out)
     from istbench.api.progress import Display
     from istbench.api.replaying import replaying
     from istbench.report.phrases import count_nodes, joined
