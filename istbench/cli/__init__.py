@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from istbench import __version__
 from istbench.base.error_lines import error_line, show_traceback
-from istbench.base.errors import RunFailed, UserError, printable, printable_lines
+from istbench.base.errors import RunFailed, UserError, printable, printable_lines, unknown_name
 from istbench.base.interrupts import EXIT_INTERRUPTED, INTERRUPTED
 from istbench.cli.streams import Streams
 from istbench.launch.hosts import run_folder
@@ -72,8 +72,6 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from istbench.base.errors import unknown_name
-
             raise unknown_name("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 

@@ -28,7 +28,6 @@ from istbench.cli.options import (
     take_backend,
     workload_set_option,
 )
-from istbench.cluster.profile import ClusterProfile
 from istbench.results.stats import finite
 
 if TYPE_CHECKING:
@@ -98,7 +97,14 @@ def command(minutes: float, out: Path, measures: bool, page: Path | None, as_jso
     else:
         failed = _measure(advice, probed, truth_backend, out, as_json)
     if page is not None:
-        _write_page(out, page, probed.profile)
+        from istbench.api.replaying import replaying
+        from istbench.api.show import write_page_of
+        from istbench.report.page import PAGE_BANDWIDTHS
+        from istbench.report.report import build_report
+
+        with replaying():
+            report = build_report(out, cluster=probed.profile, bandwidths=PAGE_BANDWIDTHS)
+        write_page_of(report, out, page)
     if advice.best is None:
         return EXIT_TARGET_MISSED
     return EXIT_FAILED if failed else 0
@@ -182,14 +188,3 @@ def _show_truth(advice: "Advice", truth: Mapping[str, float | None], failures: M
         lines = lines[:-1]
     lines += [f"{label} failed: {error}" for label, error in failures.items()]
     click.echo(wrapped("\n".join(["", "Measured:", *(f"  {line}" for line in lines)])))
-
-
-def _write_page(out: Path, page: Path, profile: ClusterProfile) -> None:
-    from istbench.api.replaying import replaying
-    from istbench.api.show import write_page_of
-    from istbench.report.page import PAGE_BANDWIDTHS
-    from istbench.report.report import build_report
-
-    with replaying():
-        report = build_report(out, cluster=profile, bandwidths=PAGE_BANDWIDTHS)
-    write_page_of(report, out, page)

@@ -66,16 +66,12 @@ def _refuse_options(name: str, options: dict[str, str]) -> None:
 def _refuse_plugin(file: Path) -> None:
     """Refuse a file of classes: their names are checked one by one."""
     methods, workloads = plugin_names(file, "methods"), plugin_names(file, "workloads")
-    names = [*methods, *workloads]
-    if names and (names != [task_name(file)] or methods or not _is_task(file)):
-        raise UserError(f"{printable(str(file))} is a plug-in: istbench check {names[0]} --plugin {file}")
-
-
-def _is_task(file: Path) -> bool:
-    """Whether `file`, which defines the workload of its name, has functions and no class."""
     from istbench.workloads.task import Task
 
-    return issubclass(load_workload(str(file)), Task)
+    # Only a task defines the workload of its file's name by functions.
+    is_task = workloads == [task_name(file)] and not methods and issubclass(load_workload(str(file)), Task)
+    if (names := [*methods, *workloads]) and not is_task:
+        raise UserError(f"{printable(str(file))} is a plug-in: istbench check {names[0]} --plugin {file}")
 
 
 def _show(results: "list[CheckResult]") -> int:

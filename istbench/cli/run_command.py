@@ -107,13 +107,10 @@ def _show(outcome: Outcome, request: RunRequest, cluster: ClusterProfile, as_jso
         click.echo(printable(f"no {cluster.name} seconds: {problem}"), err=True)
     if request.target is None or finished.reached(request.target):
         return 0
-    say(f"target {level_text(request.target)} not reached: best {finished.curve.metric.name} {_best(finished)}")
+    value = finished.curve.best()
+    best = "never a number" if value is None else value_text(value, 4)
+    say(f"target {level_text(request.target)} not reached: best {finished.curve.metric.name} {best}")
     return EXIT_TARGET_MISSED
-
-
-def _best(run: Run) -> str:
-    best = run.curve.best()
-    return "never a number" if best is None else value_text(best, 4)
 
 
 def _replay(run: Run, cluster: ClusterProfile) -> tuple[Run | None, str]:
