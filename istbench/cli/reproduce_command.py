@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from istbench.report.tables.table import Table
     from istbench.studies.reproduce.cells import Overrides
     from istbench.studies.reproduce.hours import Forecast
-    from istbench.studies.reproduce.paper import Experiment, Paper, Scale
+    from istbench.studies.reproduce.paper import Experiment, Scale
 
 _PAPERS = ("ist", "p3", "dslide")
 _OUTSIDE = "outside"
@@ -138,9 +138,32 @@ def command(
         cells, failures, running = _train(requests, hours, backend, out, again=again)
         if running or not backend.shows_results:
             return EXIT_FAILED if failures else 0
-    return _show(
-        chosen, experiments, names, scale, overrides, out, cells, failures, as_json=as_json, explain=explain
-    )
+    from istbench.api.replaying import replaying
+    from istbench.api.show import report_folder
+    from istbench.studies.reproduce.reproduction import reproduction, write_files
+
+    with replaying():
+        found = reproduction(experiments, scale, overrides, out, cells)
+    written, unwritten = list[Path](), None
+    try:
+        written = write_files(chosen, scale, names, found, report_folder(out))
+    except UserError as error:  # on a full disk, the tables are still printed
+        unwritten = error
+    record = {
+        "paper": paper,
+        "scale": scale,
+        "tables": found.tables,
+        "problems": list(found.problems),
+        "failures": failures,
+        "files": [str(path) for path in written],
+    }
+    _print(found.tables, record if as_json else None, explain=explain)
+    for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
+        say(line)
+    if unwritten is not None:
+        raise unwritten
+    say(f"wrote {', '.join(str(path) for path in written)}")
+    return EXIT_FAILED if failures or found.unreadable else 0
 
 
 def _show_outside(out: Path, *, explain: bool, as_json: bool) -> int:
@@ -232,47 +255,6 @@ def _train(
             display.note(f"{len(outcomes)} of {len(requests)} cells ended; --report prints their tables")
             raise
     return [outcome.cell for outcome in outcomes], failure_lines(outcomes), running
-
-
-def _show(
-    paper: "Paper",
-    experiments: "tuple[Experiment, ...]",
-    only: list[str],
-    scale: "Scale",
-    overrides: "Overrides",
-    out: Path,
-    cells: list[str],
-    failures: list[str],
-    *,
-    as_json: bool,
-    explain: bool,
-) -> int:
-    from istbench.api.replaying import replaying
-    from istbench.api.show import report_folder
-    from istbench.studies.reproduce.reproduction import reproduction, write_files
-
-    with replaying():
-        found = reproduction(experiments, scale, overrides, out, cells)
-    written, unwritten = list[Path](), None
-    try:
-        written = write_files(paper, scale, only, found, report_folder(out))
-    except UserError as error:  # on a full disk, the tables are still printed
-        unwritten = error
-    record = {
-        "paper": paper.name,
-        "scale": scale,
-        "tables": found.tables,
-        "problems": list(found.problems),
-        "failures": failures,
-        "files": [str(path) for path in written],
-    }
-    _print(found.tables, record if as_json else None, explain=explain)
-    for line in (*(f"left out: {problem}" for problem in found.problems), *failures):
-        say(line)
-    if unwritten is not None:
-        raise unwritten
-    say(f"wrote {', '.join(str(path) for path in written)}")
-    return EXIT_FAILED if failures or found.unreadable else 0
 
 
 def _print(tables: "Iterable[Table]", record: dict[str, Any] | None, *, explain: bool) -> None:
