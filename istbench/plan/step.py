@@ -1,7 +1,8 @@
 """A local step on the meta device: its memory and operations, and the moment when each gradient is complete."""
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,14 +42,24 @@ def step_cost(
     uses: dict[int, float] = {}
     ready: dict[int, float] = {}
     numbers = {parameter: number for number, parameter in enumerate(parameters)}
+
+    def used(own: Sequence[int], module: nn.Module, inputs: object) -> None:
+        for number in own:
+            uses.setdefault(number, counter.operations)
+
+    def completed(number: int, parameter: Tensor) -> None:
+        ready[number] = counter.operations
+        if copied:
+            parameter.grad = None
+
     hooks = [
-        module.register_forward_pre_hook(_used(own, uses, counter))
+        module.register_forward_pre_hook(partial(used, own))
         for module in model.modules()
         if (own := [numbers[p] for p in module.parameters(recurse=False) if p in numbers])
     ]
     wide = {*wide_weights(model)} if updates_wide else set[nn.Parameter]()
     hooks += [
-        p.register_post_accumulate_grad_hook(_ready(n, ready, counter, copied))
+        p.register_post_accumulate_grad_hook(partial(completed, n))
         for p, n in numbers.items()
         if p not in wide  # a hook needs a gradient
     ]
@@ -105,23 +116,6 @@ def unknown_cost(model: nn.Module, *, updates_wide: bool = False) -> StepCost:
     uses = tuple((number, 0.0) for number in range(len(trained(model))))
     updated = tensor_bytes(wide_weights(model)) if updates_wide else 0
     return StepCost(peak=None, batch=0, flops=None, uses=uses, ready=uses[::-1], updated=updated)
-
-
-def _used(own: Sequence[int], uses: dict[int, float], counter: OperationCounter) -> Callable[..., None]:
-    def before(module: nn.Module, inputs: object) -> None:
-        for number in own:
-            uses.setdefault(number, counter.operations)
-
-    return before
-
-
-def _ready(number: int, ready: dict[int, float], counter: OperationCounter, drop: bool) -> Callable[[Tensor], None]:
-    def after(parameter: Tensor) -> None:
-        ready[number] = counter.operations
-        if drop:
-            parameter.grad = None
-
-    return after
 
 
 def _in_order(
