@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -264,33 +265,28 @@ class StepRecorder:
             number = self._numbers[id(parameter)] = len(self._parameters)
             self._parameters.append(parameter)
             if parameter.requires_grad and parameter.is_leaf:
-                self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient_hook(number)))
+                hook = partial(self._gradient_ready, number)
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
 
-    def _gradient_hook(self, number: int) -> Callable[[Tensor], None]:
-        def ready(parameter: Tensor) -> None:
-            if self._timestamps is None or self.record is not None or self._closed > _LOOKED_AT + self._noted + 1:
-                return
-            step = self._step
-            step.since_optimizer += 1
-            step.gradients[number] = step.gradients.get(number, 0) + 1
-            self._several_points |= step.versions.get(number, parameter._version) != parameter._version
-            step.versions[number] = parameter._version
-            step.ready[number] = self._timestamps.now()
-            if self._stepping:
-                step.inside[number] = step.inside.get(number, 0) + 1
-            if parameter.grad is not None and parameter.grad.layout != torch.strided:
-                self.refusal = "a parameter has sparse gradients, whose bytes differ from step to step"
+    def _gradient_ready(self, number: int, parameter: Tensor) -> None:
+        if self._timestamps is None or self.record is not None or self._closed > _LOOKED_AT + self._noted + 1:
+            return
+        step = self._step
+        step.since_optimizer += 1
+        step.gradients[number] = step.gradients.get(number, 0) + 1
+        self._several_points |= step.versions.get(number, parameter._version) != parameter._version
+        step.versions[number] = parameter._version
+        step.ready[number] = self._timestamps.now()
+        if self._stepping:
+            step.inside[number] = step.inside.get(number, 0) + 1
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            self.refusal = "a parameter has sparse gradients, whose bytes differ from step to step"
 
-        return ready
-
-    def _use_hook(self, numbers: Sequence[int]) -> Callable[..., None]:
-        def used(module: object, inputs: object) -> None:
-            if torch.is_grad_enabled() and self._timestamps is not None:  # an evaluation is no training
-                moment = self._timestamps.now()
-                for number in numbers:
-                    self._step.used.setdefault(number, moment)
-
-        return used
+    def _used(self, numbers: Sequence[int], _module: object, _inputs: object) -> None:
+        if torch.is_grad_enabled() and self._timestamps is not None:  # an evaluation is no training
+            moment = self._timestamps.now()
+            for number in numbers:
+                self._step.used.setdefault(number, moment)
 
     def _end_first_step(self) -> None:
         """The optimizers of the first step have all stepped, since the first one is about to step again."""
@@ -395,7 +391,7 @@ class StepRecorder:
         for module in () if self._model.compiled else self._model.owners:
             own = (self._numbers.get(id(parameter)) for parameter in module._parameters.values())
             numbers = [number for number in own if number is not None]
-            self._handles.append(module.register_forward_pre_hook(self._use_hook(numbers)))
+            self._handles.append(module.register_forward_pre_hook(partial(self._used, numbers)))
 
     @property
     def enough(self) -> bool:
