@@ -360,7 +360,11 @@ def fitting(saved: Tensor, place: Tensor, what: str) -> Tensor:
 
 def is_parameter(model: nn.Module, name: str) -> bool:
     """Whether `name` in `model.state_dict()` is a parameter, not a buffer."""
-    return any(name == other for other, _ in model.named_parameters(remove_duplicate=False))
+    owner, _, short = name.rpartition(".")
+    try:
+        return short in model.get_submodule(owner)._parameters
+    except AttributeError:  # hooks of the model may give other names
+        return False
 
 
 def materialise(model: nn.Module, workload: Workload, seed: int, device: torch.device) -> nn.Module:

@@ -36,8 +36,6 @@ from istbench.workloads.base import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class OuterRoundOptions(RoundOptions):
-    """Options of `diloco` and its kin."""
-
     optimizer: RuleName = option(
         "adamw", "update rule of a local step; muon is for hidden matrices, adamw for the rest"
     )
@@ -157,10 +155,7 @@ class DiLoCo(LocalSGD):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(OuterRoundOptions, GroupedOptions):
-        """Options of `diloco`."""
-
-    def _ddp_rounds(self) -> int:
-        return 0
+        pass
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         super().setup(model, workload, fabric)

@@ -181,7 +181,7 @@ class IndependentSubnetTraining(Method):
             if self.options.coverage > 1:
                 self._share.average_over_owners(old)
             self._share.move(old, self._partition)
-        self._undealt.average()
+        self._undealt.average(self._share.counts())
         self._share.end_state()
         self._next_round()
 

@@ -13,13 +13,16 @@ of `ddp` would.
 With `group`, the nodes of a group train as one, such as the GPUs of a host. They average their gradients after
 every backward pass, in one message, and have equal weights at all times. At the end of a round each node averages
 an equal part of the weights with the nodes at its place in the other groups. Then the group gathers the parts. So
-one model crosses the link of a host, whatever the number of its nodes.
+one model crosses the link of a host, whatever the number of its nodes. With `ddp_rounds` too, the groups average
+their weights after every local step of the first rounds.
 """
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +38,13 @@ from istbench.methods.base import Method, OwnObject, Unequal, all_gradients, cou
 from istbench.methods.flat import BufferPlaces, average, by_dtype, flatten_in_place, floating_tensors, places
 from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained, whole_model
 from istbench.methods.model_state import load_model_state, model_state
-from istbench.methods.optimizer import ClippedOptions, load_optimizer_state, optimizer_state, state_tensors
+from istbench.methods.optimizer import (
+    ClippedOptions,
+    load_optimizer_state,
+    optimizer_state,
+    state_tensors,
+    update_counts,
+)
 from istbench.methods.planned_node import rounds_after
 from istbench.methods.resharding import mean_optimizer, mean_tensors
 from istbench.methods.weights import Weights, weigh
@@ -53,11 +62,6 @@ class RoundOptions(ClippedOptions):
     local_steps: Count = option(20, "local steps between two averages", tune=LOCAL_STEPS)
     average_optimizer: bool = option(False, "average the optimizer's state with the weights")
 
-    @property
-    def group_nodes(self) -> GroupNodes:
-        """Nodes that train as one."""
-        return 1
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average_optimizer and self.rule.whole_matrices:
@@ -71,13 +75,9 @@ class RoundOptions(ClippedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedOptions(RoundOptions):
-    """Options of methods whose nodes may train in groups."""
-
-    group: GroupNodes = option(1, "nodes that average gradients in every local step: a number, or host")
-
-    @property
-    def group_nodes(self) -> GroupNodes:
-        return self.group
+    group: GroupNodes = option(
+        1, "nodes that average gradients in every local step, and train as one: a number, or host"
+    )
 
 
 class LocalSGD(Method):
@@ -93,7 +93,9 @@ class LocalSGD(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(GroupedOptions):
-        ddp_rounds: Natural = option(0, "first rounds, in which the nodes average after every local step")
+        ddp_rounds: Natural = option(
+            0, "first rounds, in which the nodes (or groups) average their weights after every local step"
+        )
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload = workload
@@ -107,24 +109,31 @@ class LocalSGD(Method):
         self._sizes = Counter[torch.dtype]()
         for parameter in trained(self._model):
             self._sizes[parameter.dtype] += places(parameter)
-        self._groups = groups_of(fabric, self.options.group_nodes)
-        self._weights = Weights.of(self.samples, fabric.rank, self.options.group_nodes)
+        self._groups = groups_of(fabric, self._group)
+        self._weights = Weights.of(self.samples, fabric.rank, self._group)
         self._optimizer = self.build_optimizer(self._model, workload)
         plain = updates_wide_layers(self._optimizer, self.options, workload) and self._groups is None
         self._wide = WideLayers(self._model, self._optimizer, plain=plain)
         self._steps = 0  # of the current round
-        self._ddp_steps = self._ddp_rounds() * self.options.local_steps
+        self._ddp_steps = self._ddp_rounds * self.options.local_steps
         fabric.recorder.warmup_steps = self._ddp_steps
         fabric.recorder.warmup_state = len(self.options.slots) if self._averages_state_once else 0
         fabric.recorder.steady = not self._ddp_steps
 
+    @property
+    def _group(self) -> int:
+        """Nodes that train as one; 1 in methods that extend this one without groups."""
+        nodes: int = getattr(self.options, "group", 1)
+        return nodes
+
+    @property
     def _ddp_rounds(self) -> int:
-        return int(self.options.ddp_rounds)
+        return int(getattr(self.options, "ddp_rounds", 0))
 
     @property
     def _averages_state_once(self) -> bool:
         """Whether the nodes average the optimizer's state at the end of `ddp_rounds`, and at no other time."""
-        return bool(self._ddp_rounds()) and not self.options.average_optimizer
+        return bool(self._ddp_rounds) and not self.options.average_optimizer
 
     @property
     def round_steps(self) -> int:
@@ -132,7 +141,7 @@ class LocalSGD(Method):
 
     def accumulation(self) -> int:
         """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
-        more = self.options.average_optimizer or self._ddp_rounds() or self.options.group_nodes != 1
+        more = self.options.average_optimizer or self._ddp_rounds or self._group != 1
         return 1 if more else int(self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
@@ -189,13 +198,20 @@ class LocalSGD(Method):
 
     def _average_state(self) -> None:
         """Replace the optimizer's state by its mean over nodes."""
-        if state := list(state_tensors(self._optimizer, self.options)):
-            average(self._groups or self._fabric, state, "averaging optimizer state", self._weights.group)
+        state = list(state_tensors(self._optimizer, self.options))
+        counts = update_counts(self._optimizer, self.options)
+        # torch keeps them in host memory also with a GPU.
+        joined = [torch.stack(counts).to(self._fabric.device)] if counts else []
+        if state:
+            name = "averaging optimizer state"
+            average(self._groups or self._fabric, [*state, *joined], name, self._weights.group)
+        for count, mean in zip(counts, itertools.chain(*joined), strict=True):
+            count.copy_(mean)
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
         super().check(options, model, workload, world_size)
-        check_group("group", options.group_nodes, world_size)
+        check_group("group", getattr(options, "group", 1), world_size)
 
     def assemble(self) -> nn.Module | None:
         if self._steps == 0:
@@ -218,8 +234,13 @@ class LocalSGD(Method):
             return False
         if keys[0] == "optimizer":
             return self.options.average_optimizer and keys[-1] in self.options.slots
-        averaged = keys[0] == "model" and keys[1] not in own_vectors(self._model)
-        return averaged and bool(model_state(self._model)[keys[1]].is_floating_point())
+        return keys[0] == "model" and keys[1] in self._averaged_names
+
+    @cached_property
+    def _averaged_names(self) -> set[str]:
+        """Names in `model_state` of the tensors that the nodes average. A forward pass adds none: see `refill`."""
+        tensors = ((name, own) for name, own in model_state(self._model).items() if isinstance(own, Tensor))
+        return {name for name, own in tensors if own.is_floating_point()} - own_vectors(self._model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load_model_state(self._model, state["model"])
@@ -233,20 +254,21 @@ class LocalSGD(Method):
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model, averaged in place."""
-        state = self._state_bytes(model)
-        averaged = [tensor_bytes(floating_tensors(model)), *(state if self.options.average_optimizer else ())]
+        state = self._averaged_state(model)
+        at_end = [flat.nbytes for flat in state if self.options.average_optimizer]
+        averaged = [tensor_bytes(floating_tensors(model)), *at_end]
 
         def rounds(node: PlannedNode) -> Iterator[None]:
-            if groups := groups_of(node, self.options.group_nodes):
+            if groups := groups_of(node, self._group):
                 yield from self._grouped_rounds(node, groups, model)
             yield from rounds_after(self.round_steps, averaged)(node)
 
-        warmup = self._ddp_rounds()
+        warmup = self._ddp_rounds
         note = f"in the first {warmup} rounds the nodes average after every local step; a later round is planned"
         whole = whole_model(
             model, self.options, rounds, batch_size, own=workload.optimizer if workload.has_optimizer else None
         )
-        grouped = self.options.group_nodes != 1
+        grouped = self._group != 1
         plain = updates_wide_layers(whole.build(trained(model)), self.options, workload) and not grouped
         # The gradients in one tensor, and the terms of the other nodes.
         gradients = 2 * tensor_bytes(trained(model)) if grouped else 0
@@ -255,14 +277,14 @@ class LocalSGD(Method):
             whole,
             rounds=None if too_long else rounds,
             updates_wide_layers=plain,
-            round_buffers=max(*state, gradients, 0),
+            round_buffers=max(*(flat.nbytes for flat in state), gradients, 0),
             notes=(note,) if warmup else (),
         )
 
     def _grouped_rounds(self, node: PlannedNode, groups: Groups, model: nn.Module) -> Iterator[None]:
         gradients = [_flat_like(own) for own in by_dtype(trained(model))]
         values = [_flat_like(own) for own in by_dtype(floating_tensors(model))]
-        slots = len(self.options.slots) if self.options.average_optimizer else 0
+        state = self._averaged_state(model) if self.options.average_optimizer else []
         while True:
             for _ in range(self.round_steps):
                 node.steps(1, updates=False)
@@ -271,14 +293,19 @@ class LocalSGD(Method):
                 node.update()
             for flat in values:
                 groups.all_reduce_mean(flat, "", sum(own.numel() for own in gradients if own.dtype == flat.dtype))
-            for flat in gradients:
-                groups.all_reduce_mean(flat.repeat(slots), "")
+            for flat in state:
+                groups.all_reduce_mean(flat, "")
             yield
 
-    def _state_bytes(self, model: nn.Module) -> list[int]:
-        """Bytes of the optimizer state that the nodes average at the end of a round, or of a warm-up, by dtype."""
-        slots = self.options.slots if self.options.average_optimizer or self._ddp_rounds() else ()
-        return [len(slots) * tensor_bytes(group) for group in by_dtype(trained(model)) if slots]
+    def _averaged_state(self, model: nn.Module) -> list[Tensor]:
+        """The optimizer's state that the nodes average at the end of a round, or of a warm-up: flat, by dtype."""
+        options = self.options
+        if not options.slots or not (options.average_optimizer or self._ddp_rounds):
+            return []
+        tensors: list[Tensor] = [own for own in trained(model) for _ in options.slots]
+        if counts := sum(len(options.rule.counts(own.dim())) for own in trained(model)):
+            tensors.append(torch.empty(counts, device="meta"))
+        return [_flat_like(group) for group in by_dtype(tensors)]
 
 
 def _flat_like(tensors: list[Tensor]) -> Tensor:

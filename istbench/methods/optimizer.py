@@ -1,7 +1,7 @@
 """The optimizer of a method's local steps: its options, and its state for checkpoints."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -43,7 +43,6 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Give both parts the groups and the state of this optimizer."""
         first = 0
         for part in self._parts:
             last = first + len(part.param_groups)
@@ -289,7 +288,6 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next step of `optimizer`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -313,6 +311,25 @@ def state_tensors(optimizer: torch.optim.Optimizer, options: OptimizerOptions) -
     for group in optimizer.param_groups:
         for own in (own for own in group["params"] if own.requires_grad):
             yield from started(optimizer, own, options.rule.slots(options, _dimensions(own, group)))
+
+
+def update_counts(
+    optimizer: torch.optim.Optimizer, options: OptimizerOptions, among: Collection[int] | None = None
+) -> list[Tensor]:
+    """The numbers of updates that Adam keeps for trained parameters, made where there are none; `among` these ids.
+
+    A node updates a parameter only if its minibatch gives it a gradient. Nodes that average Adam's moments average
+    these numbers too. Moments after t updates have the weight 1 - beta^t. Adam divides them by it (Kingma and Ba,
+    ICLR 2015, section 3). So the means have the mean weight of the nodes. 1 - beta^t is concave in t: at the mean
+    number of updates it comes nearer to the mean weight than at the largest number, for both betas.
+    """
+    return [
+        optimizer.state[own].setdefault(name, torch.zeros(()))
+        for group in optimizer.param_groups
+        for own in group["params"]
+        if own.requires_grad and (among is None or id(own) in among)
+        for name in options.rule.counts(_dimensions(own, group))
+    ]
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

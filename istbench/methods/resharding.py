@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_STEPS = "step"  # of Adam: the number of updates of a parameter
-
 
 def mean_of(tensors: Sequence[Tensor], count: int) -> Tensor:
     """The mean of `tensors` over `count` nodes; those without one count as zero. Whole numbers: the first."""
@@ -33,17 +31,15 @@ def mean_tensors(by_node: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def mean_slots(by_node: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over nodes of the optimizer's state of one parameter.
 
-    A node whose optimizer has no state of it yet counts as zero. Of the updates so far, the largest number counts.
+    A node whose optimizer has no state of it yet counts as zero, also in the number of updates (`update_counts`).
     """
     found: dict[str, Any] = {}
     for slot in dict.fromkeys(slot for slots in by_node for slot in slots):
         values = [slots[slot] for slots in by_node if slots.get(slot) is not None]
-        if not values or not isinstance(values[0], Tensor):
-            found[slot] = values[0] if values else None
-        elif slot == _STEPS:
-            found[slot] = max(values, key=float)
-        else:
+        if values and isinstance(values[0], Tensor):
             found[slot] = mean_of(values, len(by_node))
+        else:
+            found[slot] = values[0] if values else None
     return found
 
 

@@ -33,10 +33,20 @@ def averaged_in_place(options: Any, layout: Layout) -> bool:
     return bool(options.local_steps) and layout.replicated_share > _FEW
 
 
+def _means(fabric: Fabric, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+    """The mean over nodes of each of `tensors` in float64, by one all-reduce."""
+    if not tensors:
+        return []
+    flat = torch.cat([tensor.detach().reshape(-1).to(fabric.device, torch.float64) for tensor in tensors])
+    fabric.all_reduce_mean(flat, name)
+    means = flat.split([tensor.numel() for tensor in tensors])
+    return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]
+
+
 class MeansInPlace:
     """Means in the numbers of the model, by one all-reduce without copies: those of `local_sgd`.
 
-    The optimizer's state stays on its node.
+    Their optimizer state stays on its node.
 
     Args:
         tensors: by name, parameters and floating-point buffers. All but frozen ones move into one flat buffer.
@@ -52,10 +62,12 @@ class MeansInPlace:
         """Names of the tensors that are the same on all nodes after `average`, bit for bit."""
         return self._tensors.keys()
 
-    def average(self) -> None:
-        """Replace the tensors by their means over the nodes."""
+    def average(self, counts: Sequence[Tensor]) -> None:
+        """Replace the tensors, and `counts` of the updates of dealt tensors, by their means over the nodes."""
         for flat in self._flat:
             self._fabric.all_reduce_mean(flat, _NAME)
+        for count, mean in zip(counts, _means(self._fabric, counts, _NAME), strict=True):
+            count.copy_(mean)
 
     def means(self, *, averaged: bool) -> dict[str, Tensor]:
         """By name, the means over the nodes; the tensors do not change. averaged: whether they are the means."""
@@ -81,26 +93,17 @@ class MeansWithState:
         self._fabric, self._tensors, self._planes = fabric, tensors, planes
         self._moving = {name: tensor for name, tensor in tensors.items() if not is_frozen(tensor)}
 
-    def average(self) -> None:
-        """Replace values and state by their means over the nodes."""
+    def average(self, counts: Sequence[Tensor]) -> None:
+        """Replace values, state and `counts`, of the updates of all tensors, by their means over the nodes."""
         planes = self._planes()
-        tensors = [plane for name in self._moving for plane in planes[name]]
-        for tensor, mean in zip(tensors, self._reduced(tensors, _NAME), strict=True):
+        tensors = [*(plane for name in self._moving for plane in planes[name]), *counts]
+        for tensor, mean in zip(tensors, _means(self._fabric, tensors, _NAME), strict=True):
             tensor.copy_(mean)
 
     def means(self, *, averaged: bool) -> dict[str, Tensor]:
         """By name, the means of the values over the nodes; the tensors do not change."""
-        means = self._reduced(list(self._moving.values()), "assembling")
+        means = _means(self._fabric, list(self._moving.values()), "assembling")
         moved = {
             name: mean.to(tensor.dtype) for (name, tensor), mean in zip(self._moving.items(), means, strict=True)
         }
         return {name: moved.get(name, tensor.detach()) for name, tensor in self._tensors.items()}
-
-    def _reduced(self, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        """The mean over nodes of each of `tensors`, by one all-reduce."""
-        if not tensors:
-            return []
-        flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
-        self._fabric.all_reduce_mean(flat, name)
-        means = flat.split([tensor.numel() for tensor in tensors])
-        return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]

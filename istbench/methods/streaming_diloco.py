@@ -289,7 +289,7 @@ class StreamingDiLoCo(DiLoCo):
         ]
         every = floating_tensors(model)
         buffers = [tensor_bytes(group) for group in by_dtype(every[len(trained(model)) :])]
-        averaged = [*buffers, *self._state_bytes(model)]
+        averaged = [*buffers, *(flat.nbytes for flat in self._averaged_state(model))]
         longest = max(lengths)
         return replace(
             ordinary,

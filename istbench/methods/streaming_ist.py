@@ -126,7 +126,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     @torch.no_grad()
     def _end_round(self) -> None:
         if self._fabric.world_size > 1:
-            self._undealt.average()
+            self._undealt.average(self._share.counts())
             if self.options.optimizer_state == "reset":
                 for name in self._share.travelling & set(self._layout.replicated):
                     for plane in self._state_of(name):

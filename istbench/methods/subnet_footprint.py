@@ -48,16 +48,21 @@ def travelling_slots(options: Any, world_size: int) -> int:
 
 
 def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: int) -> list[int]:
-    """Bytes of each all-reduce of the tensors that every node trains."""
+    """Bytes of each all-reduce of the tensors that every node trains, and of the numbers of updates."""
     if world_size == 1:
         return []
-    if averaged_in_place(options, layout):
+    in_place, slots = averaged_in_place(options, layout), travelling_slots(options, world_size)
+    tensors = named_tensors(subnet)
+    travelling = [tensors[name] for name in layout.names().difference(layout.replicated if in_place else ())]
+    values = sum(len(options.rule.counts(own.dim())) for own in travelling if slots and own.requires_grad)
+    whole = []
+    if in_place:
         moving = (tensor for tensor in undealt(subnet, layout.groups).values() if not is_frozen(tensor))
-        return [tensor_bytes(alike) for alike in by_dtype(moving)]
-    slots, tensors = travelling_slots(options, world_size), named_tensors(subnet)
-    replicated = (tensors[name] for name in layout.replicated if not is_frozen(tensors[name]))
-    values = sum(tensor.numel() * (1 + slots * tensor.requires_grad) for tensor in replicated)
-    return [values * torch.float64.itemsize] if values else []
+        whole = [tensor_bytes(alike) for alike in by_dtype(moving)]
+    else:
+        replicated = (tensors[name] for name in layout.replicated if not is_frozen(tensors[name]))
+        values += sum(tensor.numel() * (1 + slots * tensor.requires_grad) for tensor in replicated)
+    return [*whole, *([values * torch.float64.itemsize] if values else [])]
 
 
 def subnet_footprint(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from istbench.fabric import Fabric
 from istbench.methods.model_state import load_model_state, model_state
-from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started
+from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started, update_counts
 from istbench.methods.subnets.exchange import (
     Holdings,
     Meeting,
@@ -71,7 +71,6 @@ class SubnetShare:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of the subnet by name."""
         return named_tensors(self.subnet)
 
     @torch.no_grad()
@@ -119,7 +118,6 @@ class SubnetShare:
                 self.home[cut.name].append(shard.to(self.fabric.device))
 
     def _home_shard(self, cut: CutTensor, rows: Rows) -> Tensor:
-        """The values of this node's home shard of a tensor cut along two axes."""
         return initial_part(cut, subnet_index(cut, self.home_partition, self.fabric.rank)[:1], rows)
 
     @property
@@ -135,6 +133,12 @@ class SubnetShare:
             for name, tensor in self.tensors.items()
             if name in self.travelling
         }
+
+    def counts(self) -> list[Tensor]:
+        """The numbers of updates of the tensors whose optimizer state travels."""
+        tensors = self.tensors
+        among = {id(tensors[name]) for name in self.travelling}
+        return update_counts(self.optimizer, self._options, among) if self.carries else []
 
     def holdings(self) -> Holdings:
         """The values on this node, with the optimizer state that travels with them."""

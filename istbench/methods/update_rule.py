@@ -35,3 +35,7 @@ class UpdateRule:
     numbers: frozenset[str] = frozenset({"step"})
     as_vectors: Callable[[nn.Module], list[Tensor]] = lambda model: []
     whole_matrices: bool = False
+
+    def counts(self, dimensions: int) -> list[str]:
+        """Names of the numbers that the rule keeps for a parameter with this many dimensions."""
+        return [name for name in self.kept(dimensions) if name in self.numbers]

@@ -126,8 +126,11 @@ def _write_back(full, state, trained, masks):
         for slot in {slot for one in ended for slot in one}:
             values = [one.get(slot) for one in ended]
             there = next((value for value in values if value is not None), None)
-            if there is None or there.shape != parameter.shape:  # plain SGD's nothing; a count of steps
-                slots[slot] = there
+            if there is None:  # plain SGD keeps nothing
+                slots[slot] = None
+                continue
+            if there.shape != parameter.shape:  # the number of updates, which is not of an entry
+                slots[slot] = sum(0.0 if value is None else value.double() for value in values) / len(values)
                 continue
             # A node that had no gradient of it so far has what an optimizer starts from.
             values = [torch.zeros_like(parameter) if value is None else value for value in values]

@@ -53,10 +53,10 @@ def rare_workload():
     return workload
 
 
-def node_against_reference(fabric, steps):
+def node_against_reference(fabric, steps, options):
     """Which parameters have state after a step, and how far the model after `steps` is from the reference's."""
     workload = rare_workload()
-    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "local_steps": 2}
+    options = {"weight_decay": 0.01, "local_steps": 2, **options}
     method = set_up(fabric, workload, "ist", options)
     train(fabric, workload, method, 0, 1)
     held = [name for name, parameter in method._subnet.named_parameters() if parameter in method._optimizer.state]
@@ -68,9 +68,10 @@ def node_against_reference(fabric, steps):
     return held, largest_difference(model, wanted)
 
 
+@pytest.mark.parametrize("options", [{"lr": 0.05, "momentum": 0.9}, {"lr": 0.005, "optimizer": "adamw"}])
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_momentum_of_a_parameter_that_only_some_nodes_have_used_travels(nodes):
-    results = on_nodes(node_against_reference, nodes, 12)
+def test_state_of_a_parameter_that_only_some_nodes_have_used_travels(nodes, options):
+    results = on_nodes(node_against_reference, nodes, 12, options)
     assert len({tuple(held) for held, _ in results}) > 1, "the first minibatches of all nodes use the same layers"
     assert results[0][1] < EXACT
 
@@ -114,3 +115,22 @@ def test_local_sgd_averages_the_momentum_that_some_nodes_do_not_have_yet():
     first, *others = on_nodes(node_local_sgd, 2)
     assert all(first)
     assert others == [first]
+
+
+def node_counts(fabric, steps):
+    """The numbers of updates of a node's parameters: before the nodes average them, and after."""
+    found = []
+    for local_steps in (steps + 1, steps):
+        workload = rare_workload()
+        options = {"optimizer": "adamw", "lr": 0.005, "local_steps": local_steps, "average_optimizer": True}
+        method = set_up(fabric, workload, "local_sgd", options)
+        train(fabric, workload, method, 0, steps)
+        state, trained = method._optimizer.state, [own for own in method._model.parameters() if own.requires_grad]
+        found.append([float(state[own]["step"]) if own in state else 0.0 for own in trained])
+    return found
+
+
+def test_local_sgd_averages_the_numbers_of_updates_with_adams_moments():
+    before, after = zip(*on_nodes(node_counts, 2, 8), strict=True)
+    assert before[0] != before[1], "the minibatches of both nodes use the same layers as often"
+    assert after[0] == after[1] == [sum(counts) / 2 for counts in zip(*before, strict=True)]

@@ -110,8 +110,8 @@ def test_the_first_bucket_of_torchs_defaults_is_small(posted):
 
 
 def test_the_state_of_an_optimizer_is_averaged_at_once(posted):
-    weights, state = posted["local_sgd"]
-    assert state == 2 * weights
+    (weights, state), parameters = posted["local_sgd"], len([*blank_model(workload_of("local_sgd")).parameters()])
+    assert state == 2 * weights + 4 * parameters  # the number of updates of each
 
 
 def test_compression_sends_half_or_the_factors(posted):
