@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -171,16 +171,20 @@ def _check_frozen(model: nn.Module, workload: Workload) -> None:
     Raises:
         UserError: naming the parameter.
     """
-    if not workload.start_sums():
-        return
-    with torch.device("meta"):
-        frozen = {name for name, own in workload.build_model().named_parameters() if not own.requires_grad}
+    frozen = _frozen_at_start(workload) if workload.start_sums() else ()
     for name, own in model.named_parameters():
         if own.requires_grad and name in frozen:
             raise UserError(
                 f"{workload.in_errors}: {name} has requires_grad=False in model() and no longer, so nodes do not "
                 "train it together; let model() return it unfrozen, and detach its output until it should train"
             )
+
+
+@lru_cache(maxsize=1)  # every evaluation asks for it
+def _frozen_at_start(workload: Workload) -> frozenset[str]:
+    """Names of the parameters that nobody trains in a new model of `workload`."""
+    with torch.device("meta"):
+        return frozenset(name for name, own in workload.build_model().named_parameters() if not own.requires_grad)
 
 
 def _in_blocks(
