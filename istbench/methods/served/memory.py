@@ -21,7 +21,6 @@ class DirectMemory:
         self.values = list(parameters)
 
     def part(self, slice: Slice) -> Tensor:
-        """The part of `values` that holds `slice`."""
         return self.values[slice.parameter][slice.start : slice.stop]
 
     def empty(self, slice: Slice) -> Tensor:

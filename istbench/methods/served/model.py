@@ -15,7 +15,7 @@ from istbench.methods.served.messages import ServedRecord
 from istbench.methods.served.server import Build, SliceServer
 from istbench.methods.served.slices import SendOrder, SlicedParameters, joined_slots, part_of_slots
 from istbench.methods.served.usage import Usage, usage, watched
-from istbench.methods.served.worker import GradientWorker, NewValues
+from istbench.methods.served.worker import Worker
 
 _NAMES_TOLD = 4
 
@@ -69,13 +69,11 @@ class ServedModel:
         )
         self._server = SliceServer(
             parameters, fabric, build, self._memory, record, self._order,
-            reply=self._send_values, updated=self._updated,
+            reply=self._send_values, updated=lambda index: self._worker.arrived(index),
         )  # fmt: skip
-        self._values = NewValues(parameters, fabric, self._memory, record, self._server)
-        self._worker = GradientWorker(
-            parameters, fabric, self._memory, record, self._order, self._server, self._values,
-            push=self._send_gradients,
-        )  # fmt: skip
+        self._worker = Worker(
+            parameters, fabric, self._memory, record, self._order, self._server, push=self._send_gradients
+        )
         # Last: messages of other nodes arrive from here on.
         largest = max(1, parameters.largest_slice) * parameters.itemsize
         self._channel = self._transport.open(self, window_bytes=window * largest if priority else None)
@@ -83,7 +81,7 @@ class ServedModel:
     def forward(self, loss: Callable[[], Tensor]) -> Tensor:
         """Run the forward pass `loss()`."""
         if self._usage is not None:
-            self._values.wait(self._usage.ungated)
+            self._worker.wait(self._usage.ungated)
             self._training = True
             try:
                 return loss()
@@ -107,7 +105,7 @@ class ServedModel:
 
         The record keeps the waits of the next training step: an evaluation calls the same modules, and takes none.
         """
-        self._values.wait(numbers, recorded=self._training)
+        self._worker.wait(numbers, recorded=self._training)
 
     def backward(self, loss: Tensor, rate: float, *, push: bool = True) -> None:
         """Compute gradients, and push each when it is ready; without `push`, keep them and add to them later.
@@ -124,7 +122,7 @@ class ServedModel:
 
         The trace has no wait here: a run without this evaluation would wait in its next forward pass.
         """
-        self._values.wait(range(len(self._parameters)), recorded=False)
+        self._worker.wait(range(len(self._parameters)), recorded=False)
 
     def describe(self) -> str:
         """A line on the slices of this model and the order in which its parameters are sent."""
@@ -162,18 +160,15 @@ class ServedModel:
     def buffer(self, peer: int, key: int) -> memoryview:
         """The memory that takes in message `key` of `peer`. Called on the transport's threads."""
         index, is_reply = divmod(key, 2)
-        return self._values.buffer(index) if is_reply else self._server.buffer(peer, index)
+        return self._worker.buffer(index) if is_reply else self._server.buffer(peer, index)
 
     def arrived(self, peer: int, key: int, size: int) -> bool:
         """Take in message `key` of `peer`. Called on the transport's threads, under its lock."""
         index, is_reply = divmod(key, 2)
         if is_reply:
-            return self._updated(index)
+            return self._worker.arrived(index)
         self._server.arrived(peer, index, size)
         return False
-
-    def _updated(self, index: int) -> bool:
-        return self._values.arrived(index)
 
     def _send_gradients(self, server: int, payloads: Sequence[tuple[int, memoryview]]) -> None:
         self._transport.send(

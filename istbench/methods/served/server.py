@@ -126,7 +126,6 @@ class SliceOptimizer:
         self._gradients: dict[int, dict[int, Tensor | None]] = {index: {} for index in values}
 
     def set_rate(self, index: int, rate: float) -> None:
-        """Set the learning rate of the next update of slice `index`."""
         set_rate(self._optimizers[index], rate)
 
     def contribute(self, index: int, rank: int, gradient: Tensor | None) -> bool:
@@ -136,7 +135,6 @@ class SliceOptimizer:
         return len(gradients) == self._world_size
 
     def missing(self, index: int) -> set[int]:
-        """The nodes that have not contributed to slice `index`."""
         return set(range(self._world_size)) - self._gradients[index].keys()
 
     def update(self, index: int) -> bool:
@@ -162,7 +160,6 @@ class SliceOptimizer:
         return True
 
     def state_dict(self) -> dict[str, object]:
-        """The state of the optimizer by slice."""
         return {str(index): optimizer_state(optimizer) for index, optimizer in self._optimizers.items()}
 
     def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:

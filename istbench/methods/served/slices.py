@@ -34,7 +34,6 @@ class SlicedParameters:
         self.itemsize = max((flat.element_size() for flat in self.flat), default=1)
 
     def cut_for(self, world_size: int) -> list[list[Slice]]:
-        """The slices of each parameter in a group of `world_size` nodes."""
         slice_params, split_params = self._slicing
         sizes = [parameter.numel() for parameter in self.tensors]
         return cut(sizes, slice_params, world_size, split_params=split_params)
@@ -43,7 +42,6 @@ class SlicedParameters:
         return len(self.tensors)
 
     def part(self, slice: Slice) -> Tensor:
-        """The values of `slice`, a view of the model's."""
         return self.flat[slice.parameter][slice.start : slice.stop]
 
     @property
