@@ -30,8 +30,7 @@ from istbench.base.machine import cores
 from istbench.methods.slide.active import BLOCKS, Labels, inverted
 from istbench.methods.slide.dwta import DWTA
 from istbench.methods.slide.index import Index, RebuildSchedule, common_rows
-from istbench.methods.slide.kernels import RowOptimizer, Rule, backward, row_outputs
-from istbench.methods.slide.prefetch import AHEAD, fetch_row
+from istbench.methods.slide.kernels import AHEAD, RowOptimizer, Rule, backward, fetch_row, row_outputs
 from istbench.methods.slide.shard import OutputShard
 from istbench.methods.slide.simhash import SimHash
 from istbench.methods.slide.softmax import normaliser, output_gradient

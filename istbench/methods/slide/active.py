@@ -25,7 +25,6 @@ class Labels:
 
 
 def no_labels(samples: int) -> Labels:
-    """The labels of `samples` samples without any."""
     return Labels(np.zeros(samples, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 

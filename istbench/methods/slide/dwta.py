@@ -8,11 +8,10 @@ bin of zeros borrows the value of another bin, which a fixed random sequence cho
 import numpy as np
 
 from istbench.base.seeds import derived_seed
-from istbench.methods.slide.hashing import HashFamily
-from istbench.methods.slide.threads import Threads, kernel
+from istbench.methods.slide.hashing import LANES, HashFamily
+from istbench.methods.slide.threads import kernel
 
 _BIN = 8
-_LANES = 64  # vectors that are hashed side by side
 _BORROWED = 64  # bins that an empty one tries
 
 
@@ -37,11 +36,8 @@ class DWTA(HashFamily):
         lent = np.random.default_rng(derived_seed(seed, "borrowed"))
         self.borrowed = lent.integers(0, max(1, bins), (bins, _BORROWED), dtype=np.int32)
 
-    def _hash(self, vectors: np.ndarray, codes: np.ndarray, threads: Threads) -> None:
-        def work(first: int, last: int) -> None:
-            _dwta(vectors, first, last, self.bins, self.borrowed, self.functions, self.bits, codes)
-
-        threads.ranges(work, len(vectors), _LANES)
+    def _hash(self, vectors: np.ndarray, first: int, last: int, codes: np.ndarray) -> None:
+        _dwta(vectors, first, last, self.bins, self.borrowed, self.functions, self.bits, codes)
 
 
 @kernel
@@ -57,28 +53,28 @@ def _dwta(
 ) -> None:
     """Fill in the codes of vectors `first` to `last`, one transposed block at a time."""
     width = vectors.shape[1]
-    block = np.zeros((width, _LANES), np.float32)
-    best, packed = np.empty(_LANES, np.float32), np.empty(_LANES, np.int32)
-    places = np.empty((len(bins), _LANES), np.int32)
-    for start in range(first, last, _LANES):
-        count = min(_LANES, last - start)
+    block = np.zeros((width, LANES), np.float32)
+    best, packed = np.empty(LANES, np.float32), np.empty(LANES, np.int32)
+    places = np.empty((len(bins), LANES), np.int32)
+    for start in range(first, last, LANES):
+        count = min(LANES, last - start)
         for lane in range(count):
             for feature in range(width):
                 block[feature, lane] = vectors[start + lane, feature]
         empty = False
         for number in range(len(bins)):
             feature = bins[number, 0]
-            for lane in range(_LANES):
+            for lane in range(LANES):
                 best[lane] = block[feature, lane]
                 places[number, lane] = 0
             for place in range(1, bins.shape[1]):
                 feature, here = bins[number, place], np.int32(place)
-                for lane in range(_LANES):
+                for lane in range(LANES):
                     larger = block[feature, lane] > best[lane]
                     places[number, lane] = here if larger else places[number, lane]
                     best[lane] = block[feature, lane] if larger else best[lane]
             zeros = 0
-            for lane in range(_LANES):
+            for lane in range(LANES):
                 zeros += best[lane] == 0
             if zeros > 0:
                 empty |= _mark_empty(block, bins, number, places)
@@ -87,7 +83,7 @@ def _dwta(
         for table in range(codes.shape[0]):
             packed[:] = 0
             for number in range(table * functions, (table + 1) * functions):
-                for lane in range(_LANES):
+                for lane in range(LANES):
                     packed[lane] = (packed[lane] << bits) | places[number, lane]
             for lane in range(count):
                 codes[table, start + lane] = packed[lane]

@@ -29,7 +29,6 @@ class HashFamily(ABC):
 
     @property
     def buckets(self) -> int:
-        """The number of possible codes."""
         return 1 << self.functions * self.bits
 
     def codes(self, vectors: np.ndarray, threads: Threads) -> np.ndarray:
@@ -39,15 +38,18 @@ class HashFamily(ABC):
         """
         if vectors.dtype != np.float32 or vectors.shape[1:] != (self.width,):
             raise ValueError(f"expected float32 vectors [n, {self.width}], not {vectors.dtype} {vectors.shape}")
-        codes = np.zeros((self.tables, len(vectors)), np.int32)
+        codes, whole = np.zeros((self.tables, len(vectors)), np.int32), np.ascontiguousarray(vectors)
         if self.functions:
-            self._hash(np.ascontiguousarray(vectors), codes, threads)
+            threads.ranges(lambda first, last: self._hash(whole, first, last, codes), len(vectors), LANES)
         return codes
 
     @abstractmethod
-    def _hash(self, vectors: np.ndarray, codes: np.ndarray, threads: Threads) -> None:
-        """Fill in `codes`."""
+    def _hash(self, vectors: np.ndarray, first: int, last: int, codes: np.ndarray) -> None:
+        """Fill in the `codes` of vectors `first` to `last` (exclusive)."""
 
+
+LANES = 64
+"""Vectors that a kernel hashes side by side."""
 
 MOST_BITS = 30
 """Of a code, which is an int32."""
@@ -69,7 +71,6 @@ class Tables:
 
     @classmethod
     def empty(cls, size: int) -> "Tables":
-        """No tables over `size` rows."""
         return cls(np.empty((0, size), np.int32), np.empty((0, 2), np.int32))
 
     @classmethod
@@ -86,7 +87,6 @@ class Tables:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays."""
         return int(self.rows.nbytes + self.starts.nbytes)
 
 

@@ -90,7 +90,6 @@ class Index:
         self.built = True
 
     def _draw(self, hidden: np.ndarray) -> None:
-        """Draw new functions and hash all rows."""
         weight, threads, sizes = self._weight, self._threads, self._sizes
         seed = functions_seed(self._seed, self.rebuilds)
         if self._target:

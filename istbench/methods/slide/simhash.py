@@ -7,11 +7,10 @@ Planes are sparse, as in SLIDE: they add or subtract a third of a vector's entri
 import numpy as np
 
 from istbench.base.seeds import derived_seed
-from istbench.methods.slide.hashing import HashFamily
-from istbench.methods.slide.threads import Threads, kernel
+from istbench.methods.slide.hashing import LANES, HashFamily
+from istbench.methods.slide.threads import kernel
 
 _DENSITY = 3  # a plane uses one entry in this many
-_LANES = 64  # vectors that are hashed side by side
 _AT_ONCE = 4
 
 
@@ -31,11 +30,8 @@ class SimHash(HashFamily):
         self.features[:, :used] = random.permuted(np.tile(np.arange(width), (planes, 1)), axis=1)[:, :used]
         self.signs[:, :used] = signed.choice([-1.0, 1.0], (planes, used))
 
-    def _hash(self, vectors: np.ndarray, codes: np.ndarray, threads: Threads) -> None:
-        def work(first: int, last: int) -> None:
-            _simhash(vectors, first, last, self.features, self.signs, self.functions, codes)
-
-        threads.ranges(work, len(vectors), _LANES)
+    def _hash(self, vectors: np.ndarray, first: int, last: int, codes: np.ndarray) -> None:
+        _simhash(vectors, first, last, self.features, self.signs, self.functions, codes)
 
 
 @kernel
@@ -50,10 +46,10 @@ def _simhash(
 ) -> None:
     """Fill in the codes of vectors `first` to `last`, one transposed block at a time."""
     width, entries = vectors.shape[1], features.shape[1]
-    block = np.zeros((width, _LANES), np.float32)
-    sums, packed = np.empty(_LANES, np.float32), np.empty(_LANES, np.int32)
-    for start in range(first, last, _LANES):
-        count = min(_LANES, last - start)
+    block = np.zeros((width, LANES), np.float32)
+    sums, packed = np.empty(LANES, np.float32), np.empty(LANES, np.int32)
+    for start in range(first, last, LANES):
+        count = min(LANES, last - start)
         for lane in range(count):
             for feature in range(width):
                 block[feature, lane] = vectors[start + lane, feature]
@@ -66,11 +62,11 @@ def _simhash(
                     c, d = features[plane, entry + 2], features[plane, entry + 3]
                     p, q = signs[plane, entry], signs[plane, entry + 1]
                     r, s = signs[plane, entry + 2], signs[plane, entry + 3]
-                    for lane in range(_LANES):
+                    for lane in range(LANES):
                         sums[lane] += (p * block[a, lane] + q * block[b, lane]) + (
                             r * block[c, lane] + s * block[d, lane]
                         )
-                for lane in range(_LANES):
+                for lane in range(LANES):
                     packed[lane] = 2 * packed[lane] + (sums[lane] > 0)
             for lane in range(count):
                 codes[table, start + lane] = packed[lane]

@@ -14,7 +14,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def kernel(function: _Function) -> _Function:
     """`function` compiled to run without Python's lock, with its sums in the fastest order.
 
-    The compiler fixes that order. A kernel calls only functions of its own file.
+    The compiler fixes that order.
     """
     return jit(function, nogil=True, fastmath=_SUMS)
 
