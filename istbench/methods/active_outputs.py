@@ -12,7 +12,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from istbench.base.options.options import option
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import counted, fitting
-from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
+from istbench.methods.cut_model import CutMethod, largest_part, wide_softmax
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
 from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
@@ -74,7 +74,6 @@ class ActiveOptions(OptimizerOptions):
 
     @property
     def row_rule(self) -> Rule:
-        """The update rule of the rows."""
         if self.optimizer == "sgd":
             return Rule.SGD
         return Rule.LAZY_ADAM if self.lazy else Rule.ADAM
@@ -220,27 +219,21 @@ class ActiveOutputs(CutMethod):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """A node's part with its optimizer state; gradients of the hidden layer and of active outputs."""
         softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
+        part, width = largest_part(softmax, world_size), softmax.units.size
         active = -(-self.options.active(softmax.outputs.size) // world_size)
         with torch.device("meta"):
-            used = softmax.part(-(-softmax.units.size // world_size), range(active))
-        normaliser = 4 * 3 * batch_size  # bytes of a node's part: three numbers a sample
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=(normaliser,))
-        sizes = {id(weight) for weight in softmax.output_weights(used)}
-        hidden = tuple(parameter for parameter in trained(used) if id(parameter) not in sizes)
+            used = softmax.part(-(-width // world_size), range(active))
+        outputs = {id(weight) for weight in softmax.output_weights(used)}
         rows = len(softmax.output_weights(part)[1])
-        return Footprint(
+        numbers = 4 * 3 * batch_size  # three of each sample
+        whole = self._footprint_of(part, width, batch_size, world_size, normaliser=numbers)
+        return replace(
+            whole,
             model=used,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=hidden,
-            build=self.options.build,
-            samples=batch_size,
-            gathered=_kernel_bytes(active * batch_size, rows, softmax.units.size, len(self.options.slots)),
+            stepped=tuple(parameter for parameter in trained(used) if id(parameter) not in outputs),
+            gathered=_kernel_bytes(active * batch_size, rows, width, len(self.options.slots)),
             parameters_beside=tensor_bytes(trained(part)) - tensor_bytes(trained(used)),
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size)
-            + _PAIR_BYTES * active * batch_size
-            + self.index_bytes(rows, softmax.units.size),
+            buffers=whole.buffers + _PAIR_BYTES * active * batch_size + self.index_bytes(rows, width),
         )
 
     def index_bytes(self, rows: int, width: int) -> int:

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method
-from istbench.methods.footprint import PlannedNode
+from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.wide_softmax import HAS_ONE, WideSoftmax
 
 _VALUES_AT_ONCE = 2**24
+_FLOAT = 4  # bytes
 
 
 def even_cut(size: int, parts: int) -> list[range]:
@@ -195,29 +196,31 @@ class CutMethod(Method):
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:
         wide_softmax(cls.name, model, workload, world_size)
 
+    def _footprint_of(
+        self, part: nn.Module, units: int, samples: int, world_size: int, *, normaliser: int
+    ) -> Footprint:
+        """The footprint of a node with `part` (meta device) of a model with so many hidden units.
 
-_FLOAT = 4
+        In a planned step the collectives come after the computing. normaliser: bytes of the all-gather that
+        normalises the softmax.
+        """
+        each = _FLOAT * -(-units // world_size) * samples  # a node's part of the hidden layer
 
+        def rounds(node: PlannedNode) -> Iterator[None]:
+            while True:
+                node.steps(1)
+                if world_size > 1:
+                    node.wait([node.post("all_gather", each)])
+                    node.wait([node.post("all_gather", normaliser)])
+                    node.wait([node.post("reduce_scatter", each * world_size)])
+                yield
 
-def planned_rounds(
-    units: int, samples: int, world_size: int, *, normaliser: Sequence[int]
-) -> Callable[[PlannedNode], Iterator[None]]:
-    """Planned steps, with the collectives after the computing; `normaliser`: bytes of its all-gathers."""
-    each = _FLOAT * -(-units // world_size) * samples
-
-    def rounds(node: PlannedNode) -> Iterator[None]:
-        while True:
-            node.steps(1)
-            if world_size > 1:
-                node.wait([node.post("all_gather", each)])
-                for size in normaliser:
-                    node.wait([node.post("all_gather", size)])
-                node.wait([node.post("reduce_scatter", each * world_size)])
-            yield
-
-    return rounds
-
-
-def exchange_buffers(units: int, samples: int, world_size: int) -> int:
-    """Bytes of the buffers of a step's collectives: the parts of all nodes, in both directions."""
-    return 2 * _FLOAT * -(-units // world_size) * world_size * samples if world_size > 1 else 0
+        return Footprint(
+            model=part,
+            rounds=rounds,
+            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
+            stepped=tuple(trained(part)),
+            build=self.options.build,
+            samples=samples,
+            buffers=2 * each * world_size if world_size > 1 else 0,  # the parts of all nodes, in both directions
+        )

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from istbench.fabric import Fabric
-from istbench.methods.cut_model import CutMethod, exchange_buffers, largest_part, planned_rounds, wide_softmax
-from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.cut_model import CutMethod, largest_part, wide_softmax
+from istbench.methods.footprint import Footprint
 from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state, set_rate
 from istbench.workloads.base import Batch, Workload
@@ -61,16 +61,6 @@ class ModelParallel(CutMethod):
         load_optimizer_state(self._optimizer, state["optimizer"])
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
-        """A node's part, with its gradients and optimizer state."""
         softmax = wide_softmax(self.name, model, workload, world_size)
-        part = largest_part(softmax, world_size)
-        rounds = planned_rounds(softmax.units.size, batch_size, world_size, normaliser=[4 * (batch_size + 1)])
-        return Footprint(
-            model=part,
-            rounds=rounds,
-            optimizer_state=len(self.options.slots) * tensor_bytes(trained(part)),
-            stepped=tuple(trained(part)),
-            build=self.options.build,
-            samples=batch_size,
-            buffers=exchange_buffers(softmax.units.size, batch_size, world_size),
-        )
+        part, sums = largest_part(softmax, world_size), 4 * (batch_size + 1)
+        return self._footprint_of(part, softmax.units.size, batch_size, world_size, normaliser=sums)
