@@ -59,7 +59,7 @@ from istbench.methods.subnet_share import SubnetShare, initial_rows, rows_of
 from istbench.methods.wide_layers import WideLayers, updates_wide_layers
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
-from istbench.workloads.neuron_groups.layout import Rows, layout_of, undealt
+from istbench.workloads.neuron_groups.layout import Layout, Rows, layout_of, undealt
 from istbench.workloads.neuron_groups.partition import Deals
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -110,17 +110,8 @@ class IndependentSubnetTraining(Method):
     def _cut(self, rows: Rows) -> None:
         """Make what this node trains in the current round, with the values of the full model from `rows`."""
         fabric, options = self._fabric, self.options
-        groups = [] if self._warming else self._groups(self._full, self._workload, fabric.world_size)
-        layout = self._layout = layout_of(self._full, groups)
-        self._deals = Deals(
-            groups,
-            fabric.world_size,
-            seed=self.seed,
-            coverage=options.coverage,
-            moving=options.moving,
-            shares=self.shares,
-        )
-        self._partition = self._deals.partition(self._round)
+        layout, self._deals = self._dealing(fabric.world_size, self._round)
+        self._layout, self._partition = layout, self._deals.partition(self._round)
         in_place = self._warming or averaged_in_place(options, layout)
         travelling = layout.names().difference(layout.replicated if in_place else ())
         share = self._share = SubnetShare(
@@ -131,13 +122,23 @@ class IndependentSubnetTraining(Method):
         plain = updates_wide_layers(share.optimizer, options, self._workload)
         self._wide = WideLayers(share.subnet, share.optimizer, plain=plain)
         self._undealt = (
-            MeansInPlace(fabric, undealt(share.subnet, groups))
+            MeansInPlace(fabric, undealt(share.subnet, layout.groups))
             if in_place
             else MeansWithState(fabric, {name: share.tensors[name] for name in layout.replicated}, share.planes)
         )
         self._places = BufferPlaces(share.subnet)
         fabric.recorder.steady = not self._warming
         fabric.recorder.unlike_steps = self._warmup_rounds * self.round_steps
+
+    def _dealing(self, world_size: int, round_index: int) -> tuple[Layout, Deals]:
+        """The layout of the neuron groups that are dealt to `world_size` nodes in a round, and their deals."""
+        options = self.options
+        warming = world_size > 1 and round_index < options.warmup_rounds
+        groups = [] if warming else self._groups(self._full, self._workload, world_size)
+        deals = Deals(
+            groups, world_size, seed=self.seed, coverage=options.coverage, moving=options.moving, shares=self.shares
+        )
+        return layout_of(self._full, groups), deals
 
     def _groups(self, model: nn.Module, workload: Workload, world_size: int) -> list[NeuronGroup]:
         """The groups that are dealt after the warm-up: none if every node owns all units anyway."""
@@ -153,7 +154,6 @@ class IndependentSubnetTraining(Method):
         return loss
 
     def _train(self, batch: Batch) -> Tensor:
-        """One local step of the subnet; returns the loss."""
         if self.options.local_steps == 0:
             with torch.no_grad():
                 return self._workload.loss(self._subnet, batch).detach()
@@ -220,10 +220,10 @@ class IndependentSubnetTraining(Method):
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
         return self._shares().block
 
-    def _shares(self, make: Callable[..., Shares] = Shares) -> Shares:
+    def _shares(self, **in_flight: Any) -> Shares:
         averaged = self._steps == 0
         whole = self._share.whole(self._undealt.means(averaged=averaged))
-        return make(self._share, self._partition, whole, averaged=averaged)
+        return Shares(self._share, self._partition, whole, averaged=averaged, **in_flight)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._share.state_dict(), "steps": self._steps, "round": self._round}
@@ -251,12 +251,8 @@ class IndependentSubnetTraining(Method):
 
     def _deal(self, world_size: int, round_index: int) -> Deal:
         """The way in which a group of `world_size` nodes has the model in a round."""
-        options = self.options
-        warming = world_size > 1 and round_index < options.warmup_rounds
-        groups = [] if warming else self._groups(self._full, self._workload, world_size)
-        deals = Deals(groups, world_size, seed=self.seed, coverage=options.coverage, moving=options.moving)
-        partition = deals.partition(round_index)
-        return Deal(world_size=world_size, layout=layout_of(self._full, groups), partition=partition)
+        layout, deals = self._dealing(world_size, round_index)
+        return Deal(world_size=world_size, layout=layout, partition=deals.partition(round_index))
 
     def _saved(self, states: Sequence[dict[str, Any]], deal: Deal) -> SavedShares:
         names = {own: name for name, own in self._share.tensors.items()}

@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from istbench.methods.resharding import mean_of, mean_slots
-from istbench.methods.subnets.exchange import Holdings
+from istbench.methods.subnets.exchange import Holdings, mean_of_owners
 from istbench.workloads.base import Workload
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import (
@@ -76,7 +77,7 @@ class SavedShares:
     def holdings(self, node: int, *, carries: bool) -> Holdings:
         """Copies of the tensors of `node` that travel, with their optimizer state if the method `carries` it."""
         state = self._states[node]
-        kept = self._kept(node) if carries else {}
+        kept = self._kept[node] if carries else {}
         subnet = {
             name: [
                 state["subnet"][name].clone(),
@@ -94,12 +95,12 @@ class SavedShares:
         self, model: nn.Module, workload: Workload, deal: Deal, rank: int, *, coverage: int, carries: bool
     ) -> dict[str, Any]:
         """The state of the share of node `rank` in another `deal` of `model` (meta device)."""
-        first, cuts = self._states[0], {cut.name: cut for cut in deal.layout.cut}
+        first, cuts, travelling = self._states[0], {cut.name: cut for cut in deal.layout.cut}, deal.layout.names()
         subnet, home = dict[str, Tensor](), dict[str, dict[str, Tensor]]()
         kept: dict[str, Any] = {}
         numbers = {name: str(index) for index, name in enumerate(self._names)}
         for name in named_tensors(model):
-            if name not in deal.layout.names():
+            if name not in travelling:
                 if name in first["subnet"]:
                     subnet[name] = self._own_buffer(name, workload.initial_buffer(model, name), deal, rank)
                 continue
@@ -123,10 +124,12 @@ class SavedShares:
             "optimizer": {**first["optimizer"], "state": kept},
         }
 
-    def _kept(self, node: int) -> dict[str, dict[str, Any]]:
-        """The optimizer's state on `node` by the name of the parameter."""
-        kept = self._states[node]["optimizer"]["state"]
-        return {name: kept[str(index)] for index, name in enumerate(self._names) if str(index) in kept}
+    @cached_property
+    def _kept(self) -> list[dict[str, dict[str, Any]]]:
+        """The optimizer's state on each node, by the name of the parameter."""
+        by_node = [state["optimizer"]["state"] for state in self._states]
+        names = [(name, str(index)) for index, name in enumerate(self._names)]
+        return [{name: kept[index] for name, index in names if index in kept} for kept in by_node]
 
     def _own_buffer(self, name: str, initial: Tensor, deal: Deal, rank: int) -> Tensor:
         """A buffer that does not travel: that of node 0, with its initial values where a partition cuts it."""
@@ -135,13 +138,12 @@ class SavedShares:
         return saved if saved.shape == initial.shape == part.shape else part
 
     def _values(self, name: str) -> Tensor:
-        """The tensor `name` of the full model."""
         parts = [state["subnet"][name] for state in self._states]
         return self._assembled(self._cut[name], 0, parts) if name in self._cut else mean_of(parts, len(parts))
 
     def _slots_of(self, name: str) -> dict[str, Any]:
         """The optimizer's state of parameter `name` of the full model; empty if no node has any."""
-        by_node = [self._kept(node).get(name, {}) for node in range(len(self._states))]
+        by_node = [kept.get(name, {}) for kept in self._kept]
         if name not in self._cut:
             return mean_slots(by_node)
         numbers = [{slot: value for slot, value in own.items() if slot not in self._slots} for own in by_node]
@@ -167,11 +169,8 @@ class SavedShares:
             for index, part in zip(indices, parts, strict=True):
                 write(full, cut.axes, index, part)
             return full
-        total, owners = (torch.zeros(cut.shape, dtype=torch.float64) for _ in range(2))
-        for index, part in zip(indices, parts, strict=True):
-            write(total, cut.axes, index, select(total, cut.axes, index) + part.double())
-            write(owners, cut.axes, index, select(owners, cut.axes, index) + 1)
-        return torch.where(owners > 0, (total / owners).to(full.dtype), full)
+        owned = ((cut.axes, index, part) for index, part in zip(indices, parts, strict=True))
+        return mean_of_owners(full, owned, torch.float64)
 
 
 def _part(cut: CutTensor, whole: Tensor, deal: Deal, rank: int) -> Tensor:

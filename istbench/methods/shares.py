@@ -1,13 +1,13 @@
 """Assembling the full model from the shares of the nodes, a block at a time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from istbench.methods.subnet_share import SubnetShare
+from istbench.methods.subnets.exchange import mean_of_owners
 from istbench.methods.subnets.streaming import Flights
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import (
@@ -15,11 +15,10 @@ from istbench.workloads.neuron_groups.layout import (
     CutTensor,
     build_subnet,
     product_shape,
-    select,
     subnet_index,
     write,
 )
-from istbench.workloads.neuron_groups.partition import Partition, common_owners
+from istbench.workloads.neuron_groups.partition import Partition
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class DimSlice:
     last: int
 
     def shape(self, shape: torch.Size) -> torch.Size:
-        """Shape of the block at this span of a tensor of `shape`."""
         return torch.Size(self.last - self.first if dim == self.dim else size for dim, size in enumerate(shape))
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -88,15 +86,25 @@ class Shares:
     Args:
         share: the share of this node. whole: tensors that no partition cuts, with their values in the full model.
         averaged: whether all owners of an entry have the same value of it. The mean of p of them may differ.
+        flights: the wave of units in flight, None if there is none; then the units of a subnet are in any order.
+        arrived: by peer, the values that it sends here.
     """
 
     def __init__(
-        self, share: SubnetShare, partition: Partition, whole: Mapping[str, Tensor], *, averaged: bool
+        self,
+        share: SubnetShare,
+        partition: Partition,
+        whole: Mapping[str, Tensor],
+        *,
+        averaged: bool,
+        flights: Flights | None = None,
+        arrived: Mapping[int, Sequence[Tensor]] | None = None,
     ) -> None:
         self._cut = {cut.name: cut for cut in share.layout.cut}
         self._partition, self._home, self._fabric = partition, share.home_partition, share.fabric
         self._subnet, self._whole, self._averaged = share.tensors, whole, averaged
         self._shards = {name: shards[0] for name, shards in share.home.items()}
+        self._flights, self._arrived = flights, arrived or {}
 
     def assembled(self, model: nn.Module) -> nn.Module | None:
         """The full model on rank 0, None elsewhere. `model` has its shapes, on the meta device."""
@@ -134,6 +142,9 @@ class Shares:
             self._gather(cut, span, target, at_home=False)
         else:
             self._gather_means(cut, span, target)
+        # Last: the places of units in flight hold no values.
+        if self._flights is not None:
+            self._gather_flights(self._flights, cut, span, target)
 
     def _gather(self, cut: CutTensor, span: DimSlice, target: Tensor | None, *, at_home: bool) -> None:
         for piece, values in self._gathered(cut, span, at_home=at_home):
@@ -142,26 +153,12 @@ class Shares:
 
     def _gather_means(self, cut: CutTensor, span: DimSlice, target: Tensor | None) -> None:
         """Fill the entries of `target` that nodes own with the means over their owners."""
-        owners = self._owners(cut, span)
-        if target is not None:
-            owners = owners.to(target)
-            target.copy_(torch.where(owners == 0, target, torch.zeros_like(target)))
-        for piece, values in self._gathered(cut, span, at_home=False):
-            if target is not None:
-                write(target, piece.axes, piece.index, select(target, piece.axes, piece.index) + values)
-        if target is not None:
-            target.div_(owners.clamp(min=1))
-
-    def _owners(self, cut: CutTensor, span: DimSlice) -> Tensor:
-        """The number of owners of each entry in the block at `span`, in a shape that fits the block's."""
-        parts = self._partition[cut.axes[0].group]
-        nodes, firsts = len(parts.units), []
-        for axis in cut.axes:
-            first = self._partition[axis.group].owner.repeat_interleave(axis.block).repeat(axis.segments)
-            first = first[span.first : span.last] if axis.dim == span.dim else first
-            firsts.append(first.view([-1 if dim == axis.dim else 1 for dim in range(len(cut.shape))]))
-        table = torch.tensor([common_owners(distance, nodes, parts.coverage) for distance in range(nodes)])
-        return table[(firsts[-1] - firsts[0]) % nodes if len(firsts) == 2 else torch.zeros_like(firsts[0])]
+        gathered = self._gathered(cut, span, at_home=False)
+        parts = ((piece.axes, piece.index, values) for piece, values in gathered)
+        if target is None:
+            next(parts, None)  # send this node's values
+        else:
+            target.copy_(mean_of_owners(target, parts, target.dtype))
 
     def _gathered(self, cut: CutTensor, span: DimSlice, *, at_home: bool) -> Iterator[tuple[Piece, Tensor]]:
         """The pieces of all nodes in the block at `span`, with their values on rank 0; nothing elsewhere."""
@@ -179,33 +176,13 @@ class Shares:
             return piece_of(span, cut.axes[:1], subnet_index(cut, self._home, node)[:1])
         return piece_of(span, cut.axes, subnet_index(cut, self._partition, node))
 
-
-class StreamedShares(Shares):
-    """`Shares` of subnets whose units are in any order, and of units in flight.
-
-    Args:
-        flights: the wave in flight, None if there is none. arrived: by peer, the values that it sends here.
-    """
-
-    def __init__(
-        self, *args: Any, flights: Flights | None, arrived: Mapping[int, Sequence[Tensor]], **shares: Any
-    ) -> None:
-        super().__init__(*args, **shares)
-        self._flights, self._arrived = flights, arrived
-
-    def bring(self, name: str, span: DimSlice, target: Tensor | None) -> None:
-        super().bring(name, span, target)
-        # Last: the places of units in flight hold no values.
-        if self._flights is not None and name in self._cut:
-            self._gather_flights(self._cut[name], span, target)
-
-    def _gather_flights(self, cut: CutTensor, span: DimSlice, target: Tensor | None) -> None:
+    def _gather_flights(self, flights: Flights, cut: CutTensor, span: DimSlice, target: Tensor | None) -> None:
         nodes = range(self._fabric.world_size)
-        pieces = [[piece for _, _, piece in self._arriving(cut, span, node)] for node in nodes]
+        pieces = [[piece for _, _, piece in _arriving(flights, cut, span, node, nodes)] for node in nodes]
         shapes = [[product_shape(span.shape(cut.shape), cut.axes, piece.index) for piece in own] for own in pieces]
         mine = [
             piece.held.of(self._arrived[peer][number]).reshape(-1)
-            for peer, number, piece in self._arriving(cut, span, self._fabric.rank)
+            for peer, number, piece in _arriving(flights, cut, span, self._fabric.rank, nodes)
         ]
         flat = torch.cat([self._subnet[cut.name].new_empty(0), *mine])
         sizes = [sum(shape.numel() for shape in own) for own in shapes]
@@ -217,10 +194,12 @@ class StreamedShares(Shares):
                 if part.numel():
                     write(target, piece.axes, piece.index, part.view(shape))
 
-    def _arriving(self, cut: CutTensor, span: DimSlice, node: int) -> Iterator[tuple[int, int, Piece]]:
-        """The moves to `node` in the block at `span`: sender, number among its moves, and piece."""
-        assert self._flights is not None
-        for peer in range(self._fabric.world_size):
-            for number, move in enumerate(self._flights.moves(peer, node)):
-                if move.tensor is cut:
-                    yield peer, number, piece_of(span, cut.axes, cut.index(move.units))
+
+def _arriving(
+    flights: Flights, cut: CutTensor, span: DimSlice, node: int, peers: Iterable[int]
+) -> Iterator[tuple[int, int, Piece]]:
+    """The moves to `node` in the block at `span`: sender, number among its moves, and piece."""
+    for peer in peers:
+        for number, move in enumerate(flights.moves(peer, node)):
+            if move.tensor is cut:
+                yield peer, number, piece_of(span, cut.axes, cut.index(move.units))

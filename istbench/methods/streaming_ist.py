@@ -14,9 +14,8 @@ With `optimizer_state=reset` a unit's state starts at zero where it lands. Adam'
 the tensors that every node trains starts at zero at the end of a round, unless they are averaged as in `local_sgd`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ from istbench.methods.footprint import Footprint, PlannedNode
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.optimizer import started
 from istbench.methods.saved_shares import Deal, SavedShares
-from istbench.methods.shares import Shares, StreamedShares
+from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import shared_buffers, shared_bytes, travelling_bytes
 from istbench.methods.subnets.exchange import (
     Block,
@@ -128,8 +127,9 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         if self._fabric.world_size > 1:
             self._undealt.average(self._share.counts())
             if self.options.optimizer_state == "reset":
+                tensors = self._share.tensors
                 for name in self._share.travelling & set(self._layout.replicated):
-                    for plane in self._state_of(name):
+                    for plane in self._state_of(tensors[name]):
                         plane.zero_()
         self._next_round()
         self._fabric.recorder.mark("round")
@@ -188,12 +188,12 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         for peer, blocks in flying.incoming.items():
             write_blocks(holdings, blocks, flying.arrived[peer])
         if self.options.optimizer_state == "reset":
+            tensors = self._share.tensors
             for name, dim, index in flying.flights.empty(self._fabric.rank):
-                for plane in self._state_of(name):
+                for plane in self._state_of(tensors[name]):
                     plane.index_fill_(dim, index.to(plane.device), 0)
 
-    def _state_of(self, name: str) -> list[Tensor]:
-        tensor = named_tensors(self._subnet)[name]
+    def _state_of(self, tensor: Tensor) -> list[Tensor]:
         return started(self._optimizer, tensor, self.options.slots) if tensor.requires_grad else []
 
     def note(self) -> str:
@@ -209,16 +209,16 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         if self._flying is not None and self._flying.transfers is not None:
             self._flying.transfers.finish()
 
-    def _shares(self, make: Callable[..., Shares] = StreamedShares) -> Shares:
+    def _shares(self, **in_flight: Any) -> Shares:
         self.drain()
-        flights, arrived = None, {}
         if self._flying is not None:
-            flights, holdings = self._flying.flights, self._share.holdings()
+            holdings = self._share.holdings()
             arrived = {
                 peer: values_of_blocks(holdings, blocks, self._flying.arrived[peer])
                 for peer, blocks in self._flying.incoming.items()
             }
-        return super()._shares(partial(make, flights=flights, arrived=arrived))
+            in_flight = {"flights": self._flying.flights, "arrived": arrived}
+        return super()._shares(**in_flight)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of `ist`, with the places of the units before the wave in flight left, and that wave."""

@@ -20,7 +20,7 @@ and one more if no owner stays.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from itertools import product
@@ -29,7 +29,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from istbench.workloads.neuron_groups.layout import CutTensor, Layout, product_shape, select, select_into, write
+from istbench.workloads.neuron_groups.layout import (
+    Axis,
+    CutTensor,
+    Layout,
+    product_shape,
+    select,
+    select_into,
+    write,
+)
 from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, common_owners, units_dealt
 
 Holder = Literal["subnet", "home"]
@@ -65,7 +73,6 @@ class Block:
 
     @cached_property
     def shape(self) -> torch.Size:
-        """Shape of the block's values."""
         return product_shape(self.tensor.shape, self.tensor.axes, self.index)
 
 
@@ -168,6 +175,20 @@ def take_means(
             else:
                 total += select(plane, block.tensor.axes, block.index)
         write(plane, block.tensor.axes, block.index, total / len(owners))
+
+
+def mean_of_owners(
+    full: Tensor, parts: Iterable[tuple[Sequence[Axis], Sequence[Tensor], Tensor]], dtype: torch.dtype
+) -> Tensor:
+    """`full` with the means of the `parts` where there are any, added up in their order in `dtype`.
+
+    parts: of each owner, the axes and the product of indices where its values belong, and the values.
+    """
+    total, owners = (torch.zeros(full.shape, dtype=dtype, device=full.device) for _ in range(2))
+    for axes, index, values in parts:
+        write(total, axes, index, select(total, axes, index) + values)
+        write(owners, axes, index, select(owners, axes, index) + 1)
+    return torch.where(owners > 0, (total / owners).to(full.dtype), full)
 
 
 def values_met(led: Sequence[tuple[Block, tuple[int, ...]]], owner: int) -> int:
@@ -330,35 +351,33 @@ def held_block(
 def gather_blocks(holdings: Holdings, blocks: Sequence[Block], like: Tensor) -> Tensor:
     """The values of `blocks`, all planes of each, as one flat buffer of `like`'s dtype and device."""
     buffer = torch.empty(count_values(holdings, blocks), dtype=like.dtype, device=like.device)
-    offset = 0
-    for block in blocks:
-        shape = block.shape
-        for plane in _planes(holdings, block):
-            values = buffer[offset : offset + shape.numel()].view(shape)
-            select_into(values, plane, block.tensor.axes, block.index)
-            offset += shape.numel()
+    for block, plane, values in _in_buffer(holdings, blocks, buffer):
+        select_into(values, plane, block.tensor.axes, block.index)
     return buffer
 
 
 def write_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> None:
     """Write a buffer made by `gather_blocks` on the sending node into `holdings` at `blocks`."""
-    offset = 0
-    for block in blocks:
-        shape = block.shape
-        for plane in _planes(holdings, block):
-            values = buffer[offset : offset + shape.numel()].view(shape)
-            write(plane, block.tensor.axes, block.index, values)
-            offset += shape.numel()
+    for block, plane, values in _in_buffer(holdings, blocks, buffer):
+        write(plane, block.tensor.axes, block.index, values)
 
 
 def values_of_blocks(holdings: Holdings, blocks: Sequence[Block], buffer: Tensor) -> list[Tensor]:
     """The first plane of each of `blocks` in a buffer for `write_blocks`: views of their shapes."""
-    values, offset = [], 0
+    found = _in_buffer(holdings, blocks, buffer)
+    return [values for block, plane, values in found if plane is _planes(holdings, block)[0]]
+
+
+def _in_buffer(
+    holdings: Holdings, blocks: Sequence[Block], buffer: Tensor
+) -> Iterator[tuple[Block, Tensor, Tensor]]:
+    """Each plane of `blocks`: the block, the holder's tensor, and its values in `buffer`, a view."""
+    offset = 0
     for block in blocks:
         shape = block.shape
-        values.append(buffer[offset : offset + shape.numel()].view(shape))
-        offset += shape.numel() * len(_planes(holdings, block))
-    return values
+        for plane in _planes(holdings, block):
+            yield block, plane, buffer[offset : offset + shape.numel()].view(shape)
+            offset += shape.numel()
 
 
 def count_values(holdings: Holdings, blocks: Sequence[Block]) -> int:

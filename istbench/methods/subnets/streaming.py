@@ -227,28 +227,23 @@ class Flights:
         return self._moves[source, target]
 
     def _of_one(self, cut: CutTensor, source: int, target: int) -> Iterator[Move]:
-        yield Move(cut, "subnet", "subnet", (self._between(cut.axes[0].group, source, target),))
+        yield Move(cut, "subnet", "subnet", (self._routes[cut.axes[0].group][source][target],))
 
     def _of_two(self, cut: CutTensor, source: int, target: int) -> Iterator[Move]:
         rows, columns = (axis.group for axis in cut.axes)
-        if rows in self.wave.moving:
-            leaving, landing = self._between(rows, source, None), self._between(rows, None, target)
-            left, met = self.wave.old[columns].units[source], self.wave.old[columns].units[target]
-            yield Move(cut, "subnet", "home", (self._kept(rows, leaving, target), left))
-            yield Move(cut, "home", "subnet", (self._kept(rows, landing, source), met))
-        else:
-            leaving, landing = self._between(columns, source, None), self._between(columns, None, target)
-            stay, meet = self.wave.old[rows].units[source], self.wave.old[rows].units[target]
-            yield Move(cut, "subnet", "home", (self._kept(rows, stay, target), leaving))
-            yield Move(cut, "home", "subnet", (self._kept(rows, meet, source), landing))
+        left, met = self._leaving(rows, source), self._landing(rows, target)
+        yield Move(cut, "subnet", "home", (self._kept(rows, left, target), self._leaving(columns, source)))
+        yield Move(cut, "home", "subnet", (self._kept(rows, met, source), self._landing(columns, target)))
 
-    def _between(self, group: str, source: int | None, target: int | None) -> Tensor:
-        """The moving units of `group` from node `source` to node `target`; None stands for any node."""
-        routes = self._routes[group]
-        if source is None:
-            assert target is not None
-            return torch.cat([row[target] for row in routes])
-        return torch.cat(routes[source]) if target is None else routes[source][target]
+    def _leaving(self, group: str, node: int) -> Tensor:
+        """The moving units of `group` that leave `node`; all of its units if the group does not move."""
+        return torch.cat(self._routes[group][node]) if group in self._routes else self.wave.old[group].units[node]
+
+    def _landing(self, group: str, node: int) -> Tensor:
+        """The moving units of `group` that land on `node`; all of its units if the group does not move."""
+        if group not in self._routes:
+            return self.wave.old[group].units[node]
+        return torch.cat([row[node] for row in self._routes[group]])
 
     def _by_route(self, group: str) -> list[list[Tensor]]:
         """The moving units of `group`, by the node that they leave and the node that they land on."""
