@@ -48,7 +48,7 @@ class DataParallel(Method):
         self._workload = workload
         self._fabric = fabric
         self._model = materialise(model, workload, self.seed, fabric.device)
-        self._optimizer = self._build_optimizer()
+        self._optimizer: Any = self.build_optimizer(self._model, workload)
         self._averages = Averages(fabric, self.options, self.seed)
         self._minibatches = 0  # of the current round
         # Parameters in the last backward pass, and whether they have a gradient.
@@ -204,9 +204,6 @@ class DataParallel(Method):
         """The optimizer whose state this node keeps."""
         own: torch.optim.Optimizer = self._optimizer
         return own
-
-    def _build_optimizer(self) -> Any:
-        return self.build_optimizer(self._model, self._workload)
 
     def _settle_buckets(self) -> None:
         """Make the replica order its buckets now. torch does this once, after the first backward pass.

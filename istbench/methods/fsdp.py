@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 from torch.distributed.tensor import DTensor
 
 from istbench.base.error_lines import reason_of
@@ -419,14 +420,11 @@ class FullySharded(Method):
         )
 
 
-class _Gather(AllGather):
+class _Gather(DefaultAllocMixin, AllGather):
     """torch's all-gather of a group's parameters, through the fabric."""
 
     def __init__(self, nodes: Fabric | Group, name: str) -> None:
         self._nodes, self._name = nodes, name
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
@@ -434,14 +432,11 @@ class _Gather(AllGather):
         return self._nodes.all_gather_async(output_tensor, input_tensor, self._name)
 
 
-class _Reduce(ReduceScatter):
+class _Reduce(DefaultAllocMixin, ReduceScatter):
     """torch's reduce-scatter of a group's gradients, through the fabric."""
 
     def __init__(self, gradients: Gradients, name: str) -> None:
         self._gradients, self._name = gradients, name
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, op: Any, async_op: bool = False

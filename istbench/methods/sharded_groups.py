@@ -78,7 +78,6 @@ class Gradients:
         self._averaged.add(name)
 
     def finish(self) -> None:
-        """Wait for the last groups."""
         self._wait()
         self._averaged.clear()
 
@@ -127,7 +126,6 @@ class PlannedGroups:
     def of(
         cls, model: nn.Module, least: int, shards: int, world_size: int, *, ahead: bool, accumulate: int = 1
     ) -> "PlannedGroups":
-        """The groups of `model` (meta device)."""
         members: list[list[nn.Parameter]] = []
         numbers: dict[nn.Parameter, int] = {}
         modules = gathered_modules(model, least)

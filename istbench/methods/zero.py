@@ -35,8 +35,8 @@ class ZeroRedundancy(DataParallel):
     own_object = "moved"
     own_updates = "builds an optimizer over the parameters of each node"
 
-    def _build_optimizer(self) -> "_Optimizer":
-        return _Optimizer(trained(self._model), self.options, self._fabric)
+    def build_optimizer(self, model: nn.Module, workload: Workload) -> "_Optimizer":
+        return _Optimizer(trained(model), self.options, self._fabric)
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
@@ -47,7 +47,6 @@ class ZeroRedundancy(DataParallel):
         return {**super().state_dict(), "parameters": self._names(self._own_optimizer.param_groups)}
 
     def _names(self, groups: Sequence[dict[str, Any]]) -> list[list[str]]:
-        """The names of the parameters in each of `groups`."""
         names = {own: name for name, own in self._model.named_parameters()}
         return [[names[own] for own in group["params"]] for group in groups]
 
