@@ -113,7 +113,6 @@ class BackgroundMean:
         return self._fabric.exchange_async(sends, receives, "averaging changes")
 
     def _blank(self, rank: int, like: Tensor) -> Tensor:
-        """An empty message of the part of `rank`."""
         return torch.empty_like(encode(torch.zeros(self._lengths[rank], device=like.device), self._send))
 
     def _decoded(self, message: Tensor, rank: int) -> Tensor:

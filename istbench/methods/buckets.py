@@ -36,8 +36,6 @@ _RANK, _LEAST = 4, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class BucketOptions(ClippedOptions):
-    """Options of a method that averages gradients in buckets."""
-
     compress: Literal["none", "bf16", "fp16", "powersgd"] = option(
         "none", "form of sent gradients: as they are, 16 bits, low-rank factors"
     )
@@ -89,7 +87,6 @@ class BucketMessages:
 
     @classmethod
     def of(cls, options: BucketOptions, gradients: Iterable[Tensor]) -> "BucketMessages":
-        """The messages of a bucket of `gradients`."""
         plain = left = right = 0
         for gradient in gradients:
             size, rank = gradient.element_size(), options.rank_of(gradient)

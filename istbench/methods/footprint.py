@@ -67,7 +67,6 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of `tensors`."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

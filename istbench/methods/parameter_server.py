@@ -130,7 +130,6 @@ def _slices(
 
 
 def _busiest(slices: Sequence[Sequence[Slice]], world_size: int) -> int:
-    """The number of values that the busiest server serves."""
     served = [0] * world_size
     for slice in (slice for one in slices for slice in one):
         served[slice.server] += slice.stop - slice.start

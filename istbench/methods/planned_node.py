@@ -80,7 +80,6 @@ class PlannedNode:
         self.builder.compute(count * self._seconds)
 
     def all_reduce(self, bytes: int) -> None:
-        """All-reduce `bytes` bytes, and wait for it."""
         self.wait([self.post("all_reduce", bytes)])
 
     def all_gather_async(self, parts: Buffer, mine: Buffer, name: str) -> "PlannedTransfers":
@@ -150,7 +149,6 @@ SCALE_BYTES = 4
 
 
 def message_bytes(length: int, send: Format) -> int:
-    """Bytes of the message of a vector of `length` values."""
     if send == "int8":
         return length + SCALE_BYTES * -(-length // CHUNK)
     return length * (2 if send == "bf16" else 4)

@@ -104,7 +104,6 @@ class PowerSGD:
         return _views(self._errors[index], matrices), _views(self._factors[index], factors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Errors and factors by bucket."""
         return {"errors": dict(self._errors), "factors": dict(self._factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

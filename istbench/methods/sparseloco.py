@@ -51,12 +51,10 @@ class Chunks:
 
     @property
     def sent(self) -> int:
-        """Number of entries that a node sends."""
         whole, rest = divmod(self.length, self.size)
         return whole * self.top + min(self.top, rest)
 
     def message_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of a message of values of `dtype`."""
         return self.sent * (dtype.itemsize + self._place_type.itemsize)
 
     def largest(self, values: Tensor) -> Tensor:

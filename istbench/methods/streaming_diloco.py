@@ -65,26 +65,16 @@ class Flight:
 
     Half of the messages leave when the others have had half of these steps. On landing, the `fragment` takes its
     outer step by the mean change, and `alpha` of its live weights stays. Every rank calls all methods but
-    `state_dict` alike. weight: of this node's changes in the mean.
+    `state_dict` alike. options: those of the method. weight: of this node's changes in the mean.
     """
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        fragment: OuterStep,
-        number: int,
-        delay: int,
-        alpha: float,
-        send: Format,
-        weight: float = 1.0,
-    ) -> None:
-        self.number, self._weight = number, weight
-        self._fragment, self._delay, self._alpha, self._device = fragment, delay, alpha, fabric.device
+    def __init__(self, fabric: Fabric, fragment: OuterStep, number: int, options: Any, weight: float) -> None:
+        self.number, self._weight, self._fragment = number, weight, fragment
+        self._delay, self._alpha, self._device = options.delay, options.alpha, fabric.device
         self._steps = 0  # since the changes left
-        self.mean = BackgroundMean(fabric, sum(len(start) for start in fragment.start), send)
+        self.mean = BackgroundMean(fabric, sum(len(start) for start in fragment.start), options.send)
 
     def leave(self) -> None:
-        """Send the changes on their way."""
         changes = torch.cat([change.float() for change in self._fragment.changes()])
         weigh(changes, self._weight)
         self.mean.start(changes)
@@ -199,8 +189,7 @@ class StreamingDiLoCo(DiLoCo):
         return flight
 
     def _flight_of(self, number: int, fragments: Sequence[OuterStep]) -> Flight:
-        options, weight = self.options, self._weights.node
-        return Flight(self._fabric, fragments[number], number, options.delay, options.alpha, options.send, weight)
+        return Flight(self._fabric, fragments[number], number, self.options, self._weights.node)
 
     def _exchange(self, fragments: Sequence[OuterStep]) -> None:
         """Exchange those of `fragments` whose turn has not come in this round, and let them land."""
