@@ -33,6 +33,16 @@ def modules_kept(model: nn.Module, but: Collection[nn.Module] = ()) -> Iterator[
                     own.requires_grad_(trained)
 
 
+def plain_attributes(model: nn.Module) -> dict[str, str]:
+    """Numbers, texts, lists and tensors among the attributes of the modules of `model`, as text, by name."""
+    return {
+        f"{name}.{attribute}".removeprefix("."): repr(value)
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, bool | int | float | str | list | Tensor) and attribute != "training"
+    }
+
+
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:
     """A copy of the `attributes` of a module, and of their dictionaries and lists, such as `_buffers`."""
     return {name: value.copy() if type(value) in (dict, list) else value for name, value in attributes.items()}

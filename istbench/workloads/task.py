@@ -9,11 +9,11 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.task_file import task_name
 from istbench.base.plugin_code import users_code
 from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.module_state import plain_attributes
 from istbench.workloads.neuron_groups.discovery import Discovered, discover_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, misfit, named_tensors
 from istbench.workloads.neuron_groups.proof import Proof, failing
@@ -32,6 +33,7 @@ from istbench.workloads.task_file import TaskFile
 from istbench.workloads.task_model import TaskModel
 from istbench.workloads.task_state import state_kept
 
+_WITHOUT_GRAPH = "does not require grad"  # the error of torch.autograd.grad under no_grad
 _PLAIN = (bool, int, float, str, type(None), Tensor)
 
 
@@ -94,6 +96,31 @@ class TaskOptions:
     """A task file has no options: its user edits the file."""
 
 
+class Trial(NamedTuple):
+    """The findings of a trial of a task file on two batches.
+
+    idle: parameters that get no gradient from one of them. unsaved: attributes of modules that a forward pass
+        changes, and that no checkpoint holds.
+    """
+
+    idle: list[str]
+    unsaved: list[str]
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """Findings on a task file, which a process makes once.
+
+    proved: by groups, the line on their proof. differentiates: whether the loss calls torch.autograd.grad.
+    """
+
+    splits: dict[bool, Split] = field(default_factory=dict)
+    found: Discovered | None = None
+    proved: dict[str, str] = field(default_factory=dict)
+    trial: Trial | None = None
+    differentiates: bool = False
+
+
 class Task(Workload):
     """A workload whose model, data and loss are functions of a file.
 
@@ -104,10 +131,7 @@ class Task(Workload):
     Options = TaskOptions
     file: ClassVar[TaskFile]
     task_model: ClassVar[TaskModel]
-    _splits: ClassVar[dict[bool, Split]]
-    _found: ClassVar[list[Discovered]]
-    _proved: ClassVar[dict[str, str]]
-    _idle: ClassVar[list[list[str]]]
+    _known: ClassVar[_Known]
 
     def __init__(self, options: TaskOptions | None = None) -> None:
         super().__init__(options)
@@ -125,10 +149,10 @@ class Task(Workload):
 
     def split(self, train: bool) -> Split:
         """The training or the test data, opened once in each process."""
-        if train not in self._splits:
+        if train not in self._known.splits:
             with torch.device("cpu"):
-                self._splits[train] = split_of(self.file, train)
-        return self._splits[train]
+                self._known.splits[train] = split_of(self.file, train)
+        return self._known.splits[train]
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
@@ -232,11 +256,8 @@ class Task(Workload):
         Raises:
             UserError: if that is no scalar, or no gradient flows from it; or if a model cannot take the batch.
         """
-        parts = batch[0].parts
         with self.file.running(self.file.first_of("loss", "model")):
-            found: Any = (
-                self.file.function("loss")(model, parts) if "loss" in self.file else _own_loss(model, parts)
-            )
+            found: Any = self._computed(model, batch[0].parts)
         if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
             raise self._wrong_loss(f"returns {kind_of(found)}; it should return a scalar tensor")
         if torch.is_grad_enabled() and not found.requires_grad:
@@ -245,6 +266,20 @@ class Task(Workload):
                 "detach() or no_grad()"
             )
         return found.reshape(())
+
+    def _computed(self, model: nn.Module, parts: Any) -> Any:
+        """What the loss of the file returns. One that calls torch.autograd.grad always gets a graph."""
+        function = self.file.function("loss") if "loss" in self.file else _own_loss
+        if torch.is_grad_enabled() or not self._known.differentiates:
+            try:
+                return function(model, parts)
+            except RuntimeError as error:
+                if torch.is_grad_enabled() or _WITHOUT_GRAPH not in str(error):
+                    raise
+            self._known.differentiates = True
+        with torch.enable_grad():
+            found = function(model, parts)
+        return found.detach() if isinstance(found, Tensor) else found
 
     def _loss_on(self, batch: Batch) -> Callable[[nn.Module], Tensor]:
         """The loss of a model on `batch`, the same in every call: it finds the state of the file as it is now."""
@@ -262,7 +297,9 @@ class Task(Workload):
 
     def expect(self, data: Path | None, chosen: Collection[str]) -> str:
         self._refuse(data)
-        return f"model() and a batch of {self.file.name}"
+        supposed = self.in_turn and self.file.settings.samples is None
+        alike = f", as if every batch had the {self.batch_size} samples of the first" if supposed else ""
+        return f"model() and a batch of {self.file.name}{alike}"
 
     def meta_batch(self, samples: int) -> Batch:
         """A batch of `samples`, or of an iterable's own size, without values."""
@@ -320,12 +357,12 @@ class Task(Workload):
 
     def found_groups(self) -> Discovered:
         """The groups in the structure of the model. The first call tries them on an example batch."""
-        if not self._found:
+        if self._known.found is None:
             with torch.device("cpu"), self._trying("looking for neuron groups in the model"):
                 model = self.task_model.built(0).eval()
                 batch = self.example_batch(model)
-                self._found.append(discover_groups(model, self._loss_on(batch)))
-        return self._found[0]
+                self._known.found = discover_groups(model, self._loss_on(batch))
+        return self._known.found
 
     def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
         """Prove groups that `neuron_groups(model)` of the file returned; returns a line if no proof is possible.
@@ -337,11 +374,11 @@ class Task(Workload):
         """
         if "neuron_groups" not in self.file:
             return ""
-        key = repr(list(groups))
-        if key not in self._proved:
+        key, proved = repr(list(groups)), self._known.proved
+        if key not in proved:
             with torch.device("cpu"), self._trying("proving its neuron groups"):
-                self._proved[key] = self._prove(self.task_model.built(0).eval(), groups)
-        return self._proved[key]
+                proved[key] = self._prove(self.task_model.built(0).eval(), groups)
+        return proved[key]
 
     def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
         with torch.device("cpu"), self._trying("proving its neuron groups"):
@@ -399,16 +436,21 @@ class Task(Workload):
         return state_kept(self.file.folder)
 
     def try_out(self) -> None:
-        self.idle_parameters()
+        self.trial()
 
     def idle_parameters(self) -> list[str]:
         """The parameters that get no gradient from one of two batches. The first call tries out the file."""
-        if not self._idle:
-            self._idle.append(self._tried())
-        return self._idle[0]
+        return self.trial().idle
 
-    def _tried(self) -> list[str]:
+    def trial(self) -> Trial:
+        """The findings of two batches. The first call tries out the file."""
+        if self._known.trial is None:
+            self._known.trial = self._tried()
+        return self._known.trial
+
+    def _tried(self) -> Trial:
         model = self.task_model.built(0).train()
+        before = plain_attributes(model)
         idle = set[str]()
         for number in range(2):  # a parameter may serve some batches only
             model.zero_grad()
@@ -424,13 +466,19 @@ class Task(Workload):
                 value.backward()
             named = model.named_parameters()
             idle |= {name for name, own in named if own.requires_grad and own.grad is None}
+        after = plain_attributes(model)
+        with suppress(Exception), torch.no_grad():  # to know early whether the loss needs a graph
+            self.loss(model, copy.deepcopy(self.example_batch(model)))
         optimizer = self.optimizer(list(model.parameters()))
         if optimizer is not None:
             with self.file.watched("optimizer"):
                 optimizer.step()
             for kept in optimizer.state_dict()["state"].values():
                 _check_plain(self.file, kept)
-        return [name for name, _ in model.named_parameters() if name in idle]
+        return Trial(
+            idle=[name for name, _ in model.named_parameters() if name in idle],
+            unsaved=[name for name, value in before.items() if after.get(name, value) != value],
+        )
 
 
 def _other_parameter(loss: Tensor, model: nn.Module) -> nn.Parameter | None:
@@ -468,10 +516,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
         "unit": settings.unit,
         "epochs": settings.epochs,
         "targets": settings.targets,
-        "_splits": {},
-        "_found": [],
-        "_proved": {},
-        "_idle": [],
+        "_known": _Known(),
     }
     return type("TaskOfFile", (Task,), dict(attributes))
 

@@ -203,15 +203,13 @@ def _lists(parts: Any) -> list[Any]:
     """The lists inside the outermost structure of `parts`, if each holds mappings or images."""
     values = parts.values() if isinstance(parts, Mapping) else parts if isinstance(parts, list | tuple) else ()
     lists = [value for value in values if isinstance(value, list | tuple) and value]
-    return lists if all(_of_mappings(inner) or _of_images(inner) for inner in lists) else []
+    return lists if all(map(_of_samples, lists)) else []
 
 
-def _of_mappings(inner: Any) -> bool:
-    return all(isinstance(element, Mapping) for element in inner)
-
-
-def _of_images(inner: Any) -> bool:
-    return all(isinstance(one, Tensor) and one.dim() == 3 and len(one) <= _MOST_CHANNELS for one in inner)
+def _of_samples(inner: Any) -> bool:
+    """Whether each element of `inner` is a mapping, or each an image."""
+    images = (isinstance(one, Tensor) and one.dim() == 3 and len(one) <= _MOST_CHANNELS for one in inner)
+    return all(isinstance(one, Mapping) for one in inner) or all(images)
 
 
 def as_batch(file: TaskFile, parts: Any, *, in_turn: bool) -> Batch:

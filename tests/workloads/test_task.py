@@ -12,9 +12,10 @@ from istbench.base.error_lines import error_line
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.methods.ist import IndependentSubnetTraining
-from istbench.node.evaluate import calibrated, calibration_batches
+from istbench.node.evaluate import calibrated, calibration_batches, evaluate
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
+from istbench.studies.conformance.of_tasks import the_loss
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.contract import blank_model, checked_metrics
 from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
@@ -223,6 +224,11 @@ def test_nodes_take_every_nth_batch_of_an_iterable_pass_after_pass(task, capsys)
     said = capsys.readouterr()
     assert said.out == ""
     assert "reading" in said.err
+
+
+def test_a_plan_says_that_it_supposes_equal_batches(task):
+    assert task(code=STREAM).expect(None, ()).endswith(", as if every batch had the 3 samples of the first")
+    assert task(code=STREAM, more="samples = 3\n").expect(None, ()).endswith(".py")
 
 
 def test_an_iterable_gives_the_same_batch_to_a_resumed_run(task):
@@ -517,6 +523,49 @@ def test_a_loss_uses_no_parameter_that_nobody_trains(task, used, fits):
         return
     said = refusal(task, code=code)
     assert "loss: uses a parameter of shape (2, 2) that model() does not return, so nobody would train it" in said
+
+
+PENALTY = """
+def loss(model, batch):
+    points, labels = batch
+    points = points.clone().requires_grad_()
+    scores = model(points)
+    slope = torch.autograd.grad(scores.sum(), points, create_graph=True)[0]
+    return F.cross_entropy(scores, labels) + slope.square().mean()
+"""
+
+
+def test_a_loss_may_take_gradients_of_its_own_where_nobody_trains(task):
+    workload, plain, device = task(more=PENALTY), task(), torch.device("cpu")
+    workload.try_out()
+    model = built(workload)
+    means = []
+    for one in (workload, plain):
+        with calibrated(model, one, 0, device):
+            means.append(model.get_buffer("1.running_mean").clone())
+    torch.testing.assert_close(*means)
+    assert evaluate(model, workload, device)["loss"] > evaluate(model, plain, device)["loss"]
+    written = plain.found_groups().groups
+    assert task(more=PENALTY + "\ndef neuron_groups(model):\n    return []\n").prove_groups(written) == ""
+
+
+def test_attributes_that_forward_changes_are_known(task):
+    counting = """
+class Counting(nn.Linear):
+    calls, seen = 0, None
+
+    def forward(self, x):
+        self.calls, self.seen = self.calls + 1, x
+        return super().forward(x)
+
+def model():
+    model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), Counting(6, 2))
+    model[3].calls = 0
+    return model
+"""
+    said = "; forward changes 3.calls, which no checkpoint holds; use a buffer"
+    assert the_loss(task(more=counting)).endswith(said)
+    assert task().trial() == ([], [])
 
 
 def test_a_model_of_its_own_loss_needs_no_loss(task):
