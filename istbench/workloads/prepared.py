@@ -14,11 +14,11 @@ import stat
 import tarfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from zipfile import BadZipFile
 
 import msgspec
@@ -100,15 +100,11 @@ def open_summary(directory: Path, content: type[S]) -> S:
     Raises:
         UserError: if it is missing or damaged.
     """
+    path = directory / _SUMMARY
     try:
-        return _read_summary(directory, content)
+        return decode_json(read_bytes(path, "a summary"), content, str(path), "it is made again")
     except UserError as error:
         raise damaged(directory, str(error)) from None
-
-
-def _read_summary(directory: Path, content: type[S]) -> S:
-    found = read_bytes(directory / _SUMMARY, "a summary")
-    return decode_json(found, content, str(directory / _SUMMARY), "it is made again")
 
 
 def source_of(
@@ -185,7 +181,7 @@ def locked(path: Path, progress: Progress) -> Iterator[None]:
 def _whole(directory: Path, content: type[S], open_split: Callable[[Path, S, str], Sized]) -> S | None:
     """The summary of a complete directory; None if a file is missing, or has another size or other samples."""
     try:
-        summary = _read_summary(directory, content)
+        summary = open_summary(directory, content)
         counts = tuple(len(open_split(directory, summary, split)) for split in SPLITS)
         return summary if (summary.bytes, summary.train, summary.test) == (_sizes(directory), *counts) else None
     except (UserError, OSError):
@@ -211,56 +207,48 @@ def _make(final: Path, make: Callable[[Path], S]) -> S:
     return summary
 
 
-class SplitWriter:
-    """Writes the samples of both splits in any order. It uses plain writes, so a full disk raises an error.
+class ArrayWriter:
+    """Appends rows of `shape` to a new array file. It uses plain writes, so a full disk raises an error."""
 
-    The files are `train_NAME.npy`, `test_NAME.npy` and the labels of both.
+    def __init__(self, path: Path, kind: type, shape: tuple[int, ...] = ()) -> None:
+        self.length = 0
+        self._kind, self._shape, self._file = np.dtype(kind), shape, path.open("wb")
+        self._write_header()
 
-    Args:
-        labels, is_test: label (int64 [n]) and split (bool [n]) of every sample. Samples keep their order in a
-            split.
-        name: NAME of the arrays. shape, kind: shape and type of one sample.
-    """
+    def _write_header(self) -> None:
+        """Write a header of the same size for any length: numpy leaves room for an array to grow."""
+        header = {"descr": self._kind.str, "fortran_order": False, "shape": (self.length, *self._shape)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
-    def __init__(
-        self,
-        directory: Path,
-        labels: np.ndarray,
-        is_test: np.ndarray,
-        *,
-        name: str,
-        shape: tuple[int, ...],
-        kind: type,
-    ) -> None:
-        self._is_test, self._kind = is_test, np.dtype(kind)
-        self._place = np.where(is_test, np.cumsum(is_test), np.cumsum(~is_test)) - 1
-        self._sample_bytes = int(np.prod(shape, dtype=np.int64)) * self._kind.itemsize
-        self._files: dict[str, BinaryIO] = {}
-        self._start: dict[str, int] = {}
-        for split, members in zip(SPLITS, (~is_test, is_test), strict=True):
-            np.save(directory / f"{split}_labels.npy", labels[members].astype(np.int64))
-            self._files[split] = file = (directory / f"{split}_{name}.npy").open("wb")
-            header = {"descr": self._kind.str, "fortran_order": False, "shape": (int(members.sum()), *shape)}
-            np.lib.format.write_array_header_1_0(file, header)
-            self._start[split] = file.tell()
-
-    def write(self, first: int, samples: np.ndarray) -> None:
-        """Write samples `first` to `first + b - 1` ([b, *shape])."""
-        chunk = slice(first, first + len(samples))
-        is_test = self._is_test[chunk]
-        for split, members in zip(SPLITS, (~is_test, is_test), strict=True):
-            if members.any():
-                file = self._files[split]
-                # Consecutive samples are consecutive within their split too: one write.
-                file.seek(self._start[split] + int(self._place[chunk][members][0]) * self._sample_bytes)
-                file.write(np.ascontiguousarray(samples[members], self._kind).tobytes())
+    def append(self, rows: np.ndarray) -> None:
+        self._file.write(np.ascontiguousarray(rows, self._kind).tobytes())
+        self.length += len(rows)
 
     def close(self) -> None:
-        """Flush the files to disk and close them."""
-        for file in self._files.values():
-            with file:
-                file.flush()
-                os.fsync(file.fileno())
+        """Write the final header, flush the file to disk and close it."""
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Samples [b, ...] in their order, their labels int64 [b], and whether each is in the test split, bool [b]."""
+
+
+def write_samples(directory: Path, name: str, kind: type, shape: tuple[int, ...], chunks: Iterable[Chunk]) -> None:
+    """Write samples of `shape` to `train_NAME.npy` and `test_NAME.npy`, and their labels to `SPLIT_labels.npy`."""
+    labels: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    with ExitStack() as stack:
+        paths = [directory / f"{split}_{name}.npy" for split in SPLITS]
+        files = [stack.enter_context(closing(ArrayWriter(path, kind, shape))) for path in paths]
+        for samples, own, is_test in chunks:
+            for file, kept, members in zip(files, labels, (~is_test, is_test), strict=True):
+                file.append(samples[members])
+                kept.append(own[members])
+    for split, kept in zip(SPLITS, labels, strict=True):
+        np.save(directory / f"{split}_labels.npy", np.concatenate(kept).astype(np.int64))
 
 
 def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.ndarray:

@@ -140,14 +140,13 @@ def test_a_stored_test_split_may_be_gone_after_its_preparation(name, tmp_path):
 
 
 def test_speech_opens_no_test_clip(tmp_path, no_progress):
-    from istbench.workloads.speech_data.build import feature_writer, prepared
+    from istbench.workloads.speech_data.build import prepared, write_features
 
     labels = np.arange(20) % 5
 
     def fill(directory):
-        writer = feature_writer(directory, labels, np.arange(20) >= 10)
-        writer.write(0, np.random.default_rng(0).random((20, 4096), np.float32))
-        writer.close()
+        clips = np.random.default_rng(0).random((20, 4096), np.float32)
+        write_features(directory, [(clips, labels, np.arange(20) >= 10)])
         return 0
 
     path, _ = prepared(tmp_path, "kind", {"a": 1}, WORDS, fill, no_progress)

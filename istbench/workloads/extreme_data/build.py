@@ -5,12 +5,11 @@ A prepared directory holds CSR arrays, which every process maps: of both splits,
 (float32), and `prepared.json`.
 """
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from istbench.workloads.base import Progress
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
 from istbench.workloads.extreme_data.points import Points, Rows
 from istbench.workloads.extreme_data.synthetic import MadeUp
-from istbench.workloads.prepared import SPLITS, damaged, map_array, source_of
+from istbench.workloads.prepared import SPLITS, ArrayWriter, damaged, map_array, source_of
 
 AMAZON_670K = (135_909, 670_091)
 """Features and labels of Amazon-670K."""
@@ -58,46 +57,23 @@ class PointsSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fi
     propensity: Propensity
 
 
-class PointsWriter:
-    """Writes the points of both splits in chunks. It uses plain writes, so a full disk raises an error."""
-
-    def __init__(self, directory: Path) -> None:
-        self._files: dict[str, BinaryIO] = {}
-        self._lengths: dict[str, int] = {}
-        for split in SPLITS:
-            for name, kind in KINDS.items():
-                self._files[f"{split}_{name}"] = file = (directory / f"{split}_{name}.npy").open("wb")
-                self._lengths[f"{split}_{name}"] = 0
-                _write_header(file, kind, 0)
-
-    def write(self, split: str, points: Points) -> None:
-        """Append `points` to `split`."""
-        features, labels = points.features, points.labels
-        arrays = {
-            "feature_ends": features.ends + self._lengths[f"{split}_features"],
-            "label_ends": labels.ends + self._lengths[f"{split}_labels"],
-            "features": features.indices,
-            "labels": labels.indices,
-            "values": np.ones(len(features.indices)) if features.values is None else features.values,
+def _write(directory: Path, points: Iterable[tuple[str, Points]]) -> Iterator[int]:
+    """Write `points`, in chunks with their splits; yields the number of each chunk."""
+    with ExitStack() as stack:
+        files = {
+            (split, name): stack.enter_context(closing(ArrayWriter(directory / f"{split}_{name}.npy", kind)))
+            for split in SPLITS
+            for name, kind in KINDS.items()
         }
-        for name, array in arrays.items():
-            self._files[f"{split}_{name}"].write(np.ascontiguousarray(array, KINDS[name]).data)
-            self._lengths[f"{split}_{name}"] += len(array)
-
-    def close(self) -> None:
-        """Write the final headers, flush the files to disk and close them."""
-        for name, file in self._files.items():
-            with file:
-                file.seek(0)
-                _write_header(file, KINDS[name.partition("_")[2]], self._lengths[name])
-                file.flush()
-                os.fsync(file.fileno())
-
-
-def _write_header(file: BinaryIO, kind: type, length: int) -> None:
-    """Write a header of the same size for any `length`: numpy leaves room for an array to grow."""
-    header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(file, header)
+        for split, chunk in points:
+            features, labels = chunk.features, chunk.labels
+            files[split, "feature_ends"].append(features.ends + files[split, "features"].length)
+            files[split, "label_ends"].append(labels.ends + files[split, "labels"].length)
+            files[split, "features"].append(features.indices)
+            files[split, "labels"].append(labels.indices)
+            values = features.values
+            files[split, "values"].append(np.ones(len(features.indices)) if values is None else values)
+            yield len(chunk)
 
 
 def open_split(directory: Path, split: str) -> Points:
@@ -149,19 +125,14 @@ def _prepared(
         key: JSON-ready; everything that determines the content.
         points: in chunks, each with its split. needed: about their bytes on disk.
         task: for `progress`.
-
-    Raises:
-        UserError: if `cache` is not writable or the disk is full; and errors of `points`.
     """
 
     def make(directory: Path) -> PointsSummary:
         shared.require_room(directory, needed, f"{total:,} points", "use fewer points")
         done = 0
-        with closing(PointsWriter(directory)) as writer:
-            for split, chunk in points:
-                writer.write(split, chunk)
-                done += len(chunk)
-                progress(task, done, total)
+        for written in _write(directory, points):
+            done += written
+            progress(task, done, total)
         counts = {split: len(open_split(directory, split)) for split in SPLITS}
         for split, count in counts.items():
             if count == 0:
@@ -208,11 +179,7 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
 
 
 def _require_labels(files: RepositoryFiles, directory: Path) -> None:
-    """Refuse points without any label: a model cannot learn from them, and every metric is 0.
-
-    Raises:
-        UserError: naming the file.
-    """
+    """Refuse points without any label: a model cannot learn from them, and every metric is 0."""
     for split in SPLITS:
         if not len(open_split(directory, split).labels.indices):
             file = files.files.get(split) or files.files["data"]

@@ -108,11 +108,7 @@ class RepositoryFiles:
 
 
 def _read_split(path: Path, count: int) -> np.ndarray:
-    """The point numbers in the first column of a split file, counted from 0.
-
-    Raises:
-        UserError: naming the file and a line without a whole number from 1 to `count`.
-    """
+    """The point numbers in the first column of a split file, counted from 0."""
     with named_errors(str(path)), path.open("rb") as file:
         lines = file.read().removeprefix(BOM_UTF8).splitlines()
     words = [line.split()[:1] for line in lines]

@@ -136,11 +136,7 @@ def _rows(counts: Sequence[int], indices: np.ndarray, columns: int) -> Rows | No
 
 
 def _check_point(path: Path, header: RepositoryHeader, line: bytes, number: int) -> None:
-    """Refuse the first wrong word of `line`.
-
-    Raises:
-        UserError: naming it.
-    """
+    """Refuse the first wrong word of `line`."""
     words = re.split(rb"[ \t]+", line.removesuffix(b"\r"))
     labels = [] if not words[0] or b":" in words[0] else words.pop(0).split(b",")
     seen: set[int] = set()

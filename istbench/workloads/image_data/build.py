@@ -6,8 +6,7 @@ A directory of listed files, which are decoded for each batch, has `train_paths.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,8 +25,8 @@ from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
 from istbench.workloads.prepared import (
     SPLITS,
+    Chunk,
     Labelled,
-    SplitWriter,
     Summary,
     damaged,
     fingerprint,
@@ -38,6 +37,7 @@ from istbench.workloads.prepared import (
     require_room,
     source_of,
     utf8_name,
+    write_samples,
 )
 
 VERSION = 3
@@ -101,54 +101,53 @@ def open_classes(directory: Path) -> tuple[str, ...]:
     return open_summary(directory, kind).classes
 
 
-def image_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray, resolution: int) -> SplitWriter:
-    """A writer for images, uint8 [b, 3, resolution, resolution], with classes `labels` and splits `is_test`."""
-    shape = (3, resolution, resolution)
-    needed = len(labels) * 3 * resolution**2
-    way_out = "use a lower resolution"
-    require_room(directory, needed, f"{len(labels):,} images", way_out)
-    return SplitWriter(directory, labels, is_test, name="images", shape=shape, kind=np.uint8)
-
-
-def prepared_decoded(
+def _prepared_decoded(
     cache: Path,
     kind: str,
     key: Mapping[str, Any],
     classes: tuple[str, ...],
     resolution: int,
-    fill: Callable[[Path], tuple[int, int]],
+    count: int,
+    chunks: Iterable[Chunk],
     progress: Progress,
-) -> tuple[Path, DecodedSummary]:
-    """The directory of decoded images of (`kind`, `key`) under `cache`. `fill` makes it unless it exists.
+    *,
+    name: str,
+    scan: "Scan | None" = None,
+    note: str = "",
+    whole: int | None = None,
+    way_out: str = "use a lower resolution",
+) -> DataSource:
+    """The decoded images of (`kind`, `key`) under `cache`; made of `count` images in `chunks` unless it exists.
 
     Args:
         key: JSON-ready; everything that determines the content.
-        fill: writes the arrays of both splits into a directory; returns the numbers of images that it converted to
-            RGB, and that it scaled.
-
-    Raises:
-        UserError: if `cache` is not writable or the disk is full.
+        scan: counts the images of `chunks` that it converts to RGB, and that it scales.
+        name, note, whole: as in `DataSource`; the note is by default on conversions.
+        way_out: of the error for a disk without room.
     """
 
     def make(directory: Path) -> DecodedSummary:
-        converted, resized = fill(directory)
-        counts = {split: len(_open_images(directory, split, resolution)) for split in SPLITS}
+        require_room(directory, count * 3 * resolution**2, f"{count:,} images", way_out)
+        write_samples(directory, "images", np.uint8, (3, resolution, resolution), chunks)
+        train, test = (_open_images(directory, split, resolution) for split in SPLITS)
         names = [f"{split}_{part}.npy" for split in SPLITS for part in ("images", "labels")]
-        mean, deviation = _statistics(_open_images(directory, "train", resolution))
+        mean, deviation = _statistics(train)
         return DecodedSummary(
             fingerprint=fingerprint(directory, names),
             classes=classes,
-            train=counts["train"],
-            test=counts["test"],
-            converted=converted,
-            resized=resized,
+            train=len(train),
+            test=len(test),
+            converted=scan.converted if scan else 0,
+            resized=scan.resized if scan else 0,
             resolution=resolution,
             mean=mean,
             deviation=deviation,
         )
 
     key = {**key, "resolution": resolution}
-    return prepared(cache, kind, VERSION, key, DecodedSummary, make, open_decoded, progress)
+    path, summary = prepared(cache, kind, VERSION, key, DecodedSummary, make, open_decoded, progress)
+    note = note or _conversions(summary)
+    return source_of(path, summary, kind=kind, name=name, unit="images", note=note, whole=whole)
 
 
 def open_decoded(directory: Path, summary: DecodedSummary, split: str) -> Labelled:
@@ -200,24 +199,18 @@ def prepare_decoded(
     Raises:
         UserError: naming the broken images, or for a cache that is not writable.
     """
-
-    def fill(directory: Path) -> tuple[int, int]:
-        with closing(image_writer(directory, files.labels, files.is_test, resolution)) as writer:
-            scan = Scan(files, lambda content: scaled(content, resolution), progress)
-            for first, images in scan.chunks():
-                writer.write(first, np.stack(images))
-        return scan.converted, scan.resized
-
-    kind = "cifar10_files" if official else "image_folders"
-    path, summary = prepared_decoded(cache, kind, files.cache_key(), files.classes, resolution, fill, progress)
-    name = f"CIFAR-10 as files in {files.shown_name}" if official else f"images in {files.shown_name}"
-    return source_of(
-        path,
-        summary,
-        kind=kind,
-        name=name,
-        unit="images",
-        note=_conversions(summary),
+    scan = Scan(files, lambda content: scaled(content, resolution), progress)
+    return _prepared_decoded(
+        cache,
+        "cifar10_files" if official else "image_folders",
+        files.cache_key(),
+        files.classes,
+        resolution,
+        len(files.paths),
+        scan.chunks(),
+        progress,
+        name=f"CIFAR-10 as files in {files.shown_name}" if official else f"images in {files.shown_name}",
+        scan=scan,
         whole=IMAGES if official else None,
     )
 
@@ -261,20 +254,10 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
     Raises:
         UserError: naming a broken batch file, or for a cache that is not writable.
     """
-
-    def fill(directory: Path) -> tuple[int, int]:
-        read, labels = [], []
-        for number, (images, classes) in enumerate(batches.read(), start=1):
-            progress("CIFAR-10 batches read", number, len(batches.paths))
-            read.append(images)
-            labels.append(classes)
-        with closing(image_writer(directory, np.concatenate(labels), batches.is_test, SIDE)) as writer:
-            for number, images in enumerate(read):
-                writer.write(number * len(images), images)
-        return 0, 0
-
-    path, summary = prepared_decoded(cache, "cifar10", batches.cache_key(), CLASSES, SIDE, fill, progress)
-    return source_of(path, summary, kind="cifar10", name="CIFAR-10", unit="images", whole=IMAGES)
+    key, chunks = batches.cache_key(), batches.chunks(progress)
+    return _prepared_decoded(
+        cache, "cifar10", key, CLASSES, SIDE, IMAGES, chunks, progress, name="CIFAR-10", whole=IMAGES
+    )
 
 
 def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:
@@ -283,18 +266,19 @@ def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> Dat
     Raises:
         UserError: for a cache that is not writable.
     """
-
-    def fill(directory: Path) -> tuple[int, int]:
-        count = textures.train + textures.test
-        require_room(directory, count * 3 * SIDE**2, f"{count:,} images", "use fewer images")
-        with closing(image_writer(directory, textures.labels, textures.is_test, SIDE)) as writer:
-            for first, images in textures.chunks():
-                writer.write(first, images)
-                progress("synthetic images", first + len(images), len(textures.labels))
-        return 0, 0
-
-    path, summary = prepared_decoded(cache, "synthetic", asdict(textures), TEXTURES, SIDE, fill, progress)
-    return source_of(path, summary, kind="synthetic", name="SYNTHETIC images", unit="images", note=SYNTHETIC_NOTE)
+    return _prepared_decoded(
+        cache,
+        "synthetic",
+        asdict(textures),
+        TEXTURES,
+        SIDE,
+        textures.train + textures.test,
+        textures.chunks(progress),
+        progress,
+        name="SYNTHETIC images",
+        note=SYNTHETIC_NOTE,
+        way_out="use fewer images",
+    )
 
 
 def _conversions(summary: DecodedSummary | ListedSummary) -> str:
@@ -324,8 +308,8 @@ class Scan:
         """A hash of the files' content, labels and splits, complete after the last chunk."""
         return self._digest.hexdigest()
 
-    def chunks(self) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yield the images in order, uint8 [3, h, w] each, in chunks: number of the first image, and the images.
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the images in order, uint8 [b, 3, h, w], in chunks.
 
         After a broken image it yields no more chunks, but checks all other images.
 
@@ -342,7 +326,9 @@ class Scan:
             self.resized += sum(pixels.resized for pixels in found)
             self._digest.update(digest)
             if not broken:
-                yield first, [pixels.image for pixels in found]
+                own = slice(first, first + _CHUNK)
+                images = np.stack([pixels.image for pixels in found])
+                yield images, self._files.labels[own], self._files.is_test[own]
             self._progress(_TASK, min(first + _CHUNK, total), total)
         if broken:
             more = f" and {len(broken) - _SHOWN:,} more" if len(broken) > _SHOWN else ""

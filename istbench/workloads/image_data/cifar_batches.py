@@ -10,8 +10,9 @@ import numpy as np
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError, printable
 from istbench.base.files import kind_at
+from istbench.workloads.base import Progress
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
-from istbench.workloads.prepared import Download, files_digest
+from istbench.workloads.prepared import Chunk, Download, files_digest
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = 60_000
@@ -37,11 +38,6 @@ class CifarBatches:
         """The batch files, with the test batch last."""
         return tuple(self.root / f"{name}{self.suffix}" for name in _BATCHES)
 
-    @property
-    def is_test(self) -> np.ndarray:
-        """Whether each image is in the test split: bool [60000]."""
-        return np.repeat([False] * 5 + [True], _BATCH_IMAGES)
-
     def cache_key(self) -> dict[str, Any]:
         """A JSON-ready key from names, sizes and times of the files.
 
@@ -50,20 +46,21 @@ class CifarBatches:
         """
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, _WHAT)}
 
-    def read(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield images (uint8 [10000, 3, 32, 32]) and classes (int64 [10000]) of each file, without running code.
+    def chunks(self, progress: Progress) -> Iterator[Chunk]:
+        """Yield the images (uint8 [10000, 3, 32, 32]) of each file, without running code.
 
         Raises:
             UserError: naming the first broken batch.
         """
-        for path in self.paths:
+        for number, path in enumerate(self.paths, start=1):
             content = read_bytes(path, _WHAT, _LARGEST)
             images, labels = (_binary if self.suffix else _pickled)(path, content)
             if not ((labels >= 0) & (labels < len(CLASSES))).all():
                 raise _unfit(path, f"it has classes outside 0 to {len(CLASSES) - 1}")
             if len(images) != _BATCH_IMAGES:
                 raise _unfit(path, f"{len(images):,} images, not {_BATCH_IMAGES:,}")
-            yield images.reshape(-1, 3, SIDE, SIDE), labels
+            yield images.reshape(-1, 3, SIDE, SIDE), labels, np.full(len(images), number == len(self.paths))
+            progress("CIFAR-10 batches read", number, len(self.paths))
 
 
 def find_batches(data: Path) -> CifarBatches | None:

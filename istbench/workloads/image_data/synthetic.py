@@ -12,6 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from istbench.workloads.base import Progress
+from istbench.workloads.prepared import Chunk
+
 SIDE = 32
 _ANGLES = (0.0, 22.5, 45.0, 67.5, 90.0)  # degrees; a mirrored wave has the angle 180 minus its own
 _LENGTHS = (3.5, 6.5)  # pixels
@@ -44,15 +47,14 @@ class Textures:
         order = np.random.default_rng([self.seed, 0])
         return np.concatenate([order.permutation(count) % len(CLASSES) for count in (self.train, self.test)])
 
-    @property
-    def is_test(self) -> np.ndarray:
-        """Whether each image is in the test split: bool [train + test]."""
-        return np.arange(self.train + self.test) >= self.train
-
-    def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all images in order, in chunks: number of the first, and images uint8 [b, 3, 32, 32]."""
+    def chunks(self, progress: Progress) -> Iterator[Chunk]:
+        """Yield all images in order, uint8 [b, 3, 32, 32]."""
+        is_test = np.arange(len(self.labels)) >= self.train
         for first in range(0, len(self.labels), _CHUNK):
-            yield first, draw(self.labels[first : first + _CHUNK], np.random.default_rng([self.seed, 1, first]))
+            labels = self.labels[first : first + _CHUNK]
+            images = draw(labels, np.random.default_rng([self.seed, 1, first]))
+            yield images, labels, is_test[first : first + _CHUNK]
+            progress("synthetic images", first + len(labels), len(self.labels))
 
 
 def draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:

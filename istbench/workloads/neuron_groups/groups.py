@@ -123,11 +123,7 @@ def _check_attributes(model: nn.Module, group: NeuronGroup) -> None:
 
 
 def _check_kinds(groups: Any) -> None:
-    """Check the types in `groups`, which may come from a plug-in.
-
-    Raises:
-        ValueError: naming the wrong value and the expected type.
-    """
+    """Check the types in `groups`, which may come from a plug-in."""
     if not isinstance(groups, list | tuple):
         raise ValueError(f"neuron_groups must return a list of NeuronGroup, not {shown(groups)}")
     for group in groups:

@@ -6,9 +6,12 @@ A prepared directory holds `train_features.npy`, `train_labels.npy`, `train_mean
 
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +24,16 @@ from istbench.base.machine import cores
 from istbench.base.options.numbers import Natural
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import DataSource, Progress
-from istbench.workloads.prepared import SPLITS, Labelled, SplitWriter, damaged, labelled, map_array, source_of
+from istbench.workloads.prepared import (
+    SPLITS,
+    Chunk,
+    Labelled,
+    damaged,
+    labelled,
+    map_array,
+    source_of,
+    write_samples,
+)
 from istbench.workloads.speech_data import espeak, synthetic
 from istbench.workloads.speech_data.features import FEATURES, VERSION, extractor
 from istbench.workloads.speech_data.recordings import find_recordings
@@ -33,9 +45,8 @@ SYNTHETIC_NOTE = (
     "(for these: --data DIR, or `istbench data speech --source download`)"
 )
 _MEAN = "train_mean.npy"
-CHUNK_CLIPS = 200  # synthetic clips that are read at a time
+CHUNK_CLIPS = 200  # synthetic clips whose features are computed at a time
 _RECORDED_CHUNK = 256
-_CLIP_BYTES = CLIP_SAMPLES * 2
 
 Word = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -116,9 +127,9 @@ def prepared(
     return shared.prepared(cache, kind, VERSION, key, SpeechSummary, make, opened, progress)
 
 
-def feature_writer(directory: Path, labels: np.ndarray, is_test: np.ndarray) -> SplitWriter:
-    """A writer for features of clips, float32 [b, 4096], with words `labels` and splits `is_test`."""
-    return SplitWriter(directory, labels, is_test, name="features", shape=(FEATURES,), kind=np.float32)
+def write_features(directory: Path, chunks: Iterable[Chunk]) -> None:
+    """Write `chunks` of features, float32 [b, 4096], with their words and splits."""
+    write_samples(directory, "features", np.float32, (FEATURES,), chunks)
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
@@ -133,13 +144,13 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
         _require_room(directory, len(recordings.paths), "make room there")
         converted = 0
 
-        def chunks() -> Iterator[tuple[int, np.ndarray]]:
+        def chunks() -> Iterator[np.ndarray]:
             nonlocal converted
-            for number, clips in enumerate(recordings.chunks(_RECORDED_CHUNK)):
+            for clips in recordings.chunks(_RECORDED_CHUNK):
                 converted += sum(clip.converted for clip in clips)
-                yield number * _RECORDED_CHUNK, np.stack([clip.samples for clip in clips])
+                yield np.stack([clip.samples for clip in clips])
 
-        _write_features(chunks(), directory, recordings.labels, recordings.is_test, progress)
+        write_features(directory, _features(chunks(), recordings.labels, recordings.is_test, progress))
         return converted
 
     kind, name, whole = recordings.data_set
@@ -158,8 +169,8 @@ def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSo
     def fill(directory: Path) -> int:
         espeak.require()
         _require_room(directory, corpus.size, "use fewer clips_per_word")
-        clips = ((first, pcm.astype(np.float32) / 32_768) for first, pcm in _render(corpus))
-        _write_features(clips, directory, corpus.labels, corpus.is_test, progress)
+        clips = (pcm.astype(np.float32) / 32_768 for pcm in _render(corpus))
+        write_features(directory, _features(clips, corpus.labels, corpus.is_test, progress))
         return 0
 
     path, summary = prepared(cache, "synthetic", asdict(corpus), WORDS, fill, progress)
@@ -177,71 +188,44 @@ def _conversion_note(summary: SpeechSummary) -> str:
     return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
 
 
-def _write_features(
-    chunks: Iterable[tuple[int, np.ndarray]],
-    directory: Path,
-    labels: np.ndarray,
-    is_test: np.ndarray,
-    progress: Progress,
-) -> None:
-    """Write the features of `chunks`: (number of the first clip, float32 [b, 16000])."""
+def _features(
+    chunks: Iterable[np.ndarray], labels: np.ndarray, is_test: np.ndarray, progress: Progress
+) -> Iterator[Chunk]:
+    """The features of `chunks` of clips, float32 [b, 16000], in the order of `labels` and `is_test`."""
     extract = extractor()
     done = 0
     progress("speech features", done, len(labels))
-    with closing(feature_writer(directory, labels, is_test)) as writer:
-        for first, clips in chunks:
-            writer.write(first, extract(torch.from_numpy(clips)).numpy())
-            done += len(clips)
-            progress("speech features", done, len(labels))
+    for clips in chunks:
+        own = slice(done, done + len(clips))
+        yield extract(torch.from_numpy(clips)).numpy(), labels[own], is_test[own]
+        done += len(clips)
+        progress("speech features", done, len(labels))
 
 
-def _render(corpus: Corpus) -> Iterator[tuple[int, np.ndarray]]:
-    """Render `corpus` in one process per core; yields (first clip, int16 [b, 16000]), blocks interleaved."""
-    waiting = list(range(corpus.blocks))[::-1]
-    with ExitStack() as stack:
-        running: list[_Renderer] = []
-        while running or waiting:
-            while waiting and len(running) < cores():
-                running.append(stack.enter_context(_Renderer(corpus, waiting.pop())))
-            for renderer in list(running):
-                yield renderer.read()
-                if renderer.is_done:
-                    running.remove(renderer)
+def _render(corpus: Corpus) -> Iterator[np.ndarray]:
+    """Render `corpus` in one process per core; yields its clips in their order, int16 [b, 16000]."""
+    blocks = iter(range(corpus.blocks))
+    # The stack ends before the pool: a killed process ends the thread that reads from it.
+    with ThreadPoolExecutor(cores()) as readers, ExitStack() as stack:
 
+        def start(block: int) -> tuple[subprocess.Popen[bytes], Future[tuple[bytes, bytes]]]:
+            numbers = (block, corpus.clips_per_word, corpus.seed)
+            command = [sys.executable, "-P", "-m", synthetic.__name__, *map(str, numbers)]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+            stack.callback(process.kill)
+            return process, readers.submit(process.communicate)
 
-class _Renderer:
-    """A process that renders one block. It blocks on its pipe until the clips are read."""
-
-    def __init__(self, corpus: Corpus, block: int) -> None:
-        self._clips = corpus.block_range(block)
-        numbers = (block, corpus.clips_per_word, corpus.seed)
-        command = [sys.executable, "-P", "-m", synthetic.__name__, *map(str, numbers)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-
-    def __enter__(self) -> "_Renderer":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    @property
-    def is_done(self) -> bool:
-        return not self._clips
-
-    def read(self) -> tuple[int, np.ndarray]:
-        """The next clips: number of the first, int16 [b, 16000]."""
-        count = min(CHUNK_CLIPS, len(self._clips))
-        assert self._process.stdout is not None
-        raw = self._process.stdout.read(count * _CLIP_BYTES)
-        if len(raw) < count * _CLIP_BYTES:
-            self._fail()
-        first, self._clips = self._clips[0], self._clips[count:]
-        return first, np.frombuffer(raw, np.int16).reshape(count, CLIP_SAMPLES)
-
-    def _fail(self) -> None:
-        _, stderr = self._process.communicate()
-        lines = stderr.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"exit status {self._process.returncode}"
-        raise UserError(f"rendering the synthetic speech failed: {reason}; or give recorded words with --data DIR")
+        running = deque(map(start, islice(blocks, cores())))
+        while running:
+            process, output = running.popleft()
+            rendered, stderr = output.result()
+            running.extend(map(start, islice(blocks, 1)))
+            if process.returncode:
+                lines = stderr.decode(errors="replace").strip().splitlines()
+                reason = lines[-1] if lines else f"exit status {process.returncode}"
+                way_out = "or give recorded words with --data DIR"
+                raise UserError(f"rendering the synthetic speech failed: {reason}; {way_out}")
+            clips = np.frombuffer(rendered, np.int16).reshape(-1, CLIP_SAMPLES)
+            for first in range(0, len(clips), CHUNK_CLIPS):
+                yield clips[first : first + CHUNK_CLIPS]
