@@ -15,7 +15,7 @@ from istbench.workloads.image_data.build import open_classes, prepare_batches, p
 from istbench.workloads.image_data.cifar_batches import CLASSES, PUBLISHED, SIDE, find_batches
 from istbench.workloads.image_data.folders import find_image_files, find_root
 from istbench.workloads.image_data.synthetic import Textures
-from istbench.workloads.images import DecodedImages, ImageClassifier, Images
+from istbench.workloads.images import DecodedImages, ImageClassifier
 from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.prepared import Sourced, named_errors
@@ -71,10 +71,9 @@ class Cifar10(ImageClassifier, Sourced):
             return _prepare(data, folder, progress)
         return prepare_textures(Textures(train=self.options.images, seed=self.options.data_seed), folder, progress)
 
-    def images(self, source: DataSource) -> Images:
-        """The prepared images, mapped."""
+    def open(self, source: DataSource) -> None:
         self._learn(source)
-        return DecodedImages(Path(source.path), with_test=not self.without_test)
+        self._images = DecodedImages(Path(source.path), with_test=not self.without_test)
 
     def _learn(self, source: DataSource) -> None:
         classes = open_classes(Path(source.path))

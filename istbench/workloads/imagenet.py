@@ -13,7 +13,7 @@ from istbench.base.options.options import option
 from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
 from istbench.workloads.image_data.build import LARGEST_DECODED, open_classes, prepare_decoded, prepare_listed
 from istbench.workloads.image_data.folders import find_image_files
-from istbench.workloads.images import DecodedImages, FileImages, ImageClassifier, Images, Noise
+from istbench.workloads.images import DecodedImages, FileImages, ImageClassifier, Noise
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 
@@ -126,21 +126,23 @@ class ImageNet(ImageClassifier):
     def computed_bytes(self) -> int:
         return (self.options.samples + _TEST_IMAGES) * 3 * self.options.pixels**2 * 4 if self._noise else 0
 
-    def images(self, source: DataSource) -> Images:
-        """The prepared images, mapped or decoded for every batch; or noise."""
-        options = self.options
+    def open(self, source: DataSource) -> None:
+        """Map the prepared images, or decode them for every batch; or draw noise."""
+        options, path = self.options, Path(source.path)
         if not source.path:
-            return Noise(
+            self._images = Noise(
                 train=options.samples,
                 test=_TEST_IMAGES,
                 resolution=options.pixels,
                 classes=options.classes,
                 seed=_SEED,
             )
+            return
         self._learn_classes(source)
         if options.pixels <= LARGEST_DECODED:
-            return DecodedImages(Path(source.path), with_test=not self.without_test)
-        return FileImages(Path(source.path), options.pixels, with_test=not self.without_test)
+            self._images = DecodedImages(path, with_test=not self.without_test)
+        else:
+            self._images = FileImages(path, options.pixels, with_test=not self.without_test)
 
     def _learn_classes(self, source: DataSource) -> None:
         self._classes, self._noise = len(open_classes(Path(source.path))), False

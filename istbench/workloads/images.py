@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from istbench.base.errors import UserError, printable
-from istbench.workloads.base import Batch, DataSource, opened
+from istbench.workloads.base import Batch, opened
 from istbench.workloads.classifier import Classifier
 from istbench.workloads.image_data.build import DecodedSummary, ListedSummary, open_decoded, open_listed
 from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file
@@ -24,34 +24,15 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32) * 255
 class Images(ABC):
     """Labelled images of both splits; `test` is None if it stays closed.
 
-    Attributes:
-        labels: of the training images, int64 [n].
+    test_batch: images in a batch of the test split.
     """
 
     def __init__(self, train: Labelled, test: Labelled | None, test_batch: int) -> None:
-        self._train, self._test, self._test_batch = train, test, test_batch
-        self.labels = torch.tensor(train.labels)
+        self.train, self.test, self.test_batch = train, test, test_batch
 
     @abstractmethod
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """Training images `indices`, augmented with `generator`: float32 [b, 3, h, w] and int64 [b]."""
-
-    def plain_batch(self, indices: Tensor) -> Batch:
-        """Training images `indices` without augmentation."""
-        return self._plain(self._train, indices.numpy())
-
-    def test_batches(self) -> Iterator[Batch]:
-        """The test images in order, without augmentation."""
-        test = opened(self._test)
-        for first in range(0, len(test), self._test_batch):
-            yield self._plain(test, np.arange(first, min(first + self._test_batch, len(test))))
-
-    def _plain(self, split: Labelled, chosen: np.ndarray) -> Batch:
-        return self._pixels(split, chosen), torch.from_numpy(split.labels[chosen])
-
-    @abstractmethod
-    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
-        """Images `chosen` (int64 [b]) without augmentation: float32 [b, 3, h, w]."""
+    def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
+        """Images `chosen` (int64 [b]) of `split`, augmented with `generator` if given: float32 [b, 3, h, w]."""
 
 
 class DecodedImages(Images):
@@ -71,12 +52,11 @@ class DecodedImages(Images):
         self._deviation = np.array(summary.deviation, np.float32)
         self._padding = summary.resolution // 8
 
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        images = cropped_and_mirrored(self._train.samples[indices.numpy()], self._padding, generator)
-        return normalised(images, self._mean, self._deviation), self.labels[indices]
-
-    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
-        return normalised(split.samples[chosen], self._mean, self._deviation)
+    def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
+        images = split.samples[chosen]
+        if generator is not None:
+            images = cropped_and_mirrored(images, self._padding, generator)
+        return normalised(images, self._mean, self._deviation)
 
 
 class FileImages(Images):
@@ -95,20 +75,12 @@ class FileImages(Images):
         super().__init__(open_listed(directory, summary, "train"), test, _test_batch(resolution))
         self._resolution = resolution
 
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        count = len(indices)
-        places = torch.rand(count, 2, generator=generator).tolist()
-        mirrored = (torch.rand(count, generator=generator) < 0.5).numpy()
-        images = self._read(self._train, indices.numpy(), [(across, down) for across, down in places])
-        images[mirrored] = images[mirrored, :, :, ::-1]
-        return normalised(images, _MEAN, _DEVIATION), self.labels[indices]
-
-    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
-        return normalised(self._read(split, chosen, [(0.5, 0.5)] * len(chosen)), _MEAN, _DEVIATION)
-
-    def _read(self, split: Labelled, chosen: np.ndarray, places: list[tuple[float, float]]) -> np.ndarray:
-        """Squares of the images `chosen`, uint8 [b, 3, resolution, resolution]."""
-        side = self._resolution * 8 // 7
+    def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
+        count, side = len(chosen), self._resolution * 8 // 7
+        places, mirrored = torch.full((count, 2), 0.5), np.zeros(count, bool)
+        if generator is not None:
+            places = torch.rand(count, 2, generator=generator)
+            mirrored = (torch.rand(count, generator=generator) < 0.5).numpy()
 
         def read(item: tuple[int, tuple[float, float]]) -> np.ndarray:
             path = split.samples[item[0]]
@@ -121,7 +93,10 @@ class FileImages(Images):
 
         # Read for each batch: a node sets its threads after `open`, and evaluates with another number of threads.
         threads = torch.get_num_threads()
-        return np.stack(list(in_order(threads, read, zip(chosen.tolist(), places, strict=True), ahead=4)))
+        items = zip(chosen.tolist(), places.tolist(), strict=True)
+        images = np.stack(list(in_order(threads, read, items, ahead=4)))
+        images[mirrored] = images[mirrored, :, :, ::-1]
+        return normalised(images, _MEAN, _DEVIATION)
 
 
 class Noise(Images):
@@ -138,10 +113,7 @@ class Noise(Images):
 
         super().__init__(draw(train), draw(test), self._TEST_BATCH)
 
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        return self.plain_batch(indices)
-
-    def _pixels(self, split: Labelled, chosen: np.ndarray) -> Tensor:
+    def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
         images: Tensor = split.samples[torch.from_numpy(chosen)]
         return images
 
@@ -178,7 +150,7 @@ def _test_batch(resolution: int) -> int:
 
 
 class ImageClassifier(Classifier):
-    """An image classifier. Subclasses find the images and build the network.
+    """An image classifier. Subclasses find the images, build the network, and set `_images` in `open`.
 
     pixels: height and width of the network's input.
     """
@@ -190,29 +162,29 @@ class ImageClassifier(Classifier):
         super().__init__(options)
         self._images: Images | None = None
 
-    @abstractmethod
-    def images(self, source: DataSource) -> Images:
-        """Open the images of `source`, which `prepare` returned; cheap."""
-
-    def open(self, source: DataSource) -> None:
-        self._images = self.images(source)
-
     @property
     def train_size(self) -> int:
-        return len(opened(self._images).labels)
+        return len(opened(self._images).train)
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Images float32 [b, 3, h, w], augmented with `generator`, and classes int64 [b]."""
-        return opened(self._images).train_batch(indices, generator)
+        return self._batch(opened(self._images).train, indices.numpy(), generator)
 
     def plain_batch(self, indices: Tensor) -> Batch:
-        return opened(self._images).plain_batch(indices)
+        return self._batch(opened(self._images).train, indices.numpy())
 
     def train_classes(self) -> Tensor:
-        return opened(self._images).labels
+        return torch.from_numpy(opened(self._images).train.labels)
 
     def test_batches(self) -> Iterator[Batch]:
-        return opened(self._images).test_batches()
+        """The test images in order, without augmentation."""
+        images = opened(self._images)
+        test = opened(images.test)
+        for chosen in torch.arange(len(test)).split(images.test_batch):
+            yield self._batch(test, chosen.numpy())
+
+    def _batch(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None = None) -> Batch:
+        return opened(self._images).pixels(split, chosen, generator), torch.from_numpy(split.labels[chosen])
 
     def meta_batch(self, samples: int) -> Batch:
         return torch.empty(samples, 3, self.pixels, self.pixels), torch.empty(samples, dtype=torch.int64)

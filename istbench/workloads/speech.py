@@ -97,8 +97,8 @@ class Speech(Classifier, Sourced):
 
     def test_batches(self) -> Iterator[Batch]:
         test = self._splits["test"]
-        for first in range(0, len(test.labels), _TEST_BATCH):
-            yield self._batch(test, np.arange(first, min(first + _TEST_BATCH, len(test.labels))))
+        for chosen in torch.arange(len(test)).split(_TEST_BATCH):
+            yield self._batch(test, chosen.numpy())
 
     def _batch(self, split: Labelled, chosen: np.ndarray) -> Batch:
         features = split.samples[chosen]

@@ -150,17 +150,18 @@ class Text(Workload):
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Windows of symbols, and the symbol after each; int64 [b, context] both."""
-        text, context = self._split("train"), self.options.context
+        context = self.options.context
         starts = indices * context + torch.randint(context, indices.shape, generator=generator)
-        starts.clamp_(max=len(text) - 1 - context)
-        rows = torch.from_numpy(text[starts.numpy()[:, None] + self._span].astype(np.int64))
-        return rows[:, :-1], rows[:, 1:]
+        return self._windows(starts.clamp_(max=len(self._split("train")) - 1 - context))
 
     def plain_batch(self, indices: Tensor) -> Batch:
         """Windows `indices` from their first symbol on."""
-        text, context = self._split("train"), self.options.context
-        rows = torch.from_numpy(text[(indices * context).numpy()[:, None] + self._span].astype(np.int64))
-        return rows[:, :-1], rows[:, 1:]
+        return self._windows(indices * self.options.context)
+
+    def _windows(self, starts: Tensor) -> Batch:
+        rows = self._split("train")[starts.numpy()[:, None] + self._span]
+        windows = torch.from_numpy(rows.astype(np.int64))
+        return windows[:, :-1], windows[:, 1:]
 
     def divide_training(self, samples: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The last `count` windows are held out. The window before them is in no part: it reaches into them."""

@@ -83,8 +83,7 @@ class Toy(Classifier):
 
     def test_batches(self) -> Iterator[Batch]:
         points, clusters = opened(self._test)
-        for first in range(0, len(clusters), _TEST_BATCH):
-            yield points[first : first + _TEST_BATCH], clusters[first : first + _TEST_BATCH]
+        return zip(points.split(_TEST_BATCH), clusters.split(_TEST_BATCH), strict=True)
 
     def _points(self) -> tuple[Batch, Batch]:
         options = self.options
