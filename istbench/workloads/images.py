@@ -13,8 +13,8 @@ from istbench.base.errors import UserError, printable
 from istbench.workloads.base import Batch, opened
 from istbench.workloads.classifier import Classifier
 from istbench.workloads.image_data.build import DecodedSummary, ListedSummary, open_decoded, open_listed
-from istbench.workloads.image_data.decode import BrokenImage, cropped, in_order, read_file
-from istbench.workloads.prepared import Labelled, open_summary
+from istbench.workloads.image_data.decode import BrokenImage, cropped, read_file
+from istbench.workloads.prepared import Labelled, in_order, open_summary
 
 _TEST_PIXELS = 2**20  # pixels of a test batch
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32) * 255  # of ImageNet's pixels, as for torchvision's models

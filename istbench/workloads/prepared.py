@@ -13,10 +13,13 @@ import shutil
 import stat
 import tarfile
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 from zipfile import BadZipFile
@@ -53,6 +56,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 S = TypeVar("S", bound=Summary)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def prepared(
@@ -463,3 +468,18 @@ def listed(folders: Sequence[Path | str], most: int = 4) -> str:
     """The first `most` of `folders`, and the number of others."""
     more = f" and {len(folders) - most} more" if len(folders) > most else ""
     return printable(", ".join(map(str, folders[:most]))) + more
+
+
+def in_order(threads: int, work: Callable[[T], R], items: Iterable[T], ahead: int = 2) -> Iterator[R]:
+    """`work(item)` for each of `items`, in order. Every thread works at most `ahead` items ahead."""
+    left = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque(pool.submit(work, item) for item in islice(left, threads * ahead))
+        try:
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(pool.submit(work, item) for item in islice(left, 1))
+                yield result
+        finally:
+            for future in waiting:
+                future.cancel()

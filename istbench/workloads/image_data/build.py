@@ -19,7 +19,7 @@ from istbench.base.machine import cores
 from istbench.base.options.numbers import Natural
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.image_data.cifar_batches import CLASSES, IMAGES, SIDE, CifarBatches
-from istbench.workloads.image_data.decode import BrokenImage, Pixels, in_order, read_file, scaled, whole
+from istbench.workloads.image_data.decode import BrokenImage, Pixels, read_file, scaled, whole
 from istbench.workloads.image_data.folders import MOST_CLASSES, ImageFiles
 from istbench.workloads.image_data.synthetic import CLASSES as TEXTURES
 from istbench.workloads.image_data.synthetic import Textures
@@ -30,6 +30,7 @@ from istbench.workloads.prepared import (
     Summary,
     damaged,
     fingerprint,
+    in_order,
     labelled,
     map_array,
     open_summary,

@@ -1,16 +1,13 @@
-"""Decode image files to upright RGB pixels; in several threads, in order."""
+"""Decode image files to upright RGB pixels."""
 
 import contextlib
 import io
 import os
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -18,8 +15,6 @@ from PIL import Image, ImageOps
 from istbench.base.errors import printable
 from istbench.workloads.prepared import require_regular
 
-T = TypeVar("T")
-R = TypeVar("R")
 MOST_PIXELS = 2**28
 _NARROWEST = 100
 _LARGEST_FILE = 2**30
@@ -146,18 +141,3 @@ def _shorter_side(image: Image.Image, side: int) -> Image.Image:
 def _pixels(rgb: Image.Image, left: int, top: int, resolution: int) -> np.ndarray:
     square = rgb.crop((left, top, left + resolution, top + resolution))
     return np.ascontiguousarray(np.asarray(square, np.uint8).transpose(2, 0, 1))
-
-
-def in_order(threads: int, work: Callable[[T], R], items: Iterable[T], ahead: int = 2) -> Iterator[R]:
-    """`work(item)` for each of `items`, in order. Every thread works at most `ahead` items ahead."""
-    left = iter(items)
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[R]] = deque(pool.submit(work, item) for item in islice(left, threads * ahead))
-        try:
-            while waiting:
-                result = waiting.popleft().result()
-                waiting.extend(pool.submit(work, item) for item in islice(left, 1))
-                yield result
-        finally:
-            for future in waiting:
-                future.cancel()

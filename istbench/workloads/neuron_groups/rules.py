@@ -37,7 +37,7 @@ class _Rules:
         # Bits of the weight layers whose results a value consists of, and of those that came before.
         self._origin: dict[Value, int] = {}
         self._before: dict[Value, int] = {}
-        self._operation = Operation("", (), {}, (), False)
+        self._operation = Operation("", (), (), False)
 
     def dimensions(self) -> dict[str, Dims]:
         for number, operation in enumerate(self._trace.operations):
@@ -316,15 +316,15 @@ class _Rules:
     def _along(self, operation: Operation) -> None:
         x = self._of(operation.inputs()[0])
         place = 2 if operation.name == "roll" else 1
-        along = operation.args[place] if len(operation.args) > place else range(len(x))
-        for dim in [along] if isinstance(along, int) else along:
+        along = operation.args[place]
+        for dim in [along] if isinstance(along, int) else along or range(len(x)):
             self._keep(x[dim], f"used together by {operation.name.strip('_')}")
         self._give(operation, *(x for _ in operation.outputs))
 
     def _reduced(self, operation: Operation) -> None:
         x = self._of(operation.inputs()[0])
         place = 2 if operation.name in ("norm", "linalg_vector_norm") else 1
-        along = operation.args[place] if len(operation.args) > place else operation.kwargs.get("dim")
+        along = operation.args[place] if len(operation.args) > place else None
         if isinstance(along, int):
             along = [along]
         elif not isinstance(along, list | tuple) or not along:
@@ -359,10 +359,9 @@ class _Rules:
 
     def _sliced(self, operation: Operation) -> None:
         x = list(self._of(operation.args[0]))
-        dim = operation.args[1] if len(operation.args) > 1 else 0
+        _, dim, first, _, step = operation.args
         before, after = operation.args[0].shape[dim], operation.outputs[0].shape[dim]
-        first = operation.args[2] if len(operation.args) > 2 and operation.args[2] is not None else 0
-        step = operation.args[4] if len(operation.args) > 4 else 1
+        first = first or 0
         first = max(0, first + before if first < 0 else first)
         if after != before:
             even = step == 1 and after and before % after == 0 and first % after == 0
@@ -383,8 +382,7 @@ class _Rules:
 
     def _divided(self, operation: Operation) -> None:
         """split, split_with_sizes, chunk: runs of one dimension, all of them multiples of the shortest."""
-        value = operation.args[0]
-        dim = operation.args[2] if len(operation.args) > 2 else operation.kwargs.get("dim", 0)
+        value, _, dim = operation.args
         x = self._of(value)
         sizes = [output.shape[dim] for output in operation.outputs]
         each = min(sizes)
@@ -404,7 +402,7 @@ class _Rules:
     def _selected(self, operation: Operation) -> None:
         """select, unbind: single numbers of one dimension."""
         x = self._of(operation.args[0])
-        dim = (operation.args[1] if len(operation.args) > 1 else 0) % len(x)
+        dim = operation.args[1] % len(x)
         self._keep(x[dim], f"used one by one by {operation.name}")
         rest = [product for place, product in enumerate(x) if place != dim]
         self._give(operation, *(rest for _ in operation.outputs))
@@ -413,8 +411,7 @@ class _Rules:
         """cat, stack."""
         values = operation.inputs()
         output = operation.outputs[0]
-        dim = operation.args[1] if len(operation.args) > 1 else operation.kwargs.get("dim", 0)
-        dim %= len(output.shape)
+        dim = operation.args[1] % len(output.shape)
         merged: Dims = [() for _ in output.shape]
         for value in values:
             dims = list(self._of(value))
@@ -466,10 +463,9 @@ class _Rules:
 
     def _halved(self, operation: Operation) -> None:
         """glu: one half of a dimension times the sigmoid of the other half."""
-        x = list(self._of(operation.args[0]))
-        dim = operation.args[1] if len(operation.args) > 1 else -1
-        length = operation.args[0].shape[dim]
-        part = self._segments(x[dim], length, length // 2)
+        value, dim = operation.args
+        x = list(self._of(value))
+        part = self._segments(x[dim], value.shape[dim], value.shape[dim] // 2)
         if part is None:
             self._unknown(operation)
             return

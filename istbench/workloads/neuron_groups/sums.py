@@ -109,8 +109,8 @@ class Sums:
         if name in ("pow", "pow_"):
             return own[0] * args[1] if isinstance(args[1], int | float) else None
         if name in ("clamp", "clamp_min"):
-            bounded = len(args) > 2 and args[2] is not None
-            low = args[1] if len(args) > 1 else operation.kwargs.get("min")
+            low, *high = args[1:]
+            bounded = any(bound is not None for bound in high)
             return own[0] if not bounded and isinstance(low, int | float) and 0 <= low <= _LEAST else None
         return None
 

@@ -48,6 +48,7 @@ class Operation:
     """One operation: its name in torch's library, arguments with a `Value` for each tensor, and results.
 
     Attributes:
+        args: all arguments in the order of torch's schema, also those by name and defaults.
         scope: names of the modules whose forward pass was running, the innermost last.
         pointwise: whether it computes each element from the elements at the same place.
         outputs: the results; aliases: new values of other tensors that share memory with one that it wrote into.
@@ -55,7 +56,6 @@ class Operation:
 
     name: str
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
     scope: tuple[str, ...]
     pointwise: bool
     outputs: list[Value] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Operation:
 
     def inputs(self) -> list[Value]:
         """The tensors among the arguments."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Value)]
+        return [leaf for leaf in tree_leaves(self.args) if isinstance(leaf, Value)]
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,10 @@ class _Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = func.overloadpacket.__name__
-        args, kwargs = tree_map_only(Tensor, self._value, (args, kwargs))
-        operation = Operation(name, args, kwargs, tuple(self._scope), torch.Tag.pointwise in func.tags)
+        others = func._schema.arguments[len(args) :]
+        args = (*args, *(kwargs.get(other.name, other.default_value) for other in others))
+        args = tree_map_only(Tensor, self._value, args)
+        operation = Operation(name, args, tuple(self._scope), torch.Tag.pointwise in func.tags)
         self._operations.append(operation)
         if name in _READ and any(value.maker for value in operation.inputs()):
             self._note_read()

@@ -29,12 +29,14 @@ from istbench.workloads.prepared import (
     Chunk,
     Labelled,
     damaged,
+    in_order,
     labelled,
     map_array,
     source_of,
     write_samples,
 )
 from istbench.workloads.speech_data import espeak, synthetic
+from istbench.workloads.speech_data.clip import read_clip
 from istbench.workloads.speech_data.features import FEATURES, VERSION, extractor
 from istbench.workloads.speech_data.recordings import find_recordings
 from istbench.workloads.speech_data.synthetic import Corpus
@@ -46,7 +48,7 @@ SYNTHETIC_NOTE = (
 )
 _MEAN = "train_mean.npy"
 CHUNK_CLIPS = 200  # synthetic clips whose features are computed at a time
-_RECORDED_CHUNK = 256
+_READERS, _RECORDED_CHUNK = 4, 256
 
 Word = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -146,7 +148,8 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
 
         def chunks() -> Iterator[np.ndarray]:
             nonlocal converted
-            for clips in recordings.chunks(_RECORDED_CHUNK):
+            read = in_order(_READERS, read_clip, recordings.paths)
+            while clips := list(islice(read, _RECORDED_CHUNK)):
                 converted += sum(clip.converted for clip in clips)
                 yield np.stack([clip.samples for clip in clips])
 

@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from istbench.base.errors import UserError, printable
 from istbench.base.files import kind_at
 from istbench.workloads.prepared import Download, files_digest, listed, named_errors, utf8_name, visible
-from istbench.workloads.speech_data.clip import Clip, read_clip
 from istbench.workloads.speech_data.words import CLIPS, FIRST_CLIPS, FIRST_WORDS, MOST_WORDS, WORDS
 
 DIVIDER = "_nohash_"
@@ -54,13 +52,9 @@ def split_clips(
 
 
 def _hashed(paths: Sequence[Path], part: Callable[[Path], str]) -> np.ndarray:
-    return np.array([_percent(part(path)) < _TEST_PERCENT for path in paths], bool)
-
-
-def _percent(name: str) -> float:
-    """The hash of `name` as a number from 0 to 100."""
-    number = int(hashlib.sha1(os.fsencode(name)).hexdigest(), 16)
-    return number % (_MOST_CLIPS + 1) * (100 / _MOST_CLIPS)
+    """Whether the hash of a `part` of each name, from 0 to 100, is below the percent of the test split."""
+    hashes = [int(hashlib.sha1(os.fsencode(part(path))).hexdigest(), 16) for path in paths]
+    return np.array([own % (_MOST_CLIPS + 1) * (100 / _MOST_CLIPS) < _TEST_PERCENT for own in hashes], bool)
 
 
 def _counts(labels: np.ndarray, is_test: np.ndarray, words: Sequence[str]) -> np.ndarray:
@@ -73,7 +67,6 @@ _EXPECTED = "expected two or more folders of clips, one per word, such as backwa
 _SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus")
 _OTHER_SOUNDS = (".aac", ".aif", ".aiff", ".au", ".caf", ".m4a", ".mp3", ".mp4", ".webm", ".wma")
 _DEPTH = 3
-_READERS = 4
 _LONGEST_SHOWN = 100
 
 
@@ -115,16 +108,6 @@ class Recordings:
             UserError: naming the first path that is not a file.
         """
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, "WAV", self.is_test)}
-
-    def chunks(self, size: int) -> Iterator[list[Clip]]:
-        """Yield all clips in order, at most `size` at a time.
-
-        Raises:
-            UserError: naming the first file that is not a clip.
-        """
-        with ThreadPoolExecutor(_READERS) as readers:
-            for first in range(0, len(self.paths), size):
-                yield list(readers.map(read_clip, self.paths[first : first + size]))
 
 
 def find_recordings(data: Path) -> Recordings:
