@@ -242,8 +242,13 @@ Chunk = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Samples [b, ...] in their order, their labels int64 [b], and whether each is in the test split, bool [b]."""
 
 
-def write_samples(directory: Path, name: str, kind: type, shape: tuple[int, ...], chunks: Iterable[Chunk]) -> None:
-    """Write samples of `shape` to `train_NAME.npy` and `test_NAME.npy`, and their labels to `SPLIT_labels.npy`."""
+def write_samples(
+    directory: Path, name: str, kind: type, shape: tuple[int, ...], chunks: Iterable[Chunk]
+) -> dict[str, Any]:
+    """Write samples of `shape` to `train_NAME.npy` and `test_NAME.npy`, and their labels to `SPLIT_labels.npy`.
+
+    Returns the fields of `Summary` on them.
+    """
     labels: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     with ExitStack() as stack:
         paths = [directory / f"{split}_{name}.npy" for split in SPLITS]
@@ -254,6 +259,9 @@ def write_samples(directory: Path, name: str, kind: type, shape: tuple[int, ...]
                 kept.append(own[members])
     for split, kept in zip(SPLITS, labels, strict=True):
         np.save(directory / f"{split}_labels.npy", np.concatenate(kept).astype(np.int64))
+    names = [f"{split}_{part}.npy" for split in SPLITS for part in (name, "labels")]
+    train, test = (file.length for file in files)
+    return {"fingerprint": fingerprint(directory, names), "train": train, "test": test}
 
 
 def map_array(directory: Path, name: str, kind: type, dimensions: int) -> np.ndarray:

@@ -140,16 +140,11 @@ def test_a_stored_test_split_may_be_gone_after_its_preparation(name, tmp_path):
 
 
 def test_speech_opens_no_test_clip(tmp_path, no_progress):
-    from istbench.workloads.speech_data.build import prepared, write_features
+    from istbench.workloads.speech_data.build import prepared
 
-    labels = np.arange(20) % 5
-
-    def fill(directory):
-        clips = np.random.default_rng(0).random((20, 4096), np.float32)
-        write_features(directory, [(clips, labels, np.arange(20) >= 10)])
-        return 0
-
-    path, _ = prepared(tmp_path, "kind", {"a": 1}, WORDS, fill, no_progress)
+    clips = np.random.default_rng(0).random((20, 4096), np.float32)
+    chunks = [(clips, np.arange(20) % 5, np.arange(20) >= 10)]
+    path, _ = prepared(tmp_path, "kind", {"a": 1}, WORDS, 20, chunks, no_progress)
     for file in path.glob("test_*"):
         file.unlink()
     speech = Speech()

@@ -18,7 +18,7 @@ from istbench.workloads.base import DataSource
 from istbench.workloads.prepared import open_summary
 from istbench.workloads.speech import Speech, SpeechOptions
 from istbench.workloads.speech_data import build
-from istbench.workloads.speech_data.build import SpeechSummary, open_split, prepared, write_features
+from istbench.workloads.speech_data.build import SpeechSummary, open_split, prepared
 from istbench.workloads.speech_data.words import WORDS
 
 LABELS = np.arange(10)
@@ -30,15 +30,15 @@ def features(first, count):
     return np.repeat(np.arange(first, first + count, dtype=np.float32)[:, None], 4096, axis=1)
 
 
-def fill(directory):
-    """Write ten clips in three pieces; as if two had been converted."""
-    pieces = (np.arange(0, 4), np.arange(4, 7), np.arange(7, 10))
-    write_features(directory, ((features(own[0], len(own)), LABELS[own], IS_TEST[own]) for own in pieces))
-    return 2
+def pieces():
+    """Ten clips in three pieces."""
+    for own in (np.arange(0, 4), np.arange(4, 7), np.arange(7, 10)):
+        yield features(own[0], len(own)), LABELS[own], IS_TEST[own]
 
 
-def prepare(cache, progress, key=None, fill=fill):
-    path, summary = prepared(cache, "kind", key or {"a": 1}, WORDS, fill, progress)
+def prepare(cache, progress, key=None, chunks=pieces):
+    """Prepare `chunks`, as if two clips had been converted."""
+    path, summary = prepared(cache, "kind", key or {"a": 1}, WORDS, 10, chunks(), progress, converted=lambda: 2)
     counts = {"train": summary.train, "test": summary.test}
     return DataSource(kind="kind", path=str(path), fingerprint=summary.fingerprint, **counts)
 
@@ -82,23 +82,24 @@ def test_clips_keep_their_order_within_their_split(tmp_path, no_progress):
 
 
 def test_the_second_time_nothing_is_done(tmp_path, no_progress):
-    def never(directory):
+    def never():
         raise AssertionError("filled again")
+        yield
 
     source = prepare(tmp_path, no_progress)
-    assert prepare(tmp_path, no_progress, fill=never) == source
+    assert prepare(tmp_path, no_progress, chunks=never) == source
     other = prepare(tmp_path, no_progress, {"a": 2})
     assert other.path != source.path
     assert other.fingerprint == source.fingerprint
 
 
 def test_a_filling_that_fails_leaves_nothing(tmp_path, no_progress):
-    def fail(directory):
-        (directory / "train_labels.npy").write_bytes(b"half")
+    def fail():
+        yield next(pieces())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(tmp_path, no_progress, fill=fail)
+        prepare(tmp_path, no_progress, chunks=fail)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     assert prepare(tmp_path, no_progress).train == 6
 
@@ -141,11 +142,12 @@ def test_two_processes_prepare_at_once(tmp_path):
 
 
 def test_a_full_disk_is_said_so(tmp_path, no_progress):
-    def full(directory):
+    def full():
+        yield next(pieces())
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(UserError, match=f"cannot write prepared data to {tmp_path}: the disk is full"):
-        prepare(tmp_path, no_progress, fill=full)
+        prepare(tmp_path, no_progress, chunks=full)
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, no_progress):
@@ -284,7 +286,7 @@ def test_a_lock_that_is_a_pipe_does_not_hold_things_up(tmp_path, no_progress):
 
 @pytest.mark.usefixtures("one_free_gigabyte")
 def test_a_corpus_that_the_disk_cannot_hold_is_refused_before_it_is_made(tmp_path, no_progress, monkeypatch):
-    monkeypatch.setattr(build, "_render", None)  # an error of its own, if rendered
+    monkeypatch.setattr(build.subprocess, "Popen", None)  # an error of its own, if rendered
     with pytest.raises(
         UserError, match=r"takes 601.3 GB.*1.0 GB are free in .*fewer clips_per_word.*ISTBENCH_CACHE"
     ):

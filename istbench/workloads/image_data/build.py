@@ -29,7 +29,6 @@ from istbench.workloads.prepared import (
     Labelled,
     Summary,
     damaged,
-    fingerprint,
     in_order,
     labelled,
     map_array,
@@ -129,15 +128,11 @@ def _prepared_decoded(
 
     def make(directory: Path) -> DecodedSummary:
         require_room(directory, count * 3 * resolution**2, f"{count:,} images", way_out)
-        write_samples(directory, "images", np.uint8, (3, resolution, resolution), chunks)
-        train, test = (_open_images(directory, split, resolution) for split in SPLITS)
-        names = [f"{split}_{part}.npy" for split in SPLITS for part in ("images", "labels")]
-        mean, deviation = _statistics(train)
+        written = write_samples(directory, "images", np.uint8, (3, resolution, resolution), chunks)
+        mean, deviation = _statistics(_open_images(directory, "train", resolution))
         return DecodedSummary(
-            fingerprint=fingerprint(directory, names),
+            **written,
             classes=classes,
-            train=len(train),
-            test=len(test),
             converted=scan.converted if scan else 0,
             resized=scan.resized if scan else 0,
             resolution=resolution,

@@ -25,7 +25,6 @@ from istbench.base.options.numbers import Natural
 from istbench.workloads import prepared as shared
 from istbench.workloads.base import DataSource, Progress
 from istbench.workloads.prepared import (
-    SPLITS,
     Chunk,
     Labelled,
     damaged,
@@ -38,7 +37,7 @@ from istbench.workloads.prepared import (
 from istbench.workloads.speech_data import espeak, synthetic
 from istbench.workloads.speech_data.clip import read_clip
 from istbench.workloads.speech_data.features import FEATURES, VERSION, extractor
-from istbench.workloads.speech_data.recordings import find_recordings
+from istbench.workloads.speech_data.recordings import Recordings, find_recordings
 from istbench.workloads.speech_data.synthetic import Corpus
 from istbench.workloads.speech_data.words import CLIP_SAMPLES, MOST_WORDS, WORDS
 
@@ -94,44 +93,37 @@ def prepared(
     kind: str,
     key: Mapping[str, Any],
     words: tuple[str, ...],
-    fill: Callable[[Path], int],
+    count: int,
+    chunks: Iterable[Chunk],
     progress: Progress,
+    *,
+    converted: Callable[[], int] = int,
+    way_out: str = "make room there",
 ) -> tuple[Path, SpeechSummary]:
-    """The prepared directory of (`kind`, `key`) under `cache`. `fill(directory)` makes it unless it exists.
+    """The prepared directory of (`kind`, `key`) under `cache`. It is made unless it exists.
 
     Args:
         key: JSON-ready; everything that determines the content.
         words: in the order of their labels.
-        fill: writes the arrays of both splits into an empty directory; returns the number of converted clips.
+        chunks: features of `count` clips, float32 [b, 4096]. converted: the number of converted clips behind them.
+        way_out: of the error for a disk without room.
 
     Raises:
-        UserError: if `cache` is not writable or the disk is full.
+        UserError: if `cache` is not writable or the disk is full; and errors of `chunks`.
     """
 
     def make(directory: Path) -> SpeechSummary:
-        converted = fill(directory)
-        train, test = (map_array(directory, f"{split}_features.npy", np.float32, 2) for split in SPLITS)
-        names = [f"{split}_{part}.npy" for split in SPLITS for part in ("features", "labels")]
-        fingerprint = shared.fingerprint(directory, names)
+        shared.require_room(directory, count * FEATURES * 4, f"{count:,} clips", way_out)
+        written = write_samples(directory, "features", np.float32, (FEATURES,), chunks)
+        train = map_array(directory, "train_features.npy", np.float32, 2)
         np.save(directory / _MEAN, train.mean(0, dtype=np.float64).astype(np.float32))
-        return SpeechSummary(
-            fingerprint=fingerprint,
-            words=words,
-            train=len(train),
-            test=len(test),
-            converted=converted,
-        )
+        return SpeechSummary(**written, words=words, converted=converted())
 
     def opened(directory: Path, summary: SpeechSummary, split: str) -> Labelled:
         open_mean(directory)  # refuses a damaged one
         return open_split(directory, summary, split)
 
     return shared.prepared(cache, kind, VERSION, key, SpeechSummary, make, opened, progress)
-
-
-def write_features(directory: Path, chunks: Iterable[Chunk]) -> None:
-    """Write `chunks` of features, float32 [b, 4096], with their words and splits."""
-    write_samples(directory, "features", np.float32, (FEATURES,), chunks)
 
 
 def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
@@ -141,23 +133,19 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
         UserError: for a directory in the wrong layout, a broken recording, or a cache that is not writable.
     """
     recordings = find_recordings(data)
+    converted = 0
 
-    def fill(directory: Path) -> int:
-        _require_room(directory, len(recordings.paths), "make room there")
-        converted = 0
+    def clips() -> Iterator[np.ndarray]:
+        nonlocal converted
+        read = in_order(_READERS, read_clip, recordings.paths)
+        while chunk := list(islice(read, _RECORDED_CHUNK)):
+            converted += sum(clip.converted for clip in chunk)
+            yield np.stack([clip.samples for clip in chunk])
 
-        def chunks() -> Iterator[np.ndarray]:
-            nonlocal converted
-            read = in_order(_READERS, read_clip, recordings.paths)
-            while clips := list(islice(read, _RECORDED_CHUNK)):
-                converted += sum(clip.converted for clip in clips)
-                yield np.stack([clip.samples for clip in clips])
-
-        write_features(directory, _features(chunks(), recordings.labels, recordings.is_test, progress))
-        return converted
-
+    chunks = _features(clips(), recordings, progress)
     kind, name, whole = recordings.data_set
-    path, summary = prepared(cache, kind, recordings.cache_key(), recordings.words, fill, progress)
+    key, words, count = recordings.cache_key(), recordings.words, len(recordings.paths)
+    path, summary = prepared(cache, kind, key, words, count, chunks, progress, converted=lambda: converted)
     note = "; ".join(filter(None, (recordings.note, _conversion_note(summary))))
     return source_of(path, summary, kind=kind, name=name, unit="clips", note=note, whole=whole)
 
@@ -168,20 +156,11 @@ def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSo
     Raises:
         UserError: if it is not in `cache` and eSpeak NG is missing, or the cache is not writable.
     """
-
-    def fill(directory: Path) -> int:
-        espeak.require()
-        _require_room(directory, corpus.size, "use fewer clips_per_word")
-        clips = (pcm.astype(np.float32) / 32_768 for pcm in _render(corpus))
-        write_features(directory, _features(clips, corpus.labels, corpus.is_test, progress))
-        return 0
-
-    path, summary = prepared(cache, "synthetic", asdict(corpus), WORDS, fill, progress)
+    chunks, way_out = _features(_render(corpus), corpus, progress), "use fewer clips_per_word"
+    path, summary = prepared(
+        cache, "synthetic", asdict(corpus), WORDS, corpus.size, chunks, progress, way_out=way_out
+    )
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
-
-
-def _require_room(directory: Path, clips: int, way_out: str) -> None:
-    shared.require_room(directory, clips * FEATURES * 4, f"{clips:,} clips", way_out)
 
 
 def _conversion_note(summary: SpeechSummary) -> str:
@@ -191,22 +170,21 @@ def _conversion_note(summary: SpeechSummary) -> str:
     return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
 
 
-def _features(
-    chunks: Iterable[np.ndarray], labels: np.ndarray, is_test: np.ndarray, progress: Progress
-) -> Iterator[Chunk]:
-    """The features of `chunks` of clips, float32 [b, 16000], in the order of `labels` and `is_test`."""
+def _features(chunks: Iterable[np.ndarray], of: Recordings | Corpus, progress: Progress) -> Iterator[Chunk]:
+    """The features of `chunks` of clips, float32 [b, 16000], which are those `of` a corpus in its order."""
     extract = extractor()
     done = 0
-    progress("speech features", done, len(labels))
+    progress("speech features", done, len(of.labels))
     for clips in chunks:
         own = slice(done, done + len(clips))
-        yield extract(torch.from_numpy(clips)).numpy(), labels[own], is_test[own]
+        yield extract(torch.from_numpy(clips)).numpy(), of.labels[own], of.is_test[own]
         done += len(clips)
-        progress("speech features", done, len(labels))
+        progress("speech features", done, len(of.labels))
 
 
 def _render(corpus: Corpus) -> Iterator[np.ndarray]:
-    """Render `corpus` in one process per core; yields its clips in their order, int16 [b, 16000]."""
+    """Render `corpus` in one process per core; yields its clips in their order, float32 [b, 16000]."""
+    espeak.require()
     blocks = iter(range(corpus.blocks))
     # The stack ends before the pool: a killed process ends the thread that reads from it.
     with ThreadPoolExecutor(cores()) as readers, ExitStack() as stack:
@@ -231,4 +209,4 @@ def _render(corpus: Corpus) -> Iterator[np.ndarray]:
                 raise UserError(f"rendering the synthetic speech failed: {reason}; {way_out}")
             clips = np.frombuffer(rendered, np.int16).reshape(-1, CLIP_SAMPLES)
             for first in range(0, len(clips), CHUNK_CLIPS):
-                yield clips[first : first + CHUNK_CLIPS]
+                yield clips[first : first + CHUNK_CLIPS].astype(np.float32) / 32_768
