@@ -82,16 +82,12 @@ def initial_rows(rule: Initializer, shape: torch.Size, name: str, rows: Tensor |
     out_shape = (len(wanted), *shape[1:]) if len(shape) else ()
     if rule.kind == "constant":
         return torch.full(out_shape, rule.scale)
-    columns = math.prod(shape[1:])
-    uniform = torch.from_numpy(_uniform_rows(_key(seed, name), wanted, columns)).reshape(out_shape)
+    key = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
+    uniform = torch.from_numpy(_uniform_rows(key, wanted, math.prod(shape[1:]))).reshape(out_shape)
     if rule.kind == "uniform":
         return uniform.mul_(2 * rule.scale).sub_(rule.scale)
     # The draws are multiples of 2^-24 in [0, 1). Half a step keeps erfinv finite; the order of operations matters.
     return torch.erfinv(uniform.mul_(2).sub_(1).add_(2**-24)).mul_(rule.scale * math.sqrt(2))
-
-
-def _key(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16], "little")
 
 
 def _uniform_rows(key: int, rows: np.ndarray, columns: int) -> np.ndarray:

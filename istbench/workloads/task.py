@@ -281,8 +281,9 @@ class Task(Workload):
             found = function(model, parts)
         return found.detach() if isinstance(found, Tensor) else found
 
-    def _loss_on(self, batch: Batch) -> Callable[[nn.Module], Tensor]:
-        """The loss of a model on `batch`, the same in every call: it finds the state of the file as it is now."""
+    def _example_loss(self, model: nn.Module) -> Callable[[nn.Module], Tensor]:
+        """The loss on an example batch, the same in every call: it finds the state of the file as it is now."""
+        batch = self.example_batch(model)
 
         def loss(model: nn.Module) -> Tensor:
             with self.state_kept():
@@ -358,10 +359,8 @@ class Task(Workload):
     def found_groups(self) -> Discovered:
         """The groups in the structure of the model. The first call tries them on an example batch."""
         if self._known.found is None:
-            with torch.device("cpu"), self._trying("looking for neuron groups in the model"):
-                model = self.task_model.built(0).eval()
-                batch = self.example_batch(model)
-                self._known.found = discover_groups(model, self._loss_on(batch))
+            with self._trying("looking for neuron groups in the model") as model:
+                self._known.found = discover_groups(model, self._example_loss(model))
         return self._known.found
 
     def prove_groups(self, groups: Sequence[NeuronGroup]) -> str:
@@ -376,16 +375,14 @@ class Task(Workload):
             return ""
         key, proved = repr(list(groups)), self._known.proved
         if key not in proved:
-            with torch.device("cpu"), self._trying("proving its neuron groups"):
-                proved[key] = self._prove(self.task_model.built(0).eval(), groups)
+            with self._trying("proving its neuron groups") as model:
+                proved[key] = self._prove(model, groups)
         return proved[key]
 
     def prove_silence(self, groups: Sequence[NeuronGroup]) -> None:
-        with torch.device("cpu"), self._trying("proving its neuron groups"):
-            model = self.task_model.built(0).eval()
+        with self._trying("proving its neuron groups") as model:
             try:
-                batch = self.example_batch(model)
-                problems = failing(groups, Proof(model, self._loss_on(batch)).silence)
+                problems = failing(groups, Proof(model, self._example_loss(model)).silence)
             except Exception:
                 return
         for name, problem in problems.items():
@@ -395,15 +392,15 @@ class Task(Workload):
             )
 
     @contextmanager
-    def _trying(self, operation: str) -> Iterator[None]:
-        """Run the model of the file inside, for `operation`, which may take long."""
-        with users_code(f"{operation} of {TASK_FILE} {self.file.name}"), during(operation, self.place("model")):
-            yield
+    def _trying(self, operation: str) -> Iterator[nn.Module]:
+        """A model of the file on the CPU, to run inside for `operation`, which may take long."""
+        named = users_code(f"{operation} of {TASK_FILE} {self.file.name}")
+        with torch.device("cpu"), named, during(operation, self.place("model")):
+            yield self.task_model.built(0).eval()
 
     def _prove(self, model: nn.Module, groups: Sequence[NeuronGroup]) -> str:
         try:
-            batch = self.example_batch(model)
-            problems = failing(groups, Proof(model, self._loss_on(batch)).order)
+            problems = failing(groups, Proof(model, self._example_loss(model)).order)
         except Exception as error:  # checks of the loss report a mistake of its own
             reason = error_line(error) or str(error).partition("\n")[0]
             return f"neuron groups of {self.file.name} are not proved: {reason}"
@@ -506,7 +503,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
     """
     file = TaskFile(module, path)
     settings = file.settings
-    attributes: Mapping[str, Any] = {
+    attributes = {
         "__doc__": (module.__doc__ or f"The task file {file.name}.").strip(),
         "name": task_name(path),
         "file": file,
@@ -518,7 +515,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
         "targets": settings.targets,
         "_known": _Known(),
     }
-    return type("TaskOfFile", (Task,), dict(attributes))
+    return type("TaskOfFile", (Task,), attributes)
 
 
 def _as_groups(file: TaskFile, found: Any, model: nn.Module) -> list[NeuronGroup]:

@@ -5,7 +5,7 @@ import hashlib
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
@@ -154,18 +154,18 @@ def _inside(leaf: Any) -> Mapping[str, Any]:
         **getattr(leaf, "__dict__", {}),
         **{name: getattr(leaf, name) for name in _slots(type(leaf)) if hasattr(leaf, name)},
     }
-    return {name: value for name, value in values.items() if isinstance(value, Tensor) or _holds(value)}
+    containers = (Mapping, list, tuple)
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, Tensor) or (isinstance(value, containers) and _tensors(value))
+    }
 
 
 def _slots(kind: type) -> Iterator[str]:
     for one in kind.__mro__:
         slots = vars(one).get("__slots__", ())
         yield from [slots] if isinstance(slots, str) else slots
-
-
-def _holds(value: Any) -> bool:
-    """Whether the `value` of an attribute is a container with tensors."""
-    return isinstance(value, Mapping | list | tuple) and bool(_tensors(value))
 
 
 def samples_of(file: TaskFile, parts: Any, *, in_turn: bool) -> int:
@@ -311,7 +311,9 @@ class Stream:
 
     def __init__(self, file: TaskFile, train: bool, found: Any, numbers: RandomNumbers) -> None:
         self._file, self._train, self._where = file, train, f"data(train={train})"
-        self._told = _length_of(found)
+        self._told: int | None = None
+        with suppress(TypeError):  # a DataLoader over an IterableDataset may not tell it
+            self._told = len(found)
         self._opened: tuple[Any, RandomNumbers] | None = (found, numbers)
         # By seed: the number and the batch drawn last of a pass, and those that follow.
         self._passes: OrderedDict[int, tuple[int, Any, Iterator[Any]]] = OrderedDict()
@@ -350,7 +352,10 @@ class Stream:
             return self._told
         first, counted = self._first, 0
         with users_code(f"counting the batches of {self._where} of {TASK_FILE} {self._file.name}"):
-            for batch in self._counted():
+            for batch in self.in_order():
+                if counted == _MOST_BATCHES:
+                    many = f"{self._where} yields more than {_MOST_BATCHES:,} batches"
+                    raise self._file.wrong("data", f"{many}; a pass over the data should end")
                 self._content = self._content if counted else _steady(self._file, first, batch)
                 counted += 1
         return counted
@@ -425,23 +430,6 @@ class Stream:
                 except StopIteration:
                     return
             yield checked_parts(self._file, found, f"a batch of {self._where}")
-
-    def _counted(self) -> Iterator[Any]:
-        for number, batch in enumerate(self.in_order()):
-            if number == _MOST_BATCHES:
-                raise self._file.wrong(
-                    "data",
-                    f"{self._where} yields more than {_MOST_BATCHES:,} batches; a pass over the data should end",
-                )
-            yield batch
-
-
-def _length_of(found: Any) -> int | None:
-    """The number of batches of `found`, if it tells one: a DataLoader over an IterableDataset may not."""
-    try:
-        return len(found)
-    except TypeError:
-        return None
 
 
 Split = Samples | Stream

@@ -77,11 +77,7 @@ def _write(directory: Path, points: Iterable[tuple[str, Points]]) -> Iterator[in
 
 
 def open_split(directory: Path, split: str) -> Points:
-    """Map the split "train" or "test" of a prepared directory.
-
-    Raises:
-        UserError: if one of its files is missing or damaged.
-    """
+    """Map the split "train" or "test" of a prepared directory; raises as `map_array`."""
     arrays = {name: map_array(directory, f"{split}_{name}.npy", kind, 1) for name, kind in KINDS.items()}
     for ends, *entries in (("feature_ends", "features", "values"), ("label_ends", "labels")):
         last = int(arrays[ends][-1]) if len(arrays[ends]) else 0
@@ -159,6 +155,7 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
     """
     files = find_files(data)
     header = files.header
+    names = " ".join([files.root.name, *(path.name for path in files.files.values())]).lower()
     path, summary = _prepared(
         cache,
         "repository",
@@ -169,7 +166,7 @@ def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
         progress,
         features=header.features,
         labels=header.labels,
-        propensity=_propensity([files.root.name, *(path.name for path in files.files.values())]),
+        propensity="amazon" if "amazon" in names else "wikipedia" if "wiki" in names else "other",
     )
     _require_labels(files, path)
     official = (summary.features, summary.labels) == AMAZON_670K
@@ -209,9 +206,3 @@ def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSou
         needed=made_up.bytes_on_disk,
     )
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC points", unit="points", note=SYNTHETIC_NOTE)
-
-
-def _propensity(names: list[str]) -> Propensity:
-    """The likely kind of data set, from its file names."""
-    text = " ".join(names).lower()
-    return "amazon" if "amazon" in text else "wikipedia" if "wiki" in text else "other"

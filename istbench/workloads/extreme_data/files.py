@@ -58,11 +58,7 @@ class RepositoryFiles:
         return replace(headers[0], points=sum(own.points for own in headers))
 
     def cache_key(self) -> dict[str, Any]:
-        """A JSON-ready key that changes with any file.
-
-        Raises:
-            UserError: naming a file that cannot be read.
-        """
+        """A JSON-ready key that changes with any file; raises as `files_digest`."""
         digest = files_digest(self.root, list(self.files.values()), "repository text")
         return {"files": digest, "as": list(self.files)}
 

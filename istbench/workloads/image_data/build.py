@@ -147,21 +147,13 @@ def _prepared_decoded(
 
 
 def open_decoded(directory: Path, summary: DecodedSummary, split: str) -> Labelled:
-    """Map `split` of decoded images: uint8 [n, 3, resolution, resolution].
-
-    Raises:
-        UserError: if one of its files is missing or damaged.
-    """
+    """Map `split` of decoded images: uint8 [n, 3, resolution, resolution]; raises as `map_array`."""
     images = _open_images(directory, split, summary.resolution)
     return labelled(directory, split, images, len(summary.classes), "classes")
 
 
 def open_listed(directory: Path, summary: ListedSummary, split: str) -> Labelled:
-    """The paths of the images of `split`.
-
-    Raises:
-        UserError: if one of its files is missing or damaged.
-    """
+    """The paths of the images of `split`; raises as `map_array`."""
     blob = map_array(directory, f"{split}_paths.npy", np.uint8, 1).tobytes()
     paths = [Path(summary.root, name) for name in blob.decode(errors=_NAMES).split("\0")]
     return labelled(directory, split, paths, len(summary.classes), "classes")

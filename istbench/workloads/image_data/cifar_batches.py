@@ -39,11 +39,7 @@ class CifarBatches:
         return tuple(self.root / f"{name}{self.suffix}" for name in _BATCHES)
 
     def cache_key(self) -> dict[str, Any]:
-        """A JSON-ready key from names, sizes and times of the files.
-
-        Raises:
-            UserError: naming a missing file.
-        """
+        """A JSON-ready key from names, sizes and times of the files; raises as `files_digest`."""
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, _WHAT)}
 
     def chunks(self, progress: Progress) -> Iterator[Chunk]:
@@ -74,11 +70,10 @@ def find_batches(data: Path) -> CifarBatches | None:
             batches = CifarBatches(root.resolve(), suffix)
             there = [path for path in batches.paths if kind_at(path)]
             missing = [path for path in batches.paths if path not in there]
-            if there and missing:
-                raise UserError(f"{printable(str(root))}: no {missing[0].name} beside {there[0].name}; {_WAY_OUT}")
             if there or (root.name == folder and kind_at(root) == "directory"):
                 if missing:
-                    raise UserError(f"{printable(str(root))}: no {missing[0].name} in it; {_WAY_OUT}")
+                    where = f"beside {there[0].name}" if there else "in it"
+                    raise UserError(f"{printable(str(root))}: no {missing[0].name} {where}; {_WAY_OUT}")
                 return batches
     return None
 

@@ -1,4 +1,4 @@
-"""Decode image files to upright RGB pixels."""
+"""Decode image files to upright RGB pixels. A file that cannot be decoded raises `BrokenImage`."""
 
 import contextlib
 import io
@@ -55,11 +55,7 @@ def read_file(path: Path) -> bytes:
 
 
 def scaled(content: bytes, resolution: int) -> Pixels:
-    """Scale the shorter side of the image in `content` to `resolution`, and cut the square in the middle.
-
-    Raises:
-        BrokenImage: with the reason.
-    """
+    """Scale the shorter side of the image in `content` to `resolution`, and cut the square in the middle."""
     with _decoded(content, resolution) as (image, converted, size):
         rgb = _shorter_side(image, resolution)
         left, top = round((rgb.width - resolution) / 2), round((rgb.height - resolution) / 2)
@@ -70,9 +66,6 @@ def cropped(content: bytes, resolution: int, side: int, place: tuple[float, floa
     """Scale the image to a shorter `side` and cut a square, uint8 [3, resolution, resolution].
 
     `place` is the position of the square, from 0 to 1, across and down.
-
-    Raises:
-        BrokenImage: with the reason.
     """
     with _decoded(content, side) as (image, _, _):
         rgb = _shorter_side(image, side)
@@ -81,11 +74,7 @@ def cropped(content: bytes, resolution: int, side: int, place: tuple[float, floa
 
 
 def whole(content: bytes) -> Pixels:
-    """Decode the image in `content` fully, as a check before training; the pixels are dropped.
-
-    Raises:
-        BrokenImage: with the reason.
-    """
+    """Decode the image in `content` fully, as a check before training; the pixels are dropped."""
     with _decoded(content, None) as (_, converted, _):
         return Pixels(np.empty((3, 0, 0), np.uint8), converted, False)
 

@@ -43,11 +43,7 @@ class ImageFiles:
         return printable(self.root.name)[:_LONGEST_SHOWN]
 
     def cache_key(self) -> dict[str, Any]:
-        """A JSON-ready key from names, sizes, times, classes and splits of the files.
-
-        Raises:
-            UserError: naming the first path that is not a file.
-        """
+        """A JSON-ready key from names, sizes, times, classes and splits of the files; raises as `files_digest`."""
         marks = 2 * self.labels + self.is_test
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, "an image", marks)}
 

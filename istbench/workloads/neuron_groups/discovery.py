@@ -143,7 +143,7 @@ def _places(model: nn.Module, dims: Mapping[str, Dims]) -> dict[Atom, list[Slot]
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase | nn.RNNCellBase):
             for short, _ in module.named_parameters(recurse=False):
-                for product in dims.get(_joined(name, short), []):
+                for product in dims.get(f"{name}.{short}".removeprefix("."), []):
                     keep_whole(product, "those of a recurrent layer")
     places: dict[Atom, list[Slot]] = {}
     tensors = named_tensors(model)
@@ -312,7 +312,3 @@ def _reason(module: nn.Module, own: Sequence[str], dims: Mapping[str, Dims]) -> 
             if whole:
                 return f"its {part} are {max(whole, key=lambda atom: atom.size).whole}"
     return "its units are dealt out in another way"
-
-
-def _joined(module: str, short: str) -> str:
-    return f"{module}.{short}" if module else short

@@ -54,11 +54,8 @@ class Proof:
             units = torch.randperm(group.size, generator=generator)
             order = torch.empty_like(units).index_copy_(0, units, units.roll(1))  # every unit moves
             permute_units(model, group, order)
-        for result, expected in zip(self._results(model), self._expected, strict=True):
-            difference = _distance(result, expected)
-            if difference is not None:
-                return f"another order of its units changes the result by {difference:.1e}"
-        return ""
+        difference = _difference(self._results(model), self._expected)
+        return "" if difference is None else f"another order of its units changes the result by {difference:.1e}"
 
     def cut(self, groups: Sequence[NeuronGroup]) -> str:
         """Cut the model to about half of the units of `groups`, with the code of IST; returns the problem.
@@ -79,10 +76,9 @@ class Proof:
         wanted = self._results(self._masked(groups, partition))
         if not _finite(wanted):  # a unit divides by its own weight: without its column it counts for nothing too
             wanted = self._results(self._masked(groups, partition, matrices=True))
-        for result, expected in zip(results, wanted, strict=True):
-            difference = _distance(result, expected)
-            if difference is not None:
-                return f"a subnet with some of its units differs by {difference:.1e} from the masked network"
+        difference = _difference(results, wanted)
+        if difference is not None:
+            return f"a subnet with some of its units differs by {difference:.1e} from the masked network"
         if any(self._ignores(group, part, partition) for group in groups):
             return "the result does not depend on its units"
         return ""
@@ -121,9 +117,7 @@ class Proof:
         gradients = [part[slot.tensor].grad for slot in group.slots]
         if any(gradient is not None and bool(gradient.any()) for gradient in gradients):
             return False
-        results = self._results(self._masked([group], partition))
-        pairs = zip(results, self._expected, strict=True)
-        return all(_distance(result, full) is None for result, full in pairs)
+        return _difference(self._results(self._masked([group], partition)), self._expected) is None
 
     def _results(self, model: nn.Module, *, backward: bool = False) -> list[Tensor]:
         """What a run gives in evaluation and then in training, which changes the buffers of `model`."""
@@ -171,6 +165,12 @@ def failing(groups: Sequence[NeuronGroup], problem: Callable[[Sequence[NeuronGro
 
 def _finite(results: Sequence[Tensor]) -> bool:
     return all(bool(torch.isfinite(result).all()) for result in results)
+
+
+def _difference(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float | None:
+    """The first distance between `results` and those `expected` that is not near zero; None if all are."""
+    found = (_distance(result, own) for result, own in zip(results, expected, strict=True))
+    return next((distance for distance in found if distance is not None), None)
 
 
 def _distance(result: Tensor, expected: Tensor) -> float | None:

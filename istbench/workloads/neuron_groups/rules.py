@@ -147,8 +147,7 @@ class _Rules:
             dims = self._of(value)
             for place, product in enumerate(dims, start=rank - len(dims)):
                 if place >= 0 and product:
-                    if merged[place]:
-                        self._equate(merged[place], product)
+                    self._same(merged[place], product)
                     merged[place] = product
         self._give(operation, *(merged for _ in shapes))
 

@@ -65,11 +65,7 @@ class SpeechSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def open_split(directory: Path, summary: SpeechSummary, split: str) -> Labelled:
-    """Map the features of `split`, float32 [n, 4096].
-
-    Raises:
-        UserError: if one of its files is missing or damaged.
-    """
+    """Map the features of `split`, float32 [n, 4096]; raises as `map_array`."""
     features = map_array(directory, f"{split}_features.npy", np.float32, 2)
     if features.shape[1] != FEATURES:
         raise damaged(directory, f"{split}_features.npy has {features.shape[1]} features of a clip")
@@ -77,11 +73,7 @@ def open_split(directory: Path, summary: SpeechSummary, split: str) -> Labelled:
 
 
 def open_mean(directory: Path) -> np.ndarray:
-    """The mean features of the training clips of a prepared directory, float32 [4096] in dB.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
+    """The mean features of the training clips in `directory`, float32 [4096] in dB; raises as `map_array`."""
     mean = np.array(map_array(directory, _MEAN, np.float32, 1))
     if mean.shape != (FEATURES,) or not np.isfinite(mean).all():
         raise damaged(directory, f"{_MEAN} does not have {FEATURES} numbers")

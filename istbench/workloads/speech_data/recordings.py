@@ -102,11 +102,7 @@ class Recordings:
         return "words", f"words in {printable(self.root.name)[:_LONGEST_SHOWN]}", None
 
     def cache_key(self) -> dict[str, Any]:
-        """A JSON-ready key from names, sizes, times and splits of the files.
-
-        Raises:
-            UserError: naming the first path that is not a file.
-        """
+        """A JSON-ready key from names, sizes, times and splits of the files; raises as `files_digest`."""
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, "WAV", self.is_test)}
 
 

@@ -104,15 +104,12 @@ def _render_clip(corpus: Corpus, index: int, synthesizer: espeak.Synthesizer) ->
         pitch_range=int(draw.integers(*_PITCH_RANGE, endpoint=True)),
     )
     word = _resample(_place(spoken, draw.uniform(*_SHIFT_S)))
-    noise_power = _power(spoken) / 10 ** (draw.uniform(*_SNR_DB) / 10)
+    power = float(np.square(spoken, dtype=np.float32).mean()) if len(spoken) else 1.0
+    noise_power = power / 10 ** (draw.uniform(*_SNR_DB) / 10)
     clip = word + np.sqrt(noise_power).astype(np.float32) * draw.standard_normal(CLIP_SAMPLES, np.float32)
     gain = draw.uniform(*_PEAK) * 32_767 / max(float(np.abs(clip).max()), 1.0)
     scaled: np.ndarray = clip * gain
     return scaled.astype(np.int16)
-
-
-def _power(spoken: np.ndarray) -> float:
-    return float(np.square(spoken, dtype=np.float32).mean()) if len(spoken) else 1.0
 
 
 def _place(spoken: np.ndarray, shift_s: float) -> np.ndarray:

@@ -39,11 +39,7 @@ class TextFiles:
     files: tuple[Path, ...]
 
     def cache_key(self) -> dict[str, Any]:
-        """A JSON-ready key that changes with any file.
-
-        Raises:
-            UserError: for a file that is missing or not regular.
-        """
+        """A JSON-ready key that changes with any file; raises as `files_digest`."""
         if not self.files:
             return {"help": hashlib.sha256(_help().encode()).hexdigest()}
         root = self.files[0].parent
@@ -252,11 +248,7 @@ def _read(text: TextFiles, symbols: Symbols, test_percent: int) -> tuple[np.ndar
 
 
 def open_split(directory: Path, summary: TextSummary, split: str) -> np.ndarray:
-    """Map the symbols of `split`, uint16 [symbols].
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
+    """Map the symbols of `split`, uint16 [symbols]; raises as `map_array`."""
     name = f"{split}_symbols.npy"
     array = map_array(directory, name, np.uint16, 1)
     if len(array) and int(array.max()) >= summary.symbols:
