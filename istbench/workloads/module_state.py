@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PLAIN = (bool, int, float, str, Tensor)
+
 
 @contextmanager
 def modules_kept(model: nn.Module, but: Collection[nn.Module] = ()) -> Iterator[None]:
@@ -39,7 +41,8 @@ def plain_attributes(model: nn.Module) -> dict[str, str]:
         f"{name}.{attribute}".removeprefix("."): repr(value)
         for name, module in model.named_modules()
         for attribute, value in vars(module).items()
-        if isinstance(value, bool | int | float | str | list | Tensor) and attribute != "training"
+        if attribute != "training"
+        and all(isinstance(one, _PLAIN) for one in (value if isinstance(value, list) else [value]))
     }
 
 

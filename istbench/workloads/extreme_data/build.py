@@ -58,7 +58,8 @@ class PointsSummary(shared.Summary, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def _write(directory: Path, points: Iterable[tuple[str, Points]]) -> Iterator[int]:
-    """Write `points`, in chunks with their splits; yields the number of each chunk."""
+    """Write `points`, in chunks with their splits; yields the number so far."""
+    done = 0
     with ExitStack() as stack:
         files = {
             (split, name): stack.enter_context(closing(ArrayWriter(directory / f"{split}_{name}.npy", kind)))
@@ -73,7 +74,8 @@ def _write(directory: Path, points: Iterable[tuple[str, Points]]) -> Iterator[in
             files[split, "labels"].append(labels.indices)
             values = features.values
             files[split, "values"].append(np.ones(len(features.indices)) if values is None else values)
-            yield len(chunk)
+            done += len(chunk)
+            yield done
 
 
 def open_split(directory: Path, split: str) -> Points:
@@ -125,9 +127,7 @@ def _prepared(
 
     def make(directory: Path) -> PointsSummary:
         shared.require_room(directory, needed, f"{total:,} points", "use fewer points")
-        done = 0
-        for written in _write(directory, points):
-            done += written
+        for done in _write(directory, points):
             progress(task, done, total)
         counts = {split: len(open_split(directory, split)) for split in SPLITS}
         for split, count in counts.items():
