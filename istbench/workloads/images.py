@@ -16,19 +16,16 @@ from istbench.workloads.image_data.build import DecodedSummary, ListedSummary, o
 from istbench.workloads.image_data.decode import BrokenImage, cropped, read_file
 from istbench.workloads.prepared import Labelled, in_order, open_summary
 
-_TEST_PIXELS = 2**20  # pixels of a test batch
+_TEST_PIXELS, _LEAST_BATCH = 2**20, 8  # pixels of a test batch, and its fewest images
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32) * 255  # of ImageNet's pixels, as for torchvision's models
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32) * 255
 
 
 class Images(ABC):
-    """Labelled images of both splits; `test` is None if it stays closed.
+    """Labelled images of both splits; `test` is None if it stays closed."""
 
-    test_batch: images in a batch of the test split.
-    """
-
-    def __init__(self, train: Labelled, test: Labelled | None, test_batch: int) -> None:
-        self.train, self.test, self.test_batch = train, test, test_batch
+    def __init__(self, train: Labelled, test: Labelled | None) -> None:
+        self.train, self.test = train, test
 
     @abstractmethod
     def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
@@ -47,7 +44,7 @@ class DecodedImages(Images):
     def __init__(self, directory: Path, *, with_test: bool) -> None:
         summary = open_summary(directory, DecodedSummary)
         test = open_decoded(directory, summary, "test") if with_test else None
-        super().__init__(open_decoded(directory, summary, "train"), test, _test_batch(summary.resolution))
+        super().__init__(open_decoded(directory, summary, "train"), test)
         self._mean = np.array(summary.mean, np.float32)
         self._deviation = np.array(summary.deviation, np.float32)
         self._padding = summary.resolution // 8
@@ -72,7 +69,7 @@ class FileImages(Images):
     def __init__(self, directory: Path, resolution: int, *, with_test: bool) -> None:
         summary = open_summary(directory, ListedSummary)
         test = open_listed(directory, summary, "test") if with_test else None
-        super().__init__(open_listed(directory, summary, "train"), test, _test_batch(resolution))
+        super().__init__(open_listed(directory, summary, "train"), test)
         self._resolution = resolution
 
     def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
@@ -102,8 +99,6 @@ class FileImages(Images):
 class Noise(Images):
     """Random pixels (float32) and classes in memory, for measurements of throughput; a little noise to test on."""
 
-    _TEST_BATCH = 8
-
     def __init__(self, *, train: int, test: int, resolution: int, classes: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
 
@@ -111,7 +106,7 @@ class Noise(Images):
             images = torch.randn(count, 3, resolution, resolution, generator=generator)
             return Labelled(images, torch.randint(classes, (count,), generator=generator).numpy())
 
-        super().__init__(draw(train), draw(test), self._TEST_BATCH)
+        super().__init__(draw(train), draw(test))
 
     def pixels(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None) -> Tensor:
         images: Tensor = split.samples[torch.from_numpy(chosen)]
@@ -145,10 +140,6 @@ def normalised(images: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> T
     return torch.from_numpy(scaled)
 
 
-def _test_batch(resolution: int) -> int:
-    return max(8, _TEST_PIXELS // resolution**2)
-
-
 class ImageClassifier(Classifier):
     """An image classifier. Subclasses find the images, build the network, and set `_images` in `open`.
 
@@ -178,9 +169,8 @@ class ImageClassifier(Classifier):
 
     def test_batches(self) -> Iterator[Batch]:
         """The test images in order, without augmentation."""
-        images = opened(self._images)
-        test = opened(images.test)
-        for chosen in torch.arange(len(test)).split(images.test_batch):
+        test = opened(opened(self._images).test)
+        for chosen in torch.arange(len(test)).split(max(_LEAST_BATCH, _TEST_PIXELS // self.pixels**2)):
             yield self._batch(test, chosen.numpy())
 
     def _batch(self, split: Labelled, chosen: np.ndarray, generator: torch.Generator | None = None) -> Batch:

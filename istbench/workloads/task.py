@@ -318,20 +318,18 @@ class Task(Workload):
         total, count = 0.0, 0
         with self.state_kept():  # the loss is that of training
             for batch in batches:
-                total += self._evaluated_loss(model, batch) * len(batch[0])
+                try:
+                    total += self.loss(model, batch).item() * len(batch[0])
+                except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
+                    if lacks_memory(error):
+                        raise
+                    way_out = "in evaluation mode; write evaluate(model, batches)"
+                    raise UserError(f"{reason_of(error)}, {way_out}") from error
                 count += len(batch[0])
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
         return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
-
-    def _evaluated_loss(self, model: nn.Module, batch: Batch) -> float:
-        try:
-            return self.loss(model, batch).item()
-        except Exception as error:  # a detector returns boxes in evaluation mode, and no loss
-            if lacks_memory(error):
-                raise
-            raise UserError(f"{reason_of(error)}, in evaluation mode; write evaluate(model, batches)") from error
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]

@@ -30,8 +30,7 @@ class TaskModel:
 
     def __init__(self, file: TaskFile) -> None:
         self._file = file
-        self._planned: nn.Module | None = None
-        self._structure: nn.Module | None = None
+        self._blank: dict[bool, nn.Module] = {}
         self._seed = 0
         self.sums: tuple[float, ...] = ()  # over the values of the last model that was built
         self._values: dict[str, Tensor] | None = None
@@ -63,15 +62,11 @@ class TaskModel:
         planned: for a plan, so that nothing is allocated if `model()` works on the meta device. Otherwise its
             structure comes from a model on the CPU, so that tensors that are no parameters keep their values.
         """
-        if not planned:
-            if self._structure is None:  # a model that torch.compile made has no truth value
-                self._structure = self._emptied()
-            return self._copied(self._structure)
-        if self._planned is None:
-            self._planned = self._on_meta()
-        if self._planned is None:
-            self._planned = self._emptied()
-        return self._copied(self._planned)
+        if planned not in self._blank:
+            model = self._on_meta() if planned else None
+            # A model that torch.compile made has no truth value.
+            self._blank[planned] = self._emptied() if model is None else model
+        return self._copied(self._blank[planned])
 
     def _emptied(self) -> nn.Module:
         """A model from the CPU, without the values of its parameters and buffers."""
