@@ -29,7 +29,6 @@ OWN_FOLDERS = {
     "cli/new_command.py": "a file that must not exist",
     "cli/streams.py": "the null device",
     "workloads/prepared.py": "the cache of the user",
-    "workloads/extreme_data/build.py": "the cache of the user",
     "workloads/speech_data/build.py": "the cache of the user",
     "workloads/text_data/build.py": "the cache of the user",
     "workloads/image_data/build.py": "the cache of the user",

@@ -138,7 +138,9 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     kind, name, whole = recordings.data_set
     key, words, count = recordings.cache_key(), recordings.words, len(recordings.paths)
     path, summary = prepared(cache, kind, key, words, count, chunks, progress, converted=lambda: converted)
-    note = "; ".join(filter(None, (recordings.note, _conversion_note(summary))))
+    total = summary.train + summary.test
+    line = f"{summary.converted:,} of {total:,} clips were resampled or mixed down to 16 kHz mono"
+    note = "; ".join(filter(None, (recordings.note, line if summary.converted else "")))
     return source_of(path, summary, kind=kind, name=name, unit="clips", note=note, whole=whole)
 
 
@@ -153,13 +155,6 @@ def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSo
         cache, "synthetic", asdict(corpus), WORDS, corpus.size, chunks, progress, way_out=way_out
     )
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
-
-
-def _conversion_note(summary: SpeechSummary) -> str:
-    if not summary.converted:
-        return ""
-    clips = summary.train + summary.test
-    return f"{summary.converted:,} of {clips:,} clips were resampled or mixed down to 16 kHz mono"
 
 
 def _features(chunks: Iterable[np.ndarray], of: Recordings | Corpus, progress: Progress) -> Iterator[Chunk]:
