@@ -23,8 +23,7 @@ from istbench.workloads.neuron_groups.groups import named_tensors
 Run = Callable[[nn.Module], Tensor]
 """run(model): runs the model on an example batch; returns its outputs or its loss."""
 
-_OWN_CODE = Path(__file__).parent
-_TORCH_CODE = Path(torch.__file__).parent
+_NO_MODELS = {Path(__file__).parent, Path(__file__).parents[2] / "launch", Path(torch.__file__).parent}
 _LONGEST = 120  # of the reason of an error: several stand in a line
 _READ = ("_local_scalar_dense", "equal", "nonzero", "masked_select")  # their results depend on values
 
@@ -215,6 +214,6 @@ def _place(stack: traceback.StackSummary) -> str:
     """The innermost line of `stack` that is neither torch's nor this package's."""
     for frame in reversed(stack):
         path = Path(frame.filename)
-        if path.is_file() and _OWN_CODE not in path.parents and _TORCH_CODE not in path.parents:
+        if path.is_file() and _NO_MODELS.isdisjoint(path.parents):
             return f"{path.name}:{frame.lineno}"
     return ""
