@@ -81,6 +81,30 @@ def test_mlflow_reads_a_resumed_run_as_one_run(run, results):
     assert found.info.status == "KILLED"
 
 
+def test_mlflow_has_the_evaluations_for_which_its_server_was_away(run, results, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    feed(run, "mlflow", [(0, 0.05)], "interrupted")  # of an older run of the cell, which `--again` replaced
+    run.events_jsonl.unlink()
+    run.update(started_at="2026-11-03T10:00:00+00:00")
+    logged = mlflow.MlflowClient.log_batch
+
+    def away(client, run_id, metrics=(), **told):
+        if any(metric.step == 100 for metric in metrics):
+            raise ConnectionError("no server")
+        logged(client, run_id, metrics=metrics, **told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "log_batch", away)
+        feed(run, "mlflow", PARTS[0], "interrupted")
+    run.append(Resume(step=100))
+    feed(run, "mlflow", PARTS[1], "done")
+    client = mlflow.MlflowClient(tracking_uri=str(results / "mlflow"))
+    (experiment,) = [known for known in client.search_experiments() if known.name == "speech"]
+    found, older = client.search_runs([experiment.experiment_id])
+    curves = [client.get_metric_history(one.info.run_id, "accuracy") for one in (found, older)]
+    assert [sorted((point.step, point.value) for point in curve) for curve in curves] == [KEPT, [(0, 0.05)]]
+
+
 def test_mlflow_has_the_whole_curve_of_a_run_that_requests_it_on_a_resume(run, results):
     mlflow = pytest.importorskip("mlflow")
     feed_both_parts(run, "mlflow", first=False)
