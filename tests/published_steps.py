@@ -25,6 +25,12 @@ def totals_of(step, evaluations=()):
     )  # fmt: skip
 
 
+def publish_states(checkpoint, *state):
+    """Save `state`, as `DistributedCheckpoint.start` takes it, and wait until it is published."""
+    checkpoint.start(*state)
+    checkpoint.finish()
+
+
 def write_step(directory, step, files):
     """Write the `files` of `step`: content by name."""
     (directory / str(step)).mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,14 @@
-"""A thread beside a block."""
+"""A thread beside a block, and the result of a thread."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -15,3 +21,14 @@ def thread_beside(work: Callable[[], None], over: threading.Event, name: str | N
     finally:
         over.set()
         thread.join()
+
+
+def answer_by(work: Callable[[], T], answer: "Future[T]") -> None:
+    """Give `answer` the result of `work`, or the error that it raises, of any kind.
+
+    Run it in a daemon thread, which does not keep a process from ending as those of an executor do.
+    """
+    try:
+        answer.set_result(work())
+    except BaseException as error:
+        answer.set_exception(error)

@@ -4,10 +4,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar
 
 from istbench.base.activity import Unchanged, current
+from istbench.base.threads import answer_by
 from istbench.fabric.errors import FabricError, peers_needed
 from istbench.fabric.heartbeats import Heartbeats, doing, waits
 from istbench.fabric.signed_store import SignedStore
@@ -170,36 +173,24 @@ class _Answers:
         self._heard = time.monotonic()
         return self._heard
 
-    def of(self, ask: "Callable[[], T]", silence_s: float) -> "T":
+    def of(self, ask: Callable[[], T], silence_s: float) -> T:
         """Call `ask` and return its result. It may take long if it calls `heard` from time to time.
 
         Raises:
             TimeoutError: after `silence_s` seconds without a call of `heard`.
             BaseException: the error of `ask`.
         """
-        answered = threading.Event()
-        found: list[T] = []
-        failed: list[BaseException] = []
-
-        def answer() -> None:
-            try:
-                found.append(ask())
-            except BaseException as error:
-                failed.append(error)
-            answered.set()
-
+        answer: Future[T] = Future()
         self.heard()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="texts", daemon=True)
             self._thread.start()
-        self._calls.put(answer)
+        self._calls.put(partial(answer_by, ask, answer))
         unchanged = Unchanged(1.0)
-        while not answered.wait(min(1.0, silence_s)):
+        while not wait([answer], min(1.0, silence_s)).done:
             if unchanged.seconds("heard", self._heard, time.monotonic()) >= silence_s:
                 raise TimeoutError
-        if failed:
-            raise failed[0]
-        return found[0]
+        return answer.result()
 
     def _run(self) -> None:
         while True:

@@ -147,7 +147,6 @@ class Step:
 
     @property
     def folder(self) -> Path:
-        """The folder of the step's files."""
         return self.directory / str(self.totals.step)
 
     @property
@@ -164,10 +163,6 @@ class Step:
     def ranks(self) -> int:
         """The number of nodes that wrote the step."""
         return sum(name.startswith("rank-") and name.endswith(".json") for name in self.files)
-
-    def names(self) -> list[str]:
-        """The names of the step's files, without the manifest."""
-        return sorted(self.files)
 
     def check(self, names: Iterable[str]) -> None:
         """Read the files `names`, and compare them with the manifest.
@@ -194,7 +189,7 @@ class Step:
         Raises:
             Broken: the first file that is missing, or has another size.
         """
-        for name in self.names():
+        for name in self.files:
             self._check_size(name)
 
     def _check_size(self, name: str) -> None:
@@ -286,7 +281,7 @@ def newest_whole(directory: Path) -> Step | None:
     Raises:
         NoneWhole: as `newest`.
     """
-    return next(_whole(directory, check=lambda step: step.check(step.names())), None)
+    return next(_whole(directory, check=lambda step: step.check(step.files)), None)
 
 
 def _whole(directory: Path, check: Callable[[Step], None]) -> Iterator[Step]:

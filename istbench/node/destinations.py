@@ -4,10 +4,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from istbench.base.errors import NoSpace, printable
+from istbench.base.threads import answer_by
 from istbench.node.registry import load_sink
 from istbench.node.sinks.base import default_place
 from istbench.node.stopping import END
@@ -45,14 +47,12 @@ class RunFiles(Destination):
         self._run = run
 
     def record(self, event: Event) -> None:
-        """Append to events.jsonl."""
         if waited_s := wait_for_space(lambda: self._run.append(event)):
             said = f"the disk of {self._run.path} was full; the run waited {waited_s:.1f} s"
             with suppress(NoSpace):
                 self._run.append(Note(message=printable(said), urgent=True))
 
     def finish(self, result: Result) -> None:
-        """Write the result into the header."""
         wait_for_space(lambda: self._run.update(result=result))
 
 
@@ -69,12 +69,10 @@ class RequestedSink(Destination):
         self._lost = False
 
     def record(self, event: Event) -> None:
-        """Pass on an evaluation."""
         if isinstance(event, Evaluation):
             self._try(lambda: self._pass_on(event))
 
     def close(self, status: Status) -> None:
-        """Close the sink, if it began."""
         sink = self._sink
         if sink is not None:
             self._try(lambda: sink.close(status))
@@ -91,22 +89,15 @@ class RequestedSink(Destination):
     def _try(self, act: Callable[[], None]) -> None:
         if self._lost:
             return
-        found: list[BaseException] = []
-
-        def acting() -> None:
-            try:
-                act()
-            except BaseException as error:  # a library may even exit
-                found.append(error)
-
-        thread = threading.Thread(target=acting, daemon=True)
-        thread.start()
-        thread.join(_LONGEST_S)
-        if thread.is_alive():
-            found.append(TimeoutError(f"it did not return within {_LONGEST_S:g} s"))
-        if found:
+        answer: Future[None] = Future()
+        threading.Thread(target=answer_by, args=(act, answer), daemon=True).start()
+        try:
+            error = answer.exception(_LONGEST_S)  # a library may even exit
+        except TimeoutError:
+            error = TimeoutError(f"it did not return within {_LONGEST_S:g} s")
+        if error is not None:
             self._lost = True
-            why = f"{type(found[0]).__name__}: {found[0]}"
+            why = f"{type(error).__name__}: {error}"
             self._run.append(
                 Note(message=printable(f"sink {self._text}: {why}; the run goes on without it"), urgent=True)
             )
@@ -190,7 +181,6 @@ class Destinations:
                     one.record(event)
 
     def finish(self, result: Result) -> None:
-        """Pass it to every destination."""
         for one in self._destinations:
             one.finish(result)
         self._status = "done"

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from istbench.base.errors import NoSpace
 from istbench.base.machine import available_bytes
+from istbench.base.threads import answer_by
 from istbench.fabric import Fabric
 from istbench.node import checkpoint
 from istbench.node.checkpoint import SHARED, Flat, Keys
@@ -56,7 +58,6 @@ class _Written(msgspec.Struct):
             self.full = self.full or bare_cause(error)
 
     def join(self, other: "_Written") -> None:
-        """Add those of another rank."""
         self.files.update(other.files)
         self.full = self.full or other.full
 
@@ -73,20 +74,12 @@ class DistributedCheckpoint:
         self.directory, self._fabric = directory, fabric
         elsewhere = fabric.numbers(float(os.environ.get("GROUP_RANK", "0") != "0"))
         self._elsewhere = [rank for rank, value in enumerate(elsewhere) if value]
-        self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._written: Future[None] | None = None  # by the thread
         self._step: int | None = None
         self._started = 0.0  # seconds since 1970
         self.last: int | None = None
         self.given_up = self.unsaved = ""
         self._full = ""  # on rank 0, why the step of the thread is not published
-
-    def write(
-        self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
-    ) -> None:
-        """Write the `state` of every rank, and publish it as the step of `totals`; see `start` and `finish`."""
-        self.start(totals, state, is_shared)
-        self.finish()
 
     def start(
         self, totals: Totals, state: dict[str, Any], is_shared: Callable[[Keys], bool] = lambda keys: False
@@ -111,9 +104,9 @@ class DistributedCheckpoint:
         if not beside:
             self._write(key, totals, flat)
             return
-        given = (key, totals, flat.copied())
-        self._thread = threading.Thread(target=self._run, args=given, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._written = Future()
+        write = functools.partial(self._write, key, totals, flat.copied())
+        threading.Thread(target=answer_by, args=(write, self._written), name="checkpoint", daemon=True).start()
 
     def writes(self) -> bool:
         """Whether the thread of this rank still writes.
@@ -121,9 +114,10 @@ class DistributedCheckpoint:
         Raises:
             UserError: as `start`.
         """
-        if self._failure is not None:
-            raise self._failure
-        return self._thread is not None and self._thread.is_alive()
+        if self._written is None or not self._written.done():
+            return self._written is not None
+        self._written.result()
+        return False
 
     def finish(self) -> None:
         """Wait until the started step is published, or `unsaved`.
@@ -131,20 +125,13 @@ class DistributedCheckpoint:
         Raises:
             UserError: as `start`.
         """
-        if self._thread is not None:
-            self._thread.join()
-        self.writes()
+        if self._written is not None:
+            self._written.result()
         if self._step != self.last:
             self.unsaved = self._fabric.texts.broadcast(self._full)
             if self.unsaved:
                 self._step = self.last
             self.last = self._step
-
-    def _run(self, key: str, totals: Totals, flat: Flat) -> None:
-        try:
-            self._write(key, totals, flat)
-        except Exception as error:  # the next call on the thread of training raises it
-            self._failure = error
 
     def _write(self, key: str, totals: Totals, flat: Flat) -> None:
         """Write `flat`, the state of this rank. On rank 0, publish the step when all ranks have written theirs.
@@ -253,7 +240,7 @@ class DistributedCheckpoint:
         state: dict[str, Any] = {}
         try:
             if self._other_size(step) and self._fabric.rank not in self._elsewhere:
-                step.check(step.names())
+                step.check(step.files)
             if self._fabric.rank not in self._elsewhere:
                 state = self._state_of(step, self._fabric.rank, reshard)
             if self._fabric.rank == 0 and not self._other_size(step):

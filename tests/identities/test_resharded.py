@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from published_steps import publish_states
 from safetensors.torch import load_file, save_file
 
 from istbench.launch.processes.on_nodes import on_nodes
@@ -80,7 +81,7 @@ def write(fabric, folder, methods, states):
         def shared(keys, own=own):
             return own.is_shared(keys[1:])
 
-        DistributedCheckpoint(Path(folder, name), fabric).write(TOTALS, {name: states[name]}, shared)
+        publish_states(DistributedCheckpoint(Path(folder, name), fabric), TOTALS, {name: states[name]}, shared)
 
 
 def taken_over(fabric, folder, workload):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from published_steps import publish_states
 from safetensors.torch import load_file
 
 from istbench.launch.processes.on_nodes import on_nodes
@@ -53,7 +54,7 @@ def node_written(fabric, folder):
             step=STEPS, train_s=0, wall_s=0, bytes_sent=0, bytes_received=0, computing_s=(), evaluations=0,
             evaluations_sha256="",
         )  # fmt: skip
-        DistributedCheckpoint(directory, fabric).write(totals, state, method.is_shared)
+        publish_states(DistributedCheckpoint(directory, fabric), totals, state, method.is_shared)
         _, back, _ = DistributedCheckpoint(directory, fabric).read()
         first, second = Flat.of(state), Flat.of(back)
         whole = first.text == second.text and first.own.keys() == second.own.keys()

@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 import torch
 from garbage import one_line
+from published_steps import publish_states
 from ranks import on_ranks
 
 from istbench.base.errors import NoSpace, UserError
@@ -46,7 +47,7 @@ def write(directory, *steps):
         parts = DistributedCheckpoint(directory, fabric)
         parts.read()
         for step in steps:
-            parts.write(totals_of(step), state_of(step, fabric.rank), is_shared)
+            publish_states(parts, totals_of(step), state_of(step, fabric.rank), is_shared)
 
     on_ranks(RANKS, act)
 
@@ -192,7 +193,7 @@ def test_a_run_that_starts_by_itself_deletes_damaged_steps_and_begins_anew(copie
     def act(fabric):
         parts = DistributedCheckpoint(copied, fabric)
         found = parts.read(anew=True)
-        parts.write(totals_of(10), state_of(10, fabric.rank), is_shared)
+        publish_states(parts, totals_of(10), state_of(10, fabric.rank), is_shared)
         return found, parts.given_up
 
     (first, said), other = on_ranks(RANKS, act)
@@ -246,7 +247,7 @@ def test_what_all_ranks_have_is_written_once_and_a_rank_that_differs_keeps_its_o
             if not alike and fabric.rank == 1:
                 state["method"]["model"]["weight"][0, 0] += 1
             directory = tmp_path / str(alike)
-            DistributedCheckpoint(directory, fabric).write(totals_of(20), state, is_shared)
+            publish_states(DistributedCheckpoint(directory, fabric), totals_of(20), state, is_shared)
             return same(DistributedCheckpoint(directory, fabric).read()[1], state)
 
         return write_one
@@ -277,7 +278,7 @@ def test_the_launcher_looks_for_files_and_their_sizes_alone(copied):
 def test_a_manifest_is_checked_by_tools_that_everyone_has(whole):
     """What `sha256sum` prints is what the manifest says."""
     step = newest(whole)
-    for name in step.names():
+    for name in step.files:
         content = (whole / "40" / name).read_bytes()
         assert step.files[name].sha256 == hashlib.sha256(content).hexdigest()
         assert step.files[name].bytes == len(content)
@@ -338,9 +339,9 @@ def test_on_a_full_disk_no_rank_publishes_and_the_older_step_stays(copied, monke
     def act(fabric):
         parts = DistributedCheckpoint(copied, fabric)
         parts.read()
-        parts.write(totals_of(60), state_of(60, fabric.rank), is_shared)
+        publish_states(parts, totals_of(60), state_of(60, fabric.rank), is_shared)
         refused = parts.last, parts.unsaved, (copied / "60").exists()
-        parts.write(totals_of(80), state_of(80, fabric.rank), is_shared)
+        publish_states(parts, totals_of(80), state_of(80, fabric.rank), is_shared)
         return refused, parts.last, parts.unsaved
 
     said = f"cannot write the checkpoint {copied}: No space left on device"
