@@ -10,7 +10,7 @@ carry as many times the bytes. So the nodes of a host first add up its values, a
 part with the nodes of the same place on the other hosts. Last, they exchange the means inside the host.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Protocol
 
@@ -73,6 +73,32 @@ def add_up(terms: Sequence[Tensor], out: Tensor) -> None:
     torch.add(terms[0], terms[1], out=out)
     for term in terms[2:]:
         out.add_(term)
+
+
+def gathering(parts: Tensor, mine: Tensor, place: int, nodes: int) -> list[Tensor]:
+    """The equal pieces of flat `parts`, one for each of `nodes`. The one at `place`, of this node, gets `mine`."""
+    pieces = list(parts.view(nodes, mine.numel()))
+    if pieces[place].data_ptr() != mine.data_ptr():
+        pieces[place].copy_(mine)
+    return pieces
+
+
+def averaging(
+    mine: Tensor, parts: Tensor, place: int, nodes: int
+) -> tuple[list[Tensor], list[Tensor], Callable[[], object]]:
+    """The pieces of flat `parts` that go to each of `nodes`, and buffers for those that come to the one at `place`.
+
+    Call the function when these have come: it writes their mean to `mine`.
+    """
+    leaving = list(parts.view(nodes, mine.numel()))
+    arriving = [mine.new_empty(mine.shape) for _ in range(nodes - 1)]
+    arriving.insert(place, leaving[place])
+
+    def average() -> None:
+        add_up(arriving, mine)
+        mine.div_(nodes)
+
+    return leaving, arriving, average
 
 
 def _at_once(fabric: Exchanging, flat: Tensor, name: str) -> Iterator[None]:

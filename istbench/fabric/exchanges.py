@@ -110,6 +110,11 @@ class Exchanges:
         return complete
 
 
+def peers_by_turn(rank: int, nodes: int) -> list[tuple[int, int]]:
+    """The receiver and the sender of node `rank` in each turn: d ranks after it and d before, for d from 1."""
+    return [((rank + distance) % nodes, (rank - distance) % nodes) for distance in range(1, nodes)]
+
+
 def with_ranks(name: str, leaving: Mapping[int, Tensor], arriving: Mapping[int, Tensor]) -> str:
     """The `name` of an exchange, with the ranks of its peers."""
     return f"{name} with ranks {', '.join(map(str, sorted(leaving.keys() | arriving.keys())))}"

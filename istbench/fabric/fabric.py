@@ -21,9 +21,9 @@ from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import bytes_on_wire
 from istbench.cluster.in_turns import nodes_of_hosts, takes_turns
 from istbench.cluster.trace_builder import not_empty, post_turns
-from istbench.fabric.all_reduce import add_up, finish, mean_in_turns
+from istbench.fabric.all_reduce import averaging, finish, gathering, mean_in_turns
 from istbench.fabric.errors import FabricError, is_of_peers, timed_out
-from istbench.fabric.exchanges import Exchanges, Turn, with_ranks
+from istbench.fabric.exchanges import Exchanges, Turn, peers_by_turn, with_ranks
 from istbench.fabric.heartbeats import hosts_by_rank
 from istbench.fabric.pending import MeanInTurns, Pending, Transfers
 from istbench.fabric.recorder import Recorder
@@ -177,11 +177,9 @@ class Fabric:
             if self._nccl:
                 work = dist.all_gather_into_tensor(parts, mine, async_op=True)
                 return self._pending(op, work, name)
-            of_rank = parts.view(self.world_size, mine.numel())
-            if of_rank[self.rank].data_ptr() != mine.data_ptr():
-                of_rank[self.rank].copy_(mine)
+            arriving = gathering(parts, mine, self.rank, self.world_size)
             leaving = [self._outgoing(mine)] * self.world_size
-            return self._pending_exchange(op, leaving, list(of_rank), name)
+            return self._pending_exchange(op, leaving, arriving, name)
 
     def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
         """Start averaging flat `parts` over nodes; `mine` receives this node's part, the rank-th of n equal ones.
@@ -194,15 +192,8 @@ class Fabric:
             if self._nccl:
                 work = dist.reduce_scatter_tensor(mine, parts, async_op=True)
                 return self._pending(op, work, name, lambda: mine.div_(self.world_size))
-            for_rank = parts.view(self.world_size, mine.numel())
-            terms = [mine.new_empty(mine.shape) for _ in range(self.world_size - 1)]
-            terms.insert(self.rank, for_rank[self.rank])
-
-            def finish() -> None:
-                add_up(terms, mine)
-                mine.div_(self.world_size)
-
-            return self._pending_exchange(op, list(for_rank), terms, name, finish)
+            leaving, arriving, average = averaging(mine, parts, self.rank, self.world_size)
+            return self._pending_exchange(op, leaving, arriving, name, average)
 
     def broadcast_async(self, tensor: Tensor, root: int, name: str) -> Pending:
         """Start replacing `tensor` on every node by that of rank `root`."""
@@ -285,7 +276,7 @@ class Fabric:
         """
         turns = [
             ({to: leaving[to]} if to in leaving else {}, {source: arriving[source]} if source in arriving else {})
-            for to, source in self._turns()
+            for to, source in peers_by_turn(self.rank, self.world_size)
         ]
         numbers = post_turns(turns, self._post_receive, self._post_send, both=True)
         with self.recorder.waiting(*numbers):
@@ -446,11 +437,6 @@ class Fabric:
             self.transport.close()
         dist.destroy_process_group()
 
-    def _turns(self) -> list[tuple[int, int]]:
-        """The receiver and the sender of this node in each turn: d ranks after it and d before, for d from 1."""
-        n = self.world_size
-        return [((self.rank + distance) % n, (self.rank - distance) % n) for distance in range(1, n)]
-
     def _outgoing(self, buffer: Tensor) -> Tensor:
         return buffer.cpu() if self._stage_on_host else buffer
 
@@ -460,7 +446,7 @@ class Fabric:
     def _post_collective(self, kind: str, size: int, root: int | None = None) -> int:
         """Count and record a collective of `size` bytes; returns its number in the record."""
         traffic = self.traffic[self._purpose]
-        backend: Backend = "nccl" if dist.get_backend() == "nccl" else "gloo"
+        backend: Backend = "nccl" if self._nccl else "gloo"
         place = (self.rank - (root or 0)) % self.world_size
         sent, received = bytes_on_wire(kind, size, self.world_size, place, backend)
         traffic.sent += sent
@@ -479,7 +465,7 @@ class Fabric:
 
         Distant nodes send all messages at once, as each turn would take a latency.
         """
-        pairs = self._turns()
+        pairs = peers_by_turn(self.rank, self.world_size)
         together = [pairs] if self.far else [[pair] for pair in pairs]
         turns = [
             (

@@ -13,8 +13,8 @@ from torch import Tensor
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Count
 from istbench.base.units import counted
-from istbench.fabric.all_reduce import Waiting, add_up, finish, mean_in_turns
-from istbench.fabric.exchanges import Turn
+from istbench.fabric.all_reduce import Waiting, averaging, finish, gathering, mean_in_turns
+from istbench.fabric.exchanges import Turn, peers_by_turn
 from istbench.fabric.pending import Pending
 
 
@@ -50,25 +50,14 @@ class Group:
 
     def all_gather_async(self, parts: Tensor, mine: Tensor, name: str) -> Pending:
         """Start to fill flat `parts` with every member's `mine`; see `Fabric.all_gather_async`."""
-        of_place = parts.view(self.world_size, mine.numel())
-        if of_place[self.rank].data_ptr() != mine.data_ptr():
-            of_place[self.rank].copy_(mine)
-        under_way = self._in_turns([mine] * self.world_size, list(of_place), name)
-        return Pending(under_way.wait)
+        pieces = gathering(parts, mine, self.rank, self.world_size)
+        return Pending(self._in_turns([mine] * self.world_size, pieces, name).wait)
 
     def reduce_scatter_mean_async(self, mine: Tensor, parts: Tensor, name: str) -> Pending:
         """Start averaging flat `parts` over members; see `Fabric.reduce_scatter_mean_async`."""
-        for_place = parts.view(self.world_size, mine.numel())
-        terms = [mine.new_empty(mine.shape) for _ in range(self.world_size - 1)]
-        terms.insert(self.rank, for_place[self.rank])
-        under_way = self._in_turns(list(for_place), terms, name)
-
-        def finish() -> None:
-            under_way.wait()
-            add_up(terms, mine)
-            mine.div_(self.world_size)
-
-        return Pending(finish)
+        leaving, arriving, average = averaging(mine, parts, self.rank, self.world_size)
+        under_way = self._in_turns(leaving, arriving, name)
+        return Pending(lambda: (under_way.wait(), average()))
 
     def all_reduce_mean(self, tensor: Tensor, name: str) -> None:
         """Replace `tensor` on every member by the mean over members, the same bits on all."""
@@ -81,10 +70,10 @@ class Group:
         return Pending(lambda: finish(steps))
 
     def _in_turns(self, leaving: Sequence[Tensor], arriving: Sequence[Tensor], name: str) -> Waiting:
-        turns = []
-        for distance in range(1, self.world_size):
-            to, source = (self.rank + distance) % self.world_size, (self.rank - distance) % self.world_size
-            turns.append((self._by_rank({to: leaving[to]}), self._by_rank({source: arriving[source]})))
+        turns = [
+            (self._by_rank({to: leaving[to]}), self._by_rank({source: arriving[source]}))
+            for to, source in peers_by_turn(self.rank, self.world_size)
+        ]
         return self._node.exchange_in_turns_async(turns, name)
 
     def _by_rank(self, buffers: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -52,11 +52,9 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that writes heartbeats."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop that thread."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(_STOPS_S)

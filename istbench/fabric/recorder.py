@@ -202,14 +202,12 @@ class _Waits:
         return self._timestamps.now()
 
     def add(self, started: Any) -> None:
-        """Add a wait from `started` to now."""
         self._pairs.append((started, self.now()))
         self._posted = None
         if len(self._pairs) >= self._FOLD_FROM:  # the earlier half has finished long ago
             self._fold(self._FOLD_FROM // 2)
 
     def posted(self) -> None:
-        """Note the start of an asynchronous operation."""
         self._posted = self.now()
 
     def add_since_post(self) -> None:

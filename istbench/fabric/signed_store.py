@@ -25,7 +25,6 @@ class SignedStore:
         self._store, self._key = store, key
 
     def set(self, name: str, value: str) -> None:
-        """Write `value` to `name`."""
         self._store.set(name, self._mac(name, value) + value)
 
     def find(self, name: str) -> str | None:

@@ -20,7 +20,6 @@ class Timestamps:
         self.cuda, self._clock = device.type == "cuda", clock
 
     def now(self) -> Any:
-        """The time now."""
         if not self.cuda:
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)

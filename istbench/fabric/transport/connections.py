@@ -40,7 +40,6 @@ def connect_peers(store: SignedStore, rank: int, world_size: int, timeout_s: flo
 
 
 def _key(store: SignedStore, listener: int) -> bytes:
-    """The key for connections to rank `listener`."""
     return store.derived(f"transport to rank {listener}")
 
 

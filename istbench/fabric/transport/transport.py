@@ -97,7 +97,6 @@ class Transport:
 
     @property
     def has_channels(self) -> bool:
-        """Whether a channel is open."""
         return bool(self._channels)
 
     def send(self, peer: int, messages: Iterable[TransportMessage]) -> None:

@@ -15,7 +15,7 @@ class UrgentFirst(Generic[T]):
         self._changed = threading.Condition(threading.Lock())
         self._heap: list[tuple[Any, int, T]] = []
         self._count = 0
-        self._waiting = self._closed = False
+        self._closed = False
 
     def put(self, items: Iterable[tuple[Any, T]]) -> None:
         """Add (order, item) pairs, all before a reader can take the first."""
@@ -23,16 +23,12 @@ class UrgentFirst(Generic[T]):
             for order, item in items:
                 heapq.heappush(self._heap, (order, self._count, item))
                 self._count += 1
-            if self._waiting:
-                self._changed.notify()
+            self._changed.notify()
 
     def take(self) -> T | None:
         """Wait for the most urgent item; None if the queue is closed and empty. Only one thread may call this."""
         with self._changed:
-            while not self._heap and not self._closed:
-                self._waiting = True
-                self._changed.wait()
-                self._waiting = False
+            self._changed.wait_for(lambda: self._heap or self._closed)
             return heapq.heappop(self._heap)[2] if self._heap else None
 
     def close(self) -> None:
@@ -62,14 +58,8 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while self._run_one():
-                pass
+            for task in iter(self._tasks.take, None):
+                task()
+                del task  # with the tensors in it, while the queue is empty
         except Exception as error:
             self._failed(error)
-
-    def _run_one(self) -> bool:
-        task = self._tasks.take()
-        if task is None:
-            return False
-        task()
-        return True
