@@ -3,8 +3,8 @@
 The file outlives a killed worker. `current` is the activity of this process.
 """
 
+import ctypes
 import mmap
-import struct
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
-_NUMBERS, _TEXT, _PROGRESS = struct.Struct("<qq??"), struct.Struct("80s"), struct.Struct("<qdd")
-_PHASE_AT = _NUMBERS.size
-_OPERATION_AT = _PHASE_AT + _TEXT.size
-_PROGRESS_AT = _OPERATION_AT + _TEXT.size
-_SIZE = _PROGRESS_AT + _PROGRESS.size
+_LONGEST_TEXT = 80  # bytes
 
 
 class Progress(NamedTuple):
@@ -52,20 +48,38 @@ class Record(NamedTuple):
         return f"{where} (operation: {self.operation})".strip() if self.waits and self.operation else where
 
 
-class Activity:
-    """The activity of one worker. Its main thread writes; any thread may read.
+class _Layout(ctypes.Structure):
+    """The file, in memory that a worker writes."""
 
-    Attributes:
-        ticks: as in `Record`.
-    """
+    _fields_ = (
+        ("ticks", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("timed", ctypes.c_bool),
+        ("waits", ctypes.c_bool),
+        ("phase", ctypes.c_char * _LONGEST_TEXT),
+        ("operation", ctypes.c_char * _LONGEST_TEXT),
+        ("done", ctypes.c_int64),
+        ("done_at", ctypes.c_double),
+        ("began", ctypes.c_double),
+    )
+
+    def record(self) -> Record:
+        phase, operation = (text.decode(errors="ignore") for text in (self.phase, self.operation))
+        progress = Progress(self.done, self.done_at, self.began)
+        return Record(self.ticks, self.step, self.timed, self.waits, phase, operation, progress)
+
+
+class Activity:
+    """The activity of one worker. Its main thread writes; any thread may read."""
 
     def __init__(self) -> None:
-        self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
-        self.ticks, self._step, self._timed, self._waits = 0, -1, False, False
+        self._now = _Layout(step=-1)
         self._longest, self._longest_s = "", 0.0
-        self._phase = self._operation = ""
-        self._began = 0.0
-        self._write()
+
+    @property
+    def ticks(self) -> int:
+        """As in `Record`."""
+        return int(self._now.ticks)
 
     def share(self, path: Path) -> None:
         """Write the activity to file `path` from now on, for `read_activity`.
@@ -73,27 +87,23 @@ class Activity:
         Raises:
             OSError: if the file cannot be written.
         """
-        path.write_bytes(bytes(self._bytes))
+        path.write_bytes(bytes(self._now))
         with path.open("r+b") as file:
-            self._bytes = mmap.mmap(file.fileno(), _SIZE)
-        self._tick()
+            self._now = _Layout.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(_Layout)))
+        self._now.ticks += 1
 
     def begin(self, phase: str, step: int = -1, *, timed: bool = False) -> None:
-        """Begin `phase`, in local step `step`."""
-        if phase != self._phase:
-            self._phase = phase
-            _TEXT.pack_into(self._bytes, _PHASE_AT, phase.encode())
-        self._step, self._timed = step, timed
-        self._tick()
+        self._now.phase = phase.encode()[:_LONGEST_TEXT]
+        self._now.step, self._now.timed = step, timed
+        self._now.ticks += 1
 
     @contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
         """Inside, this worker waits for other ranks in `operation`."""
-        before, self._waits = self._waits, True
-        if operation != self._operation:
-            self._operation = operation
-            _TEXT.pack_into(self._bytes, _OPERATION_AT, operation.encode())
-        self._tick()
+        before = self._now.waits
+        self._now.operation = operation.encode()[:_LONGEST_TEXT]
+        self._now.waits = True
+        self._now.ticks += 1
         started = time.perf_counter()
         try:
             yield
@@ -101,17 +111,17 @@ class Activity:
             waited_s = time.perf_counter() - started
             if waited_s > self._longest_s:
                 self._longest, self._longest_s = operation, waited_s
-            self._waits = before
-            self._tick()
+            self._now.waits = before
+            self._now.ticks += 1
 
     def start(self) -> None:
         """Start to count steps."""
-        self._began = time.time()
+        self._now.began = time.time()
         self.finish(0)
 
     def finish(self, step: int) -> None:
         """Local step number `step` is over. Training calls it on its clock."""
-        _PROGRESS.pack_into(self._bytes, _PROGRESS_AT, step, time.time(), self._began)
+        self._now.done, self._now.done_at = step, time.time()
 
     def longest_wait(self) -> str:
         """The operation of the longest wait since the last call; empty without a wait."""
@@ -122,23 +132,15 @@ class Activity:
         """Yield `items`. `--timeout` bounds the time that the worker spends on each."""
         try:
             for item in items:
-                self._timed = True
-                self._tick()
+                self._now.timed = True
+                self._now.ticks += 1
                 yield item
         finally:
-            self._timed = False
-            self._tick()
+            self._now.timed = False
+            self._now.ticks += 1
 
     def look(self) -> Record:
-        """The activity now."""
-        return _record(self._bytes)
-
-    def _tick(self) -> None:
-        self.ticks += 1
-        self._write()
-
-    def _write(self) -> None:
-        _NUMBERS.pack_into(self._bytes, 0, self.ticks, self._step, self._timed, self._waits)
+        return self._now.record()
 
 
 current = Activity()
@@ -147,20 +149,9 @@ current = Activity()
 def read_activity(path: Path) -> Record | None:
     """The last activity in file `path`; None if there is none."""
     try:
-        return _record(path.read_bytes())
-    except (OSError, struct.error):
+        return _Layout.from_buffer_copy(path.read_bytes()).record()
+    except (OSError, ValueError):
         return None
-
-
-def _record(content: mmap.mmap | bytes | bytearray) -> Record:
-    phase, operation = (_TEXT.unpack_from(content, at)[0] for at in (_PHASE_AT, _OPERATION_AT))
-    ticks, step, timed, waits = _NUMBERS.unpack_from(content)
-    progress = Progress(*_PROGRESS.unpack_from(content, _PROGRESS_AT))
-    return Record(ticks, step, timed, waits, _text(phase), _text(operation), progress)
-
-
-def _text(content: bytes) -> str:
-    return content.rstrip(b"\0").decode(errors="ignore")
 
 
 class Unchanged:

@@ -66,7 +66,6 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The lines of `text`, each `printable`."""
     return "\n".join(map(printable, text.splitlines()))
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 
 _SLOW_S = 5.0
 
@@ -36,22 +36,19 @@ def users_code(what: str) -> Iterator[None]:
     what: names the code on standard error if it takes long, since it may never end. Inside code of the same name,
         nothing is named again.
     """
-    if what in _named:
-        with redirect_stdout(sys.stderr):
-            yield
-        return
+    with redirect_stdout(sys.stderr), nullcontext() if what in _named else _named_if_slow(what):
+        yield
 
-    def tell() -> None:
-        line = f"istbench: {what} takes more than {_SLOW_S:g} s; Ctrl-C ends it"
-        print(line, file=sys.stderr, flush=True)
 
-    timer = threading.Timer(_SLOW_S, tell)
+@contextmanager
+def _named_if_slow(what: str) -> Iterator[None]:
+    line = f"istbench: {what} takes more than {_SLOW_S:g} s; Ctrl-C ends it"
+    timer = threading.Timer(_SLOW_S, lambda: print(line, file=sys.stderr, flush=True))
     timer.daemon = True
     _named.add(what)
     timer.start()
     try:
-        with redirect_stdout(sys.stderr):
-            yield
+        yield
     finally:
         timer.cancel()
         _named.discard(what)

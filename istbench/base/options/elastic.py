@@ -42,7 +42,6 @@ class Elastic(Written):
             )
 
     def sizes(self) -> range:
-        """Every number of nodes, the smallest first."""
         return range(self.least, self.most + 1)
 
     def encode_plain(self) -> str:
