@@ -70,7 +70,6 @@ class Flat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors."""
         return sum(tensor.nbytes for tensors in (self.own, self.shared) for tensor in tensors.values())
 
     def copied(self) -> "Flat":
@@ -129,14 +128,21 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 @contextmanager
-def own_random_state(device: torch.device, seed: int) -> Iterator[None]:
-    """Inside, all generators start from `seed`; afterwards they go on as if nothing had drawn."""
-    before = random_state(device)
-    seed_random_state(seed)
+def random_state_kept(seed: int | None = None) -> Iterator[None]:
+    """Afterwards all generators, also of GPUs, go on as if nothing had drawn. Inside they start from `seed`."""
+    cpu = torch.device("cpu")
+    before = random_state(cpu)
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    if seed is not None:
+        seed_random_state(seed)
     try:
         yield
     finally:
-        set_random_state(before, device)
+        set_random_state(before, cpu)
+        if gpus is not None:
+            torch.cuda.set_rng_state_all(gpus)
+        elif torch.cuda.is_available():  # none was in use: they start as `torch.manual_seed` has set them
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def part_names(rank: int, files: Collection[str] = ()) -> list[str]:

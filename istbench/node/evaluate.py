@@ -10,15 +10,14 @@ Noise in the statistics costs accuracy, most of all in the last layer, where it 
 are as good if every class has its proportion of them (docs/measuring.md, "Evaluation").
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from istbench.base.activity import current
-from istbench.methods.base import EvaluatedInParts
-from istbench.workloads.base import Batch, Block, Workload
+from istbench.workloads.base import Batch, Workload
 from istbench.workloads.contract import checked_metrics, some_test_batches
 from istbench.workloads.module_state import modules_kept
 from istbench.workloads.neuron_groups.layout import is_frozen_layer
@@ -50,18 +49,12 @@ def _modes_kept(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def evaluate_blocks(block: Block, workload: Workload, device: torch.device) -> dict[str, float]:
-    """The same metrics of a model without BatchNorm, whose weights `block` reads."""
+def metrics_by(
+    compute: Callable[[Iterator[Batch]], dict[str, float]], workload: Workload, device: torch.device
+) -> dict[str, float]:
+    """The same metrics of a model that lies in no place as a whole; `compute` computes them on the test split."""
     with torch.no_grad():
-        found = workload.evaluate_blocks(block, _on(device, some_test_batches(workload)))
-        return checked_metrics(workload, found)
-
-
-def evaluate_part(method: EvaluatedInParts, workload: Workload, device: torch.device) -> dict[str, float]:
-    """The same metrics of a model of which every node keeps a part. Every node calls it."""
-    with torch.no_grad():
-        found = method.evaluate_part(workload, _on(device, some_test_batches(workload)))
-        return checked_metrics(workload, found)
+        return checked_metrics(workload, compute(_on(device, some_test_batches(workload))))
 
 
 @contextmanager

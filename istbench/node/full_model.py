@@ -18,9 +18,9 @@ from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import EvaluatedInParts, Method, ReadInBlocks
-from istbench.node.checkpoint import own_random_state
+from istbench.node.checkpoint import random_state_kept
 from istbench.node.digest import blocks_of, sha256_of
-from istbench.node.evaluate import calibrated, evaluate, evaluate_blocks, evaluate_part, statistics_layers
+from istbench.node.evaluate import calibrated, evaluate, metrics_by, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
 from istbench.node.weights_file import save_weights
 from istbench.workloads.base import Block, Workload
@@ -94,7 +94,7 @@ class Evaluator:
         seed = derived_seed(self._config.seed, "evaluation", self._fabric.rank)
         try:
             with (
-                own_random_state(self._fabric.device, seed),  # so training does not depend on its evaluations
+                random_state_kept(seed),  # so training does not depend on its evaluations
                 full_model(self._method, self._workload, self._fabric, self._config.seed, self._sharing) as model,
             ):
                 yield model
@@ -137,7 +137,7 @@ def full_model(
 def _parts(method: Method, workload: Workload, fabric: Fabric) -> Callable[[], dict[str, float]] | None:
     """Evaluates this rank's part of the model, together with all ranks; None if the model has no such parts."""
     if workload.evaluates_blocks and workload.evaluates_parts and isinstance(method, EvaluatedInParts):
-        return partial(evaluate_part, method, workload, fabric.device)
+        return partial(metrics_by, partial(method.evaluate_part, workload), workload, fabric.device)
     return None
 
 
@@ -212,7 +212,7 @@ def _in_blocks(
 
     def metrics() -> dict[str, float]:
         if parts is None:
-            return evaluate_blocks(block, workload, fabric.device)
+            return metrics_by(partial(workload.evaluate_blocks, block), workload, fabric.device)
         fabric.texts.broadcast(json.dumps([]))
         with fabric.accounting("assemble"):
             return parts()

@@ -13,7 +13,7 @@ from istbench.base.options.run import RunConfig
 from istbench.base.options.shares import Shares
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
-from istbench.node import checkpoint
+from istbench.node.checkpoint import random_state_kept
 from istbench.node.destinations import Destinations
 from istbench.node.setup import Setup, on_device, set_up
 from istbench.node.train_clock import TrainClock
@@ -77,10 +77,9 @@ def _train(setup: Setup, clock: TrainClock, fabric: Fabric, steps: int) -> tuple
 @contextmanager
 def _leaving_no_trace(fabric: Fabric) -> Iterator[None]:
     """Inside, steps change neither the trace nor the random numbers of training."""
-    state, recorder = checkpoint.random_state(fabric.device), fabric.recorder
-    fabric.recorder = Recorder(fabric.device)
-    yield
+    recorder, fabric.recorder = fabric.recorder, Recorder(fabric.device)
+    with random_state_kept():
+        yield
     fabric.recorder = recorder
-    checkpoint.set_random_state(state, fabric.device)
     gc.collect()  # the model goes before the next one comes
     fabric.barrier(_NAME)

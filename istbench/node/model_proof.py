@@ -18,7 +18,7 @@ from istbench.base.errors import UserError
 from istbench.methods.base import Method, filled
 from istbench.methods.flat import floating_tensors
 from istbench.methods.wide_layers import is_compiled
-from istbench.node.checkpoint import random_state, seed_random_state, set_random_state
+from istbench.node.checkpoint import random_state_kept, seed_random_state
 from istbench.workloads.base import Batch
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.task import Task
@@ -72,11 +72,8 @@ def prove_model(task: Task, method: type[Method], nodes: int = 1) -> None:
         )
     if method.own_object == "kept":
         return
-    before = random_state(_CPU)
-    try:
+    with random_state_kept():
         problem = _problem(task, method.own_object, apart=nodes > 1 and method.unequal != "gradients")
-    finally:
-        set_random_state(before, _CPU)
     if problem:
         raise UserError(
             f"{task.in_errors}: {method.name} would train another model than model() returns: {problem}. "
@@ -176,10 +173,7 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Resu
                 gradient = parameter.grad
                 yield f"{number}: gradient of {name}", None if gradient is None else gradient.detach().to_dense()
             _descend(model)
-        seed_random_state(0)
-        with torch.no_grad():
-            evaluated = _evaluated(task, model, batches[0])
-        yield "loss in evaluation", evaluated
+        yield "loss in evaluation", _evaluated(task, model, batches[0])
 
 
 def _parameters(model: nn.Module) -> dict[str, tuple[Tensor, int, Tensor]]:
@@ -198,12 +192,16 @@ def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor
     return loss.detach()
 
 
+@torch.no_grad()
 def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
+    """The loss of `model` in evaluation. The state of the user's code stays."""
+    seed_random_state(0)
     model.eval()
-    try:
-        return task.loss(model, copy.deepcopy(batch))
-    except Exception:  # a detector has no loss in evaluation
-        return torch.zeros(())
+    with task.state_kept():
+        try:
+            return task.loss(model, copy.deepcopy(batch))
+        except Exception:  # a detector has no loss in evaluation
+            return torch.zeros(())
 
 
 @torch.no_grad()
@@ -218,21 +216,17 @@ def _descend(model: nn.Module) -> None:
                 own.sub_(gradient, alpha=_MOVE * size / length)
 
 
+@torch.no_grad()
 def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
     """The way in which a copy of `model` is not the model, in words; empty if it is."""
     copied = copy.deepcopy(model)
-
-    def loss(one: nn.Module) -> Tensor:
-        seed_random_state(0)
-        return _evaluated(task, one, batch)
-
-    with torch.no_grad():
-        before = loss(copied)
-        if not _agree(loss(model), before, 0.0):
-            return "a copy of it has another loss"
-        for tensor in floating_tensors(model):
-            tensor.mul_(1 + _MOVE)
-        return "" if _agree(before, loss(copied), 0.0) else "a copy of it reads tensors of the original"
+    before = _evaluated(task, copied, batch)
+    if not _agree(_evaluated(task, model, batch), before, 0.0):
+        return "a copy of it has another loss"
+    for tensor in floating_tensors(model):
+        tensor.mul_(1 + _MOVE)
+    alike = _agree(before, _evaluated(task, copied, batch), 0.0)
+    return "" if alike else "a copy of it reads tensors of the original"
 
 
 @torch.no_grad()
@@ -245,13 +239,7 @@ def _named_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
         tensor.copy_(own.pop(name))
     if own:
         return f"forward makes buffer {next(iter(own))}"
-
-    def loss(one: nn.Module) -> Tensor:
-        with task.state_kept():
-            seed_random_state(0)
-            return _evaluated(task, one, batch)
-
-    if _agree(loss(model), loss(again), 0.0):
+    if _agree(_evaluated(task, model, batch), _evaluated(task, again, batch), 0.0):
         return ""
     return f"its named values have another loss after training{_changed_attribute(model, again)}; use a buffer"
 
@@ -303,30 +291,21 @@ def _agree(one: Tensor, other: Tensor, least: float) -> bool:
 
 def _cause(model: nn.Module, name: str) -> str:
     """What belongs to the parameters of `model`, first to `name`, beside their values: in words after a comma."""
-    named = dict(model.named_parameters(remove_duplicate=False))
-    order = sorted(named, key=lambda other: other != name)
-    for cause in (_hooked, _tied, _marked):
-        for found in cause(model, order, named):
-            return f", because of {found}"
-    return ", because something reads its tensors past the module: a closure, a list or a view"
+    unknown = "something reads its tensors past the module: a closure, a list or a view"
+    return f", because {next(_causes(model, name), unknown)}"
 
 
-def _hooked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
-    for name in order:
-        if named[name]._backward_hooks or getattr(named[name], "_post_accumulate_grad_hooks", None):
-            yield f"a hook on {name}"
-
-
-def _tied(model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
+def _causes(model: nn.Module, name: str) -> Iterator[str]:
+    parameters = sorted(model.named_parameters(remove_duplicate=False), key=lambda own: own[0] != name)
+    for own, parameter in parameters:
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            yield f"of a hook on {own}"
     places: dict[int, tuple[str, Tensor]] = {}
-    tensors = [*((name, named[name]) for name in order), *model.named_buffers()]
-    for name, tensor in ((name, tensor) for name, tensor in tensors if tensor.layout == torch.strided):
-        first, other = places.setdefault(tensor.untyped_storage().data_ptr(), (name, tensor))
-        if other is not tensor and tensor.numel():
-            yield f"memory that {first} and {name} share; tie modules by assignment of the parameter itself"
-
-
-def _marked(_model: nn.Module, order: list[str], named: Mapping[str, nn.Parameter]) -> Iterator[str]:
-    for name in order:
-        for attribute in vars(named[name]):
-            yield f"the attribute {attribute} of {name}"
+    for own, tensor in (*parameters, *model.named_buffers()):
+        if tensor.layout == torch.strided and tensor.numel():
+            first, other = places.setdefault(tensor.untyped_storage().data_ptr(), (own, tensor))
+            if other is not tensor:
+                yield f"of memory that {first} and {own} share; tie modules by assignment of the parameter itself"
+    for own, parameter in parameters:
+        for attribute in vars(parameter):
+            yield f"of the attribute {attribute} of {own}"

@@ -52,8 +52,8 @@ class Registered:
 def registered(kind: PluginKind) -> list[Registered]:
     """All installed methods, workloads or sinks, by name."""
     return [
-        Registered(point.name, _summary(point), point.dist.name if point.dist else "")
-        for point in sorted(entry_points(group=f"istbench.{kind}"), key=lambda point: point.name)
+        Registered(name, _summary(point), point.dist.name if point.dist else "")
+        for name, point in sorted(_installed(kind).items())
     ]
 
 
@@ -99,7 +99,6 @@ def own_options(
 
 
 def option_names(method: str, plugins: Iterable[str] = ()) -> set[str]:
-    """The names of the options of `method`."""
     return {field.name for field in dataclasses.fields(load_method(method, plugins).Options)}
 
 
@@ -178,9 +177,9 @@ def code_of(kind: PluginKind, name: str, plugins: Iterable[str] = ()) -> str:
     """
     if kind == "workloads":
         name, plugins = named_with_file(name, plugins)
-    for path in reversed(tuple(plugins)):
-        if name in plugin_names(Path(path), kind):
-            return _digest(Path(path))
+    for path in map(Path, reversed(tuple(plugins))):
+        if name in plugin_names(path, kind):
+            return _digest(path)
     point = _installed(kind).get(name)
     if point is None:
         raise unknown_name(kind[:-1], name, _installed(kind))
@@ -398,11 +397,9 @@ def _module_name(path: Path) -> str:
 @contextmanager
 def _same_numbers() -> Iterator[None]:
     """Inside, code draws the same random numbers in every process and run: a file may split its data there."""
-    import torch
+    from istbench.node.checkpoint import random_state_kept
 
-    from istbench.node.checkpoint import own_random_state
-
-    with own_random_state(torch.device("cpu"), 0):
+    with random_state_kept(0):
         yield
 
 

@@ -39,23 +39,19 @@ def rehearse(workload: Workload, method: type[Method], nodes: int = 1) -> None:
         UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
     with no_messages_of(f"the code of {workload.in_errors}"):
-        _rehearse(workload, method, nodes)
-
-
-def _rehearse(workload: Workload, method: type[Method], nodes: int) -> None:
-    with RandomNumbers(0).drawn():
-        workload.try_out()
-    task = whole(workload)
-    if isinstance(task, Task):
-        prove_model(task, method, nodes)
-        return
-    try:
         with RandomNumbers(0).drawn():
-            _try_orders(workload, issubclass(method, CutsUnits))
-    except UserError:
-        raise
-    except Exception:
-        return
+            workload.try_out()
+        task = whole(workload)
+        if isinstance(task, Task):
+            prove_model(task, method, nodes)
+            return
+        try:
+            with RandomNumbers(0).drawn():
+                _try_orders(workload, issubclass(method, CutsUnits))
+        except UserError:
+            raise
+        except Exception:
+            return
 
 
 def _try_orders(workload: Workload, cuts_units: bool) -> None:

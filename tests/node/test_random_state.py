@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from istbench.base.errors import UserError
-from istbench.node.checkpoint import random_state, set_random_state
+from istbench.node.checkpoint import random_state, random_state_kept, seed_random_state, set_random_state
 from istbench.node.machine_speed import matmul_gflops
 from istbench.studies.conformance.training import through_disk
 
@@ -58,3 +58,34 @@ def test_a_gpus_goes_on_beside_the_cpus(gpus):
 def test_a_checkpoint_of_the_cpu_is_refused_on_a_gpu(gpus):
     with pytest.raises(UserError, match="it has no random state of a GPU"):
         set_random_state(random_state(CPU), GPU)
+
+
+@pytest.fixture
+def seeds(monkeypatch):
+    """Seeds of the generators of two pretended GPUs, which torch has `used` or not."""
+    seeds, cuda = {"used": True, "now": [5, 5]}, torch.cuda
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "is_initialized", lambda: seeds["used"])
+    monkeypatch.setattr(cuda, "get_rng_state_all", lambda: list(seeds["now"]))
+    monkeypatch.setattr(cuda, "set_rng_state_all", lambda states: seeds.update(now=list(states)))
+    monkeypatch.setattr(cuda, "manual_seed_all", lambda seed: seeds.update(now=[seed, seed]))
+    return seeds
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_those_of_every_gpu_go_on_after_a_block_with_a_seed_of_its_own(seeds, used):
+    seeds["used"] = used
+    torch.random.default_generator.manual_seed(5)
+    wanted = random_state(CPU)
+    with random_state_kept(0):
+        assert seeds["now"] == [0, 0]
+        torch.rand(1)
+    assert seeds["now"] == [5, 5]
+    assert torch.equal(random_state(CPU)["cpu"], wanted["cpu"])
+
+
+def test_a_block_without_a_seed_goes_on_where_it_is_and_takes_nothing_away(seeds):
+    with random_state_kept():
+        assert seeds["now"] == [5, 5]
+        seed_random_state(7)
+    assert seeds["now"] == [5, 5]
