@@ -28,40 +28,32 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LONGEST_REASON = 200
 
 
-def computed(
-    workload: Workload,
-    device: torch.device,
-    *,
-    amp: Precision | None,
-    channels_last: bool,
-    compiled: bool,
-    weight: float = 1.0,
-) -> Workload:
-    """`workload`, with a loss that is computed on `device` with these options; `workload` itself without any.
+class Computed:
+    """`workload`, with a loss that is computed on `device` with these options.
 
     Args:
         amp: the type of autocast's forward pass.
         channels_last: store images and their filters with their channels last.
         compiled: compile a model's forward pass, the first time that its loss is computed.
         weight: of this node's gradients in their mean; the loss itself stays.
+
+    Attributes:
+        own: the user's object that a method trains; None if it builds a model from named values.
     """
-    if not (amp or channels_last or compiled) and weight == 1:
-        return workload
-    return cast(Workload, _Computed(workload, device, amp, channels_last, compiled, weight))
 
-
-class _Computed:
     def __init__(
         self,
         workload: Workload,
         device: torch.device,
-        amp: Precision | None,
-        channels_last: bool,
-        compiled: bool,
-        weight: float,
+        *,
+        amp: Precision | None = None,
+        channels_last: bool = False,
+        compiled: bool = False,
+        weight: float = 1.0,
     ) -> None:
         self._workload, self._device, self._weight = workload, device, weight
         self._amp, self._channels_last, self.compiles = amp, channels_last, compiled
+        self.own: nn.Module | None = None
         self._forward: tuple[nn.Module, Callable[..., Any]] | None = None
         self._scaled_back: dict[int, weakref.ref[Tensor]] = {}
 
@@ -73,7 +65,8 @@ class _Computed:
 
     def own_model(self, seed: int) -> nn.Module | None:
         own = self._workload.own_model(seed)
-        return None if own is None else self._arranged(own)
+        self.own = None if own is None else self._arranged(own)
+        return self.own
 
     def _arranged(self, model: nn.Module) -> nn.Module:
         if self._channels_last:
@@ -150,7 +143,6 @@ class _MixedSoftmax:
 
 
 def _compiled(model: nn.Module) -> Any:
-    """`model`, with a forward pass that torch compiles."""
     if isinstance(model, DistributedDataParallel):
         # Torch compiles the replicated module, cut at the buckets, not the forward pass of DDP itself.
         model.module = torch.compile(model.module, dynamic=False)

@@ -39,15 +39,12 @@ class RunLog:
             step = self._progress.totals.step
             self._destinations.record(Ready(step=step, starting_s=starting_s, loading_s=loading_s))
 
-    def resumption(self, run: RunDirectory, step: int, damage: str) -> None:
-        """Record that the run resumes from an older checkpoint, of `step`, or starts anew if that is -1.
-
-        damage: the line on newer checkpoints.
-        """
+    def resumption(self, run: RunDirectory, damage: str) -> None:
+        """Record that the run resumes from an older checkpoint, or starts anew. damage: the line on newer ones."""
         header = run.header()
         self._destinations.record(
             Resume(
-                step=step,
+                step=self._progress.totals.step or -1,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 part=RunPart(host=header.host, threads=header.threads, versions=header.versions, git=header.git),
                 damage=damage,

@@ -5,9 +5,11 @@ import gc
 import json
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import torch
+from torch import nn
 
 from istbench.base.activity import current
 from istbench.base.errors import UserError
@@ -15,26 +17,31 @@ from istbench.base.options.run import RunConfig
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, OwnKernels
 from istbench.methods.weights import Weights
-from istbench.node import checkpoint
+from istbench.node.checkpoint import random_state_kept
 from istbench.node.checkpoint_steps import WorkerGroup
-from istbench.node.compute_options import compiling, computed
+from istbench.node.compute_options import Computed, compiling
 from istbench.node.registry import build_method
 from istbench.node.shares import take_shares
 from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.worker_group import batches_of
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
+from istbench.workloads.module_state import modules_kept
 
 _ALIKE = 1e-5  # of the sum of all values: hosts round differently
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A method that is ready to train, and its training batches."""
+    """A method that is ready to train, and its training batches.
+
+    own: the user's object that the method trains; None if it builds a model from named values.
+    """
 
     method: Method
     workload: Workload
     batches: ShardedBatches
+    own: nn.Module | None
 
     def batch(self, step: int) -> Batch:
         """The batch of this rank in local step `step`, in host memory."""
@@ -47,7 +54,7 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     method.total_steps = config.steps
     take_shares(config.shares, method, config.batch_size, config.nodes)
     batches = batches_of(WorkerGroup(nodes=fabric.world_size), fabric.rank, config, method, workload)
-    computing = computed(
+    computing = Computed(
         workload,
         fabric.device,
         amp=config.amp,
@@ -57,9 +64,9 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     )
     with torch.device("meta"):
         model = computing.build_model()
-    method.setup(model, computing, fabric)
+    method.setup(model, cast(Workload, computing), fabric)
     _check_same_start(workload, fabric)
-    return Setup(method=method, workload=workload, batches=batches)
+    return Setup(method=method, workload=workload, batches=batches, own=computing.own)
 
 
 def _check_same_start(workload: Workload, fabric: Fabric) -> None:
@@ -89,25 +96,22 @@ def warm_up(config: RunConfig, workload: Workload, fabric: Fabric) -> CountedSte
     before it.
     """
     current.begin("warming up")
-    state = checkpoint.random_state(fabric.device)
     counter = OperationCounter()
-    if config.method_options.get("warmup_rounds"):
-        first = msgspec.structs.replace(config, compile=False)
-        _throw_away_step(first, workload, fabric, nullcontext())
-        gc.collect()  # its model goes before the next one comes
-    config = _without(config, "warmup_rounds")
-    gathered = _throw_away_step(msgspec.structs.replace(config, compile=False), workload, fabric, counter)
-    if config.compile:
-        _throw_away_step(config, workload, fabric, compiling())
-    checkpoint.set_random_state(state, fabric.device)
+    plain = msgspec.structs.replace(config, compile=False)
+    with random_state_kept():
+        if config.method_options.get("warmup_rounds"):
+            _throw_away_step(plain, workload, fabric, nullcontext())
+            gc.collect()  # its model goes before the next one comes
+        gathered = _throw_away_step(_past_warmup(plain), workload, fabric, counter)
+        if config.compile:
+            _throw_away_step(_past_warmup(config), workload, fabric, compiling())
     gc.collect()
     fabric.barrier("warming up")
     return counter.counted(gathered)
 
 
-def _without(config: RunConfig, option: str) -> RunConfig:
-    """`config` with the default of the method for `option`."""
-    options = {name: value for name, value in config.method_options.items() if name != option}
+def _past_warmup(config: RunConfig) -> RunConfig:
+    options = {name: value for name, value in config.method_options.items() if name != "warmup_rounds"}
     return msgspec.structs.replace(config, method_options=options)
 
 
@@ -128,12 +132,12 @@ def compile_model(setup: Setup, fabric: Fabric) -> None:
     """Train one step, which compiles the model of this method, and restore the state before it."""
     current.begin("compiling")
     method = setup.method
-    state = copy.deepcopy({"method": method.state_dict(), "random": checkpoint.random_state(fabric.device)})
-    with setup.workload.state_kept():
+    state = copy.deepcopy(method.state_dict())
+    own = nullcontext() if setup.own is None else modules_kept(setup.own)
+    with setup.workload.state_kept(), random_state_kept(), own:
         method.step(on_device(setup.batch(0), fabric.device))
         method.drain()
-    method.load_state_dict(state["method"])
-    checkpoint.set_random_state(state["random"], fabric.device)
+    method.load_state_dict(state)
     fabric.barrier("compiling")
 
 

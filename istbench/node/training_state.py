@@ -16,9 +16,10 @@ from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import Reshards
 from istbench.node import checkpoint
-from istbench.node.checkpoint import SavedStates
+from istbench.node.checkpoint import SavedStates, read_rank
 from istbench.node.checkpoint_steps import Step, Totals, WorkerGroup
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
+from istbench.node.own_attributes import OwnAttributes
 from istbench.node.setup import Setup
 from istbench.node.worker_group import Pace, next_group
 
@@ -77,18 +78,18 @@ class RunTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """A training state from the checkpoint.
+    """A training state from the checkpoint, or from the start of the run.
 
     Attributes:
+        before: nodes of the group that wrote the checkpoint, or that starts.
         segment: the segment in which training stopped, if it stopped inside one and the group has the same size.
-        before: nodes of the group that wrote the checkpoint.
         damage: a line on newer checkpoints that are damaged, and on this one; empty if there are none.
     """
 
     progress: RunTotals
-    segment: OpenSegment | None
-    damage: str
     before: int
+    damage: str
+    segment: OpenSegment | None = None
 
 
 class TrainingState:
@@ -110,14 +111,15 @@ class TrainingState:
     ) -> None:
         self._checkpoint, self._config, self._fabric = saved, config, fabric
         self._method, self._workload = setup.method, setup.workload
+        self._attributes = None if setup.own is None else OwnAttributes(setup.own)
         self._losses, self._anew = losses, anew
         self._saved_at = time.perf_counter()
         self._cost_s: float | None = None  # of the last checkpoint
 
-    def restore(self) -> Restored | None:
+    def restore(self) -> Restored:
         """Load the newest whole checkpoint into the method, the traffic counts and the random numbers.
 
-        None if there is no checkpoint, or `anew` and none is whole.
+        Nothing if there is no checkpoint, or `anew` and none is whole.
 
         Raises:
             UserError: the checkpoint is damaged, or belongs to another run.
@@ -126,15 +128,20 @@ class TrainingState:
         found = self._checkpoint.read(self._reshard, anew=self._anew)
         self._saved_at = time.perf_counter()
         if found is None:
-            return None
+            start, damage = RunTotals.none(self._fabric), self._checkpoint.given_up
+            return Restored(progress=start, before=self._config.nodes, damage=damage)
         totals, state, damage = found
         segment = None
         with checkpoint.fitting(self._checkpoint.directory):
-            before = self._checked_group(totals)
+            if not totals.groups or totals.groups[-1].step > totals.step:
+                raise UserError("it has no group of nodes")
+            before = totals.groups[-1]
             last = Pace.of(before, self._config, self._method).local(self._config.steps)
             if not 0 < totals.step < last:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {last}")
             self._method.load_state_dict(state["method"])
+            if self._attributes is not None:
+                self._attributes.restore(state.get("attributes", {}))
             if before.nodes != self._fabric.world_size:
                 self._begin_group(totals)
             else:
@@ -148,13 +155,7 @@ class TrainingState:
         if damage:
             damage = f"checkpoint {damage}; the run resumes from the checkpoint of step {totals.step}"
         progress = RunTotals(totals, self._fabric)
-        return Restored(progress=progress, segment=segment, damage=damage, before=before.nodes)
-
-    def _checked_group(self, totals: Totals) -> WorkerGroup:
-        """The group that wrote the checkpoint."""
-        if not totals.groups or totals.groups[-1].step > totals.step:
-            raise UserError("it has no group of nodes")
-        return totals.groups[-1]
+        return Restored(progress=progress, before=before.nodes, damage=damage, segment=segment)
 
     def _begin_group(self, totals: Totals) -> None:
         """Begin the part of the run that this group trains, which is of another size than the last one.
@@ -173,7 +174,11 @@ class TrainingState:
         """The state of the method for `rank`, from the files of a group of another size."""
         if not isinstance(self._method, Reshards):
             raise UserError(f"{self._method.name} cannot take over the state of another number of nodes")
-        return {"method": self._method.resharded(SavedStates(step, "method"), rank)}
+        state = {"method": self._method.resharded(SavedStates(step, "method"), rank)}
+        if self._attributes is not None:
+            own = read_rank(step.directory, step.totals.step, rank % step.ranks)
+            state["attributes"] = own.get("attributes", {})
+        return state
 
     def save_if_due(self, totals: Totals, grow: bool = False) -> bool:
         """Start to save if any rank finds that the time for it has passed since the last checkpoint.
@@ -230,6 +235,8 @@ class TrainingState:
             "random": checkpoint.random_state(self._fabric.device),
             "traffic": {"sent": traffic.sent, "received": traffic.received},
         }
+        if self._attributes is not None:
+            state["attributes"] = self._attributes.changed()
         if segment is not None:
             state["segment"] = msgspec.structs.asdict(segment)
         shared = self._method.is_shared

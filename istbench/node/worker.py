@@ -25,12 +25,11 @@ from istbench.node.peak_memory import PeakMemory
 from istbench.node.registry import build_workload, code_of_cell, load_method
 from istbench.node.rehearsal import rehearse
 from istbench.node.run_log import RunLog
-from istbench.node.setup import Setup, compile_model, set_up, warm_up
-from istbench.node.step_work import CountedStep
+from istbench.node.setup import compile_model, set_up, warm_up
 from istbench.node.stopping import GrowRequest, Stopping, StopRequest
 from istbench.node.trace_sample import TraceSample
 from istbench.node.trainer import Trainer
-from istbench.node.training_state import RunTotals, TrainingState
+from istbench.node.training_state import TrainingState
 from istbench.node.worker_group import Pace, batches_of
 from istbench.results.header import Header
 from istbench.results.run_parts import after_loss, restarts
@@ -75,7 +74,10 @@ def train_cell(run_path: str, scratch: str, header: Header) -> None:
         own = during("", workload.place("model"), of_libraries=True)
         with fabric.naming_peers(), guarded, destinations, own:
             grow = GrowRequest(Path(scratch)) if config.elastic is not None and fabric.rank == 0 else None
-            train_rank(run, config, workload, fabric, destinations, stopping, threads=header.threads, grow=grow)
+            training = RankTraining(
+                run, config, workload, fabric, destinations, stopping, threads=header.threads, grow=grow
+            )
+            training.train()
 
 
 def _check_code(config: RunConfig) -> None:
@@ -97,45 +99,6 @@ def _check_code(config: RunConfig) -> None:
         )
 
 
-def train_rank(
-    run: RunDirectory,
-    config: RunConfig,
-    workload: Workload,
-    fabric: Fabric,
-    destinations: Destinations,
-    stopping: Stopping | None = None,
-    *,
-    threads: int = 1,
-    grow: GrowRequest | None = None,
-) -> None:
-    """Train this rank on `threads` until the budget ends, the target is reached or the launcher requests a stop.
-
-    Also until a larger group could train, on the rank that knows of `grow`.
-
-    Continues from the checkpoint in `run` where there is one.
-    """
-    all_threads = min(torch.get_num_threads(), own_cores())
-    compute_on(threads)
-    seed_random_state(derived_seed(config.seed, "node", fabric.rank))
-    with workload.state_kept():
-        if fabric.rank == 0 and config.code:
-            current.begin("computing a first loss", timed=True)
-            rehearse(workload, load_method(config.method, config.plugins), fabric.world_size)
-        counted = warm_up(config, workload, fabric)
-        config = with_measured_shares(run, config, workload, fabric, destinations)
-    memory = PeakMemory(fabric.device)
-    setup = set_up(config, workload, fabric)
-    if config.compile:
-        compile_model(setup, fabric)
-    for traffic in fabric.traffic.values():
-        traffic.sent = traffic.received = 0
-    evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
-    training = RankTraining(
-        run, config, threads, setup, fabric, evaluator, memory, destinations, stopping, counted, grow
-    )
-    training.train()
-
-
 def compute_on(threads: int) -> None:
     """Compute on `threads`, with numbers below 1.2e-38 as zeros, also in threads that this one starts.
 
@@ -147,25 +110,41 @@ def compute_on(threads: int) -> None:
 
 
 class RankTraining:
-    """Training of one rank, from the checkpoint or the first step to the end of the run."""
+    """Training of one rank on `threads`, from the checkpoint in `run` or the first step to the end of the run.
+
+    That is when the budget ends, the target is reached or the launcher requests a stop. It is also when a larger
+    group could train, on the rank that knows of `grow`.
+    """
 
     def __init__(
         self,
         run: RunDirectory,
         config: RunConfig,
-        threads: int,
-        setup: Setup,
+        workload: Workload,
         fabric: Fabric,
-        evaluator: Evaluator,
-        memory: PeakMemory,
         destinations: Destinations,
-        stopping: Stopping | None,
-        counted: CountedStep,
+        stopping: Stopping | None = None,
+        *,
+        threads: int = 1,
         grow: GrowRequest | None = None,
     ) -> None:
-        self._grow = grow
-        self._config, self._fabric = config, fabric
-        self._evaluator, self._memory = evaluator, memory
+        all_threads = min(torch.get_num_threads(), own_cores())
+        compute_on(threads)
+        seed_random_state(derived_seed(config.seed, "node", fabric.rank))
+        with workload.state_kept():
+            if fabric.rank == 0 and config.code:
+                current.begin("computing a first loss", timed=True)
+                rehearse(workload, load_method(config.method, config.plugins), fabric.world_size)
+            counted = warm_up(config, workload, fabric)
+            config = with_measured_shares(run, config, workload, fabric, destinations)
+        self._memory = PeakMemory(fabric.device)
+        setup = set_up(config, workload, fabric)
+        if config.compile:
+            compile_model(setup, fabric)
+        for traffic in fabric.traffic.values():
+            traffic.sent = traffic.received = 0
+        self._config, self._fabric, self._grow = config, fabric, grow
+        self._evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
         events = run.events() if fabric.rank == 0 else []
         saved = DistributedCheckpoint(run.checkpoint, fabric)
         self._state = TrainingState(
@@ -176,21 +155,19 @@ class RankTraining:
         loaded = time.time()
         # A served model sets one thread for threads that start later.
         torch.set_num_threads(threads)
-        self._progress = RunTotals.none(fabric) if restored is None else restored.progress
+        self._progress = restored.progress
         group = self._progress.totals.groups[-1]
         batches = batches_of(group, fabric.rank, config, setup.method, setup.workload)
         self._setup = setup = dataclasses.replace(setup, batches=batches)
-        self._pace = Pace.of(group, config, setup.method)
-        self._last_step = self._pace.local(config.steps)
-        self._log = RunLog(destinations, self._progress, fabric, self._pace)
-        before = config.nodes if restored is None else restored.before
-        if config.elastic is not None and before != fabric.world_size:
-            self._log.resized(before)
+        pace = Pace.of(group, config, setup.method)
+        self._last_step = pace.local(config.steps)
+        self._log = RunLog(destinations, self._progress, fabric, pace)
+        if config.elastic is not None and restored.before != fabric.world_size:
+            self._log.resized(restored.before)
         if fabric.rank == 0:
             self._log.ready(run, began, loaded)
-        damage = saved.given_up if restored is None else restored.damage
-        if damage and fabric.rank == 0:
-            self._log.resumption(run, -1 if restored is None else self._progress.totals.step, damage)
+        if restored.damage and fabric.rank == 0:
+            self._log.resumption(run, restored.damage)
         # A pause between steps would let links of a lab catch up while its clock stands still.
         self._trace = (
             TraceSample(run.trace, counted, fabric, config.batch_size, in_lab=config.lab is not None)
@@ -198,8 +175,7 @@ class RankTraining:
             else None
         )
         self._trainer = Trainer(
-            config, setup, fabric, self._progress.totals, self._pace,
-            segment=None if restored is None else restored.segment, memory=memory,
+            config, setup, fabric, self._progress.totals, pace, segment=restored.segment, memory=self._memory,
             destinations=destinations, stopping=stopping, sample=self._trace,
         )  # fmt: skip
         # A resumed pass over an iterable is read again up to its batch: now, and not on the train clock.
@@ -216,7 +192,8 @@ class RankTraining:
             self._state.save_stopped(self._progress, self._trainer.open_segment)
         elif not grows:
             self._save_trace(whole=False)
-            self._finish()
+            current.begin("finishing after step", self._progress.totals.step)
+            self._log.result(self._evaluator.save(), self._memory.peak, self._config.nodes)
 
     def _train_segments(self) -> bool:
         """Train, evaluate, record, decide and save, in turn. Returns whether it ends for the group to grow."""
@@ -261,8 +238,3 @@ class RankTraining:
         reached = config.target is not None and metric.reached(found.metrics.get(metric.name), config.target)
         late = totals.step >= self._last_step or totals.train_s >= (config.max_seconds or math.inf)
         return self._fabric.maximum(float(reached or late)) > 0
-
-    def _finish(self) -> None:
-        """Save the weights and record the result."""
-        current.begin("finishing after step", self._progress.totals.step)
-        self._log.result(self._evaluator.save(), self._memory.peak, self._config.nodes)

@@ -8,7 +8,7 @@ import torch
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.footprint import PlannedNode
 from istbench.methods.optimizer import OptimizerOptions
-from istbench.node.compute_options import computed
+from istbench.node.compute_options import Computed
 from istbench.node.digest import weights_sha256
 from istbench.node.registry import build_method
 from istbench.plan.step import step_cost
@@ -128,7 +128,7 @@ def node_half(fabric):
     """How far half precision takes the model from float32, and how far training does."""
     workload, models = small(), {}
     for amp in (None, "bf16", "fp16"):
-        told = computed(workload, fabric.device, amp=amp, channels_last=False, compiled=False)
+        told = Computed(workload, fabric.device, amp=amp)
         method = set_up(fabric, told, "model_parallel", OPTIMIZERS["sgd"])
         start = assembled(fabric, method)
         train(fabric, told, method, 0, STEPS)

@@ -18,7 +18,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.losses import Losses
 from istbench.node.measured_shares import _step_seconds, relative_speeds
 from istbench.node.setup import set_up
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.events import speeds_of
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import assembled, largest_difference, open_workload, plain_training
@@ -98,7 +98,7 @@ def whole_run(fabric, workload):
         kept, config = Kept(), cell("local_sgd", SGD, Shares(speeds))
         with tempfile.TemporaryDirectory() as folder:
             destinations = Destinations([kept] if fabric.rank == 0 else [])
-            train_rank(RunDirectory(Path(folder)), config, workload, fabric, destinations)
+            RankTraining(RunDirectory(Path(folder)), config, workload, fabric, destinations).train()
         speeds = json.loads(fabric.texts.broadcast(json.dumps(speeds or speeds_of(kept.events))))
         digests.append(kept.result and [kept.result.weights_sha256, kept.result.samples])
     return [speeds, *digests]

@@ -4,7 +4,7 @@ import torch
 from tiny_images import TinyImages
 
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node.compute_options import computed
+from istbench.node.compute_options import Computed
 from istbench.studies.conformance.training import assembled, largest_difference, set_up, through_disk, train
 
 METHODS = {
@@ -25,7 +25,7 @@ EXACT = 2e-5  # float32 sums in another order
 def as_told(fabric, **told):
     workload = TinyImages()
     workload.open(workload.prepare(None, None, None))
-    return computed(workload, fabric.device, **{"amp": None, "channels_last": False, "compiled": False, **told})
+    return Computed(workload, fabric.device, **told)
 
 
 def node_ways(fabric, steps):

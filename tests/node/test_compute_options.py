@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from istbench.base.errors import UserError
-from istbench.node.compute_options import compiling, computed
+from istbench.node.compute_options import Computed, compiling
 from istbench.studies.conformance.training import initial_model, open_workload
 from istbench.workloads.toy import Toy
 
@@ -18,12 +18,7 @@ def batch_of(workload):
 
 
 def as_told(workload, **told):
-    return computed(workload, CPU, **{"amp": None, "channels_last": False, "compiled": False, **told})
-
-
-def test_a_workload_of_which_nothing_is_told_is_left_alone():
-    workload = open_workload("toy", {})
-    assert as_told(workload) is workload
+    return Computed(workload, CPU, **told)
 
 
 @pytest.mark.parametrize(("amp", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -113,4 +108,3 @@ def test_a_node_with_fewer_samples_has_smaller_gradients_of_the_same_loss():
         gradients.append([p.grad for p in model.parameters()])
     assert torch.equal(*losses)
     assert all(torch.equal(own, whole * 0.25) for whole, own in zip(*gradients, strict=True))
-    assert as_told(plain, weight=1.0) is plain

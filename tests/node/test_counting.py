@@ -9,7 +9,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -34,7 +34,7 @@ def node_counts(fabric, config, folder):
             sinks = Destinations([kept] if fabric.rank == 0 else [])
             run = RunDirectory(folder / name)
             workload = open_workload("toy", config.workload_options)
-            train_rank(run, config, workload, fabric, sinks, StopsAt(stop) if stop else None)
+            RankTraining(run, config, workload, fabric, sinks, StopsAt(stop) if stop else None).train()
         by_step = {event.step: bytes_of(event) for event in kept.evaluations}
         counts.append({**by_step, "result": bytes_of(kept.result)} if kept.result else {})
     return counts
@@ -48,7 +48,7 @@ def node_counts_by_evaluations(fabric, configs, folder):
         sinks = Destinations([kept] if fabric.rank == 0 else [])
         fabric.recorder = Recorder(fabric.device)
         run = RunDirectory(folder / str(number))
-        train_rank(run, config, open_workload("toy", config.workload_options), fabric, sinks)
+        RankTraining(run, config, open_workload("toy", config.workload_options), fabric, sinks).train()
         found.append(kept.result and bytes_of(kept.result))
     return found
 

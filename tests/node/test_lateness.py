@@ -17,7 +17,7 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import lateness
 from istbench.node.destinations import Destinations
 from istbench.node.lateness import RoundSeconds
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -162,11 +162,12 @@ def node_notes(fabric, config, folder, how):
     kept = Kept()
     fabric.recorder = Recorder(fabric.device)
     fabric.texts.heartbeats.every_s = 0.05
+    _ = fabric.transport  # ranks that connect wait for each other, too
     script = None
     if fabric.rank == 0:
         script = lateness.time = Script(fabric, STANDING[how])
     sinks = Slow([kept] if fabric.rank == 0 else [], fabric, how, folder / "noted", script)
-    train_rank(RunDirectory(folder), config, open_workload("toy", config.workload_options), fabric, sinks)
+    RankTraining(RunDirectory(folder), config, open_workload("toy", config.workload_options), fabric, sinks).train()
     return [event.message for event in kept.events if getattr(event, "urgent", False)]
 
 

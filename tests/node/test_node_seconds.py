@@ -12,7 +12,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.launch.cells.resolve import prepare_cell
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.header import Result
 from istbench.results.slow_node import straggler
 from istbench.results.store import RunDirectory
@@ -49,7 +49,9 @@ def node_results(fabric, configs, folder, stops):
             workload = open_workload("toy", config.workload_options)
             sinks = Destinations([sink] if fabric.rank == 0 else [])
             slowed = pausing(workload) if fabric.rank == 1 else workload
-            train_rank(RunDirectory(folder / name), config, slowed, fabric, sinks, StopsAt(stop) if stop else None)
+            RankTraining(
+                RunDirectory(folder / name), config, slowed, fabric, sinks, StopsAt(stop) if stop else None
+            ).train()
         found[name] = msgspec.to_builtins(sink.result) if fabric.rank == 0 else None
     return found
 

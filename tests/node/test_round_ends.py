@@ -14,7 +14,7 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.flat import floating_tensors
 from istbench.methods.noloco import NoLoCo
 from istbench.node.destinations import Destinations
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -46,9 +46,8 @@ def node_runs(fabric, methods):
         kept = Kept()
         with tempfile.TemporaryDirectory() as folder:
             run = RunDirectory(Path(folder))
-            train_rank(
-                run, config, open_workload("toy", {}), fabric, Destinations([kept] if fabric.rank == 0 else [])
-            )
+            destinations = Destinations([kept] if fabric.rank == 0 else [])
+            RankTraining(run, config, open_workload("toy", {}), fabric, destinations).train()
             traced = run.trace.exists()
         if kept.result is not None:
             sent = [event.bytes_sent_per_node for event in kept.evaluations]
@@ -76,7 +75,7 @@ def node_last_exchange(fabric):
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(NoLoCo, "finish", slow)
             run = RunDirectory(Path(folder))
-            train_rank(run, config, workload, fabric, Destinations([kept] if fabric.rank == 0 else []))
+            RankTraining(run, config, workload, fabric, Destinations([kept] if fabric.rank == 0 else [])).train()
         model = sum(4 * own.numel() for own in floating_tensors(workload.build_model()))
         seen = [(event.bytes_sent_per_node, event.train_s) for event in kept.evaluations]
         found[name] = [*map(list, zip(*seen, strict=True)), model] if seen else []

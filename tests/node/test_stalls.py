@@ -19,7 +19,7 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node import stalls
 from istbench.node.destinations import Destinations
 from istbench.node.stalls import Stalls, UsualSeconds
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.events import Evaluation, Resume, Stall, Start
 from istbench.results.load import stalls_of
 from istbench.results.store import RunDirectory
@@ -132,7 +132,7 @@ def node_events(fabric, configs, folder, step, how, stops):
             workload = open_workload("toy", config.workload_options)
             sinks = Destinations([kept] if fabric.rank == 0 else [])
             stopping = StopsAt(stop) if stop else None
-            train_rank(RunDirectory(folder / name), config, workload, fabric, sinks, stopping)
+            RankTraining(RunDirectory(folder / name), config, workload, fabric, sinks, stopping).train()
         found[name] = [msgspec.to_builtins(event) for event in kept.events]
     return found
 

@@ -15,7 +15,7 @@ from istbench.fabric.texts import Texts
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.destinations import Destinations
 from istbench.node.stopping import Stopping, StopRequest
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -115,7 +115,7 @@ def node_stopped(fabric, folder, name, stops):
         run = RunDirectory(folder)
         sinks = Destinations([kept] if fabric.rank == 0 else [])
         opened = open_workload(workload, SIZES[workload])
-        train_rank(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None)
+        RankTraining(run, config, opened, fabric, sinks, StopsAt(stop) if stop else None).train()
         assert (run.checkpoint / str(stop) / "manifest.json").exists() == bool(stop)
         fabric.barrier()
     told = []

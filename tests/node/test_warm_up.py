@@ -8,7 +8,7 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.destinations import Destinations
 from istbench.node.setup import warm_up
-from istbench.node.worker import train_rank
+from istbench.node.worker import RankTraining
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
 
@@ -80,4 +80,4 @@ def test_a_counter_of_the_users_loss_begins_with_the_first_step_of_training(tmp_
 
 def node_trained(fabric, config, folder):
     workload = open_workload(config.workload, {}, config.plugins)
-    train_rank(RunDirectory(folder), config, workload, fabric, Destinations([]))
+    RankTraining(RunDirectory(folder), config, workload, fabric, Destinations([])).train()
