@@ -86,7 +86,9 @@ class Heartbeats:
         count = 0
         while not self._over.is_set():
             try:
-                self._store.set(f"alive/{self._rank}", f"{os.getpid()}.{count} {_state()}")
+                record = current.look()
+                state = f"{_WAITS if record.waits else _WORKS} {record}"
+                self._store.set(f"alive/{self._rank}", f"{os.getpid()}.{count} {state}")
             except RuntimeError:  # the store is lost; ranks that wait for a text report it
                 return
             count += 1
@@ -95,11 +97,6 @@ class Heartbeats:
             now = time.perf_counter()
             if now - before > self.every_s + _PAUSE_S:  # the process was stopped, or had no core
                 self._pauses = [*self._pauses[-_PAUSES:], (now, now - before - self.every_s)]
-
-
-def _state() -> str:
-    record = current.look()
-    return f"{_WAITS if record.waits else _WORKS} {record}"
 
 
 def waits(sign: str) -> bool:

@@ -48,7 +48,6 @@ class RoundSeconds:
         self._end = -(-end // self._round_steps)
 
     def finish(self, now: float, step: int) -> None:
-        """End the segment."""
         self.look(now, step)
         self._before_s += now - self._started
         self._before_rounds += step // self._round_steps - self._first
@@ -69,7 +68,10 @@ class RoundSeconds:
 
 
 class Lateness:
-    """Watches the pace of a run on rank 0, and notes once, for the user, that the next evaluation comes late."""
+    """Watches the pace of a run, and notes once, for the user, that the next evaluation comes late.
+
+    Only rank 0 looks. The others may call the methods too.
+    """
 
     def __init__(self, fabric: Fabric, totals: Totals, destinations: Destinations, round_steps: int) -> None:
         self._fabric, self._totals, self._destinations = fabric, totals, destinations
@@ -81,27 +83,23 @@ class Lateness:
         self._thread = threading.Thread(target=self._run, name="lateness", daemon=True)
 
     def begin(self, end: int) -> None:
-        """Begin a segment up to step `end`."""
-        if self._thread.ident is None:
+        if self._fabric.rank == 0 and self._thread.ident is None:
             self._thread.start()
         with self._lock:
             self._end, self._started = end, time.perf_counter()
             self._rounds.begin(self._started, self._totals.step, end)
 
     def expect(self, end: int) -> None:
-        """Expect the end of the segment at step `end` from now on."""
         with self._lock:
             self._end = end
             self._rounds.expect(end)
 
     def finish(self) -> None:
-        """End the segment."""
         with self._lock:
             self._end = None
             self._rounds.finish(time.perf_counter(), self._totals.step)
 
     def close(self) -> None:
-        """Stop looking."""
         self._over.set()
 
     def _run(self) -> None:

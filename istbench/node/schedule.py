@@ -115,5 +115,4 @@ class Schedule:
         return max(1, math.ceil(steps))
 
     def _round_end(self, step: int) -> int:
-        """The end of the round of `step`."""
         return -(-step // self.round_steps) * self.round_steps

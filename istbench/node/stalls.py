@@ -183,8 +183,10 @@ class Stalls:
         ends, kinds, computed = self._fabric.maxima(torch.from_numpy(rows)).numpy()
         longs = self._usual.add(first, np.diff(ends, prepend=0.0), kinds.astype(np.int64), computed)
         if longs:
-            named = self._with_causes(longs[:_NAMED])
-            longs = [*named, *longs[_NAMED:]]
+            own = json.dumps([self._account(long.place) for long in longs[:_NAMED]])
+            by_rank = [json.loads(account) for account in self._fabric.texts.gather(own)]
+            for place, long in enumerate(longs[:_NAMED]):
+                longs[place] = _with_cause(long, [account[place] for account in by_rank])
         self._record(self._usual.judged(longs))
 
     def finish(self) -> None:
@@ -202,12 +204,6 @@ class Stalls:
             seconds, last = sum(stall.lost_s for stall in rest), max(stall.step for stall in rest)
             self._destinations.record(Stall(step=last, seconds=seconds, operation="", count=len(rest)))
         self.in_trace_s += sum(stall.lost_s for stall in found if stall.recorded)
-
-    def _with_causes(self, longs: Sequence[LongStep]) -> list[LongStep]:
-        """`longs` with the rank that held up the others, and its operation, on rank 0."""
-        accounts = self._fabric.texts.gather(json.dumps([self._account(long.place) for long in longs]))
-        by_rank = [json.loads(account) for account in accounts]
-        return [_with_cause(long, [account[place] for account in by_rank]) for place, long in enumerate(longs)]
 
     def _account(self, place: int) -> list[object]:
         """Seconds in which this rank held up the others in step `place`, seconds of waiting, both activities."""

@@ -75,7 +75,6 @@ class OperationCounter(TorchDispatchMode):
         return CountedStep(work, largest)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run `func` and count it."""
         if any(issubclass(kind, FakeTensor) for kind in types):  # torch works out shapes
             return func(*args, **(kwargs or {}))
         if any(kind not in (Tensor, nn.Parameter, nn.Buffer) for kind in types):

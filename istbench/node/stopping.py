@@ -11,7 +11,6 @@ import math
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +25,11 @@ END = signal.SIGUSR2
 _LOOKS_S, _ANSWERS_S = 0.2, 0.02
 
 
-@dataclass(frozen=True)
 class StopRequest:
     """A request to stop, and the workers' readiness for it, as files in the directory `scratch`."""
 
-    scratch: Path
+    def __init__(self, scratch: Path) -> None:
+        self._request_file, self._ready_file = scratch / "stop", scratch / "trains"
 
     def request(self) -> bool:
         """Request a stop; False if no worker trains yet, so that none would stop."""
@@ -40,7 +39,6 @@ class StopRequest:
         return True
 
     def requested(self) -> bool:
-        """Whether the launcher requests a stop."""
         return self._request_file.exists()
 
     def forget_workers(self) -> None:
@@ -51,23 +49,15 @@ class StopRequest:
         """Write that a worker trains and will obey."""
         self._ready_file.touch()
 
-    @property
-    def _request_file(self) -> Path:
-        return self.scratch / "stop"
 
-    @property
-    def _ready_file(self) -> Path:
-        return self.scratch / "trains"
-
-
-@dataclass(frozen=True)
 class GrowRequest:
     """The time from which a larger group could train, as a file in the directory `scratch` (`--elastic`).
 
     The run then ends at its next evaluation, with a checkpoint.
     """
 
-    scratch: Path
+    def __init__(self, scratch: Path) -> None:
+        self._file = scratch / "grow"
 
     def set(self, at: float | None) -> None:
         """Set the time, in seconds since 1970; None for never."""
@@ -83,10 +73,6 @@ class GrowRequest:
             return time.time() >= float(self._file.read_bytes())
         except (OSError, ValueError):
             return False
-
-    @property
-    def _file(self) -> Path:
-        return self.scratch / "grow"
 
 
 class Stopping:
@@ -113,7 +99,6 @@ class Stopping:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking for a request."""
         self._over.set()
 
     def reached(self, step: int) -> bool:

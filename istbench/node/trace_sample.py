@@ -114,7 +114,10 @@ class TraceSample:
         self._arrays = None
         speeds: dict[str, Any] = self._speeds_of_all()
         if self._fabric.several_hosts and not self._in_lab:
-            events = self._as_on_equal_machines(events, speeds)
+            # A replay knows one speed of the recording machines.
+            own = speeds_of(self._shapes, self._moments)
+            seconds, mean_s = (_step_seconds(found, speeds["work"]) for found in (own, speeds))
+            events = rescaled(events, self._fabric.numbers(seconds), self._fabric.rank, mean_s)
         mine = torch.frombuffer(bytearray(events.tobytes()), dtype=torch.uint8).to(self._fabric.device)
         with self._fabric.accounting("control"):
             gathered = [part.cpu().numpy().tobytes() for _, part in self._fabric.gather_to_zero(mine, sizes)]
@@ -144,15 +147,6 @@ class TraceSample:
         except UserError as error:  # the run goes on without it
             return str(error)
         return None
-
-    def _as_on_equal_machines(self, events: NDArray[Any], speeds: Mapping[str, Any]) -> NDArray[Any]:
-        """`events` of this rank, with the seconds of a machine of the mean `speeds`, fields of `TraceMeta`.
-
-        A replay knows one speed of the recording machines. If all speeds are about equal, the events stay.
-        """
-        own = speeds_of(self._shapes, self._moments)
-        seconds, mean_s = (_step_seconds(found, speeds["work"]) for found in (own, speeds))
-        return rescaled(events, self._fabric.numbers(seconds), self._fabric.rank, mean_s)
 
     def _others_cores(self) -> float | None:
         """Cores that other processes on rank 0's machine used since `start`; None if unknown."""

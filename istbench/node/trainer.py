@@ -62,9 +62,7 @@ class Trainer:
         self._memory, self._stopping = memory, stopping
         self._clock = TrainClock(fabric, config.lab.dilation if config.lab else 1.0)
         self.stalls = Stalls(self._clock, fabric, destinations)
-        self._lateness = (
-            Lateness(fabric, totals, destinations, setup.method.round_steps) if fabric.rank == 0 else None
-        )
+        self._lateness = Lateness(fabric, totals, destinations, setup.method.round_steps)
         ahead = setup.workload.batches_ahead
         self._batches = PrefetchedBatches(setup.batch, totals.step, last, ahead, fabric.recorder)
         self._schedule = Schedule(
@@ -83,8 +81,7 @@ class Trainer:
     def close(self) -> None:
         """Stop making batches and looking for stop requests."""
         self._batches.close()
-        if self._lateness is not None:
-            self._lateness.close()
+        self._lateness.close()
         if self._stopping is not None:
             self._stopping.close()
 
@@ -97,16 +94,22 @@ class Trainer:
             RunFailed: a loss is not finite.
         """
         first, began_s = self._totals.step, self._totals.train_s
-        segment = self.open_segment or self._next_segment()
+        segment = self.open_segment
+        if segment is None:
+            due_s = self._schedule.due_s(began_s)
+            end = self._schedule.end(first, began_s, due_s, self._speed)
+            segment = OpenSegment(end=end, due_s=due_s, steps=0, losses=0.0)
         self.open_segment, self._end = None, segment.end
         losses = Losses(self._fabric.device, (segment.steps, segment.losses), self._method.samples)
-        with self._on_the_clock(), self._watched(segment.end):
+        with self._on_the_clock():
+            self._lateness.begin(segment.end)
             self._train_steps(segment, losses)
             if self._totals.step % self._method.round_steps and not self.stopped:
                 self._method.close_round()
             self._method.drain()
             current.begin("ending the round of step", self._totals.step)
             self._batches.settle()
+            self._lateness.finish()
         self._speed = Speed(self._totals.step - first, self._totals.train_s - began_s)
         if self.stopped:
             self.open_segment = OpenSegment.of(self._end, segment.due_s, *losses.so_far())
@@ -138,16 +141,6 @@ class Trainer:
         every = itertools.zip_longest(totals.computing_s, by_rank, fillvalue=0.0)
         totals.computing_s = tuple(before + now for before, now in every)
         self.stalls.end(first, seconds)
-
-    @contextmanager
-    def _watched(self, end: int) -> Iterator[None]:
-        """Inside, rank 0 tells the user if the evaluation of step `end` comes far too late."""
-        if self._lateness is None:
-            yield
-            return
-        self._lateness.begin(end)
-        yield
-        self._lateness.finish()
 
     @contextmanager
     def _off_the_clock(self) -> Iterator[None]:
@@ -188,14 +181,7 @@ class Trainer:
     def _expect(self, end: int) -> None:
         """Note that the segment now seems to end at step `end`."""
         self._end = end
-        if self._lateness is not None:
-            self._lateness.expect(end)
-
-    def _next_segment(self) -> OpenSegment:
-        totals, schedule = self._totals, self._schedule
-        due_s = schedule.due_s(totals.train_s)
-        end = schedule.end(totals.step, totals.train_s, due_s, self._speed)
-        return OpenSegment(end=end, due_s=due_s, steps=0, losses=0.0)
+        self._lateness.expect(end)
 
 
 class PrefetchedBatches:
@@ -236,6 +222,5 @@ class PrefetchedBatches:
         wait([batch for _, _, batch in self._waiting])
 
     def close(self) -> None:
-        """Stop making batches."""
         if self._maker is not None:
             self._maker.shutdown(cancel_futures=True)

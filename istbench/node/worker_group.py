@@ -53,7 +53,6 @@ class Pace:
 
     @classmethod
     def of(cls, group: WorkerGroup, config: RunConfig, method: Method) -> "Pace":
-        """The pace of `group`, of the cell of `config`."""
         each, whole = (config.batch_size * method.minibatches(nodes) for nodes in (group.nodes, config.nodes))
         return cls(first=group.step, samples=group.samples, each=each, whole=whole)
 

@@ -28,7 +28,6 @@ class TensorBoard(EvaluationSink):
         self._writer.add_event(Event(wall_time=self.began, step=0, summary=options))
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Write each number as a scalar, and flush."""
         event = self._event(wall_time=self.at(evaluation), step=evaluation.step)
         for name, value in scalars(evaluation).items():
             event.summary.value.add(tag=name, simple_value=value)
@@ -36,5 +35,4 @@ class TensorBoard(EvaluationSink):
         self._writer.flush()
 
     def close(self, status: Status) -> None:
-        """Close the file."""
         self._writer.close()

@@ -34,11 +34,9 @@ class WeightsAndBiases(EvaluationSink):
         )
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        """Log all numbers at the local step."""
         self._run.log(scalars(evaluation), step=evaluation.step)
 
     def close(self, status: Status) -> None:
-        """Finish the run."""
         import wandb
 
         self._run.finish(exit_code=0 if status == "done" else 1)
