@@ -250,7 +250,12 @@ def cell_of(directory: Path) -> str:
 
 
 def _find(directory: Path) -> list[Step | Broken]:
-    steps = {number: _published(directory, number) for number in _numbers(directory)}
+    steps: dict[int, Step | Broken] = {}
+    for number in _numbers(directory):
+        try:
+            steps[number] = step_of(directory, number, _content(directory / str(number) / MANIFEST))
+        except Broken as broken:
+            steps[number] = broken
     pointer = _read_pointer(directory)
     ordered = sorted(steps, reverse=True)
     if isinstance(pointer, _Pointer):
@@ -306,13 +311,6 @@ def _numbers(directory: Path) -> list[int]:
     except OSError:
         return []
     return [int(path.name) for path in folders if not path.is_symlink() and os.path.lexists(path / MANIFEST)]
-
-
-def _published(directory: Path, step: int) -> Step | Broken:
-    try:
-        return step_of(directory, step, _content(directory / str(step) / MANIFEST))
-    except Broken as broken:
-        return broken
 
 
 def _read_pointer(directory: Path) -> _Pointer | Broken | None:
