@@ -27,13 +27,14 @@ class Recorder:
         running: whether it records now. finished: whether the sample is complete.
         least_steps: local steps that the sample has at least.
         window: messages that a method's priority queue sends to a node at a time; None if it has no queue.
+        waits: all waits of this node for other nodes, in all rounds, sampled or not.
         steady: whether the next rounds exchange alike. A method with a warm-up sets it before it marks a round.
         warmup_steps, warmup_state, unlike_steps, last_bytes: as in `TraceMeta`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._builder = TraceBuilder()
-        self._waits = _Waits(Timestamps(device))
+        self.waits = Waits(Timestamps(device))
         # CPU time of this thread: other nodes on the same core hardly change it.
         self._computing = Timestamps(device, time.thread_time)
         self._since = self._computing.now()
@@ -51,20 +52,6 @@ class Recorder:
         self.steady = True
         self.warmup_steps = self.warmup_state = self.unlike_steps = self.last_bytes = 0
 
-    def waited_s(self) -> float:
-        """Seconds that this node has waited for other nodes, in all rounds, sampled or not.
-
-        On a GPU, call it after all kernels have finished.
-        """
-        return self._waits.seconds()
-
-    def unawaited_s(self) -> float:
-        """Seconds since the start of an asynchronous operation that no wait followed; on a GPU 0.
-
-        A backward pass waits for its collectives in C++, without a record of it. Any thread may call this.
-        """
-        return self._waits.unawaited_s()
-
     def resume(self) -> None:
         """Compute from now on: the time since the last event was not training."""
         self._since = self._computing.now()
@@ -78,7 +65,7 @@ class Recorder:
         An operation from before the sample has a number below -1: the sample may wait for it.
         """
         if kind != "work":  # nobody waits for other nodes then
-            self._waits.posted()
+            self.waits.posted()
         if self.finished:
             return -1
         if not self.running:
@@ -101,21 +88,21 @@ class Recorder:
     def waiting(self, *ops: int, for_nodes: bool = True) -> Iterator[None]:
         """Inside, the node waits for the operations `ops` and computes nothing. -1 means an unrecorded operation.
 
-        for_nodes: whether `waited_s` counts the wait, because other nodes take part.
+        for_nodes: whether `waits` counts this one, because other nodes take part.
         """
         recorded = [op for op in ops if op >= 0 or op in self._earlier]
         if recorded:
             self._compute()
-        started = self._waits.now() if for_nodes else None
+        started = self.waits.now() if for_nodes else None
         yield
         if for_nodes:
-            self._waits.add(started)
+            self.waits.add(started)
         if recorded:
             self._wait(recorded)
 
     def wait_all(self) -> None:
         """Record that the node has just waited for all posted transfers, without computing since the last one."""
-        self._waits.add_since_post()
+        self.waits.add_since_post()
         if self.running:
             # In a wait, the CPU time of a thread stands still; the time of a GPU stream runs.
             if not self._computing.cuda:
@@ -183,7 +170,7 @@ class Recorder:
         return events
 
 
-class _Waits:
+class Waits:
     """Seconds spent in waits, added up.
 
     On a processor by the wall clock: a waiting node computes nothing, with or without a core. The stream of a GPU
@@ -216,11 +203,15 @@ class _Waits:
             self.add(self._posted)
 
     def unawaited_s(self) -> float:
-        """Seconds since the start of the last operation, if no wait followed it; 0 if unknown."""
+        """Seconds since the start of an asynchronous operation that no wait followed; on a GPU 0.
+
+        A backward pass waits for its collectives in C++, without a record of it. Any thread may call this.
+        """
         posted = self._posted
         return 0.0 if posted is None or self._timestamps.cuda else self._timestamps.seconds(posted, self.now())
 
     def seconds(self) -> float:
+        """Seconds of all waits so far. On a GPU, call it after all kernels have finished."""
         self._fold(len(self._pairs))
         return self._seconds
 

@@ -113,7 +113,7 @@ class Lateness:
 
     def _look(self) -> str | None:
         now = time.perf_counter()
-        self._waits.append(_awaited(current.look(), self._fabric.recorder.unawaited_s()))
+        self._waits.append(_awaited(current.look(), self._fabric.recorder.waits.unawaited_s()))
         found = self._rounds.look(now, self._totals.step)
         if found is None or now - self._started < _LEAST_S:
             return None

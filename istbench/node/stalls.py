@@ -221,7 +221,7 @@ class Stalls:
         return time.process_time() if self._on_host else 0.0
 
     def _waited_s(self) -> float:
-        return self._fabric.recorder.waited_s() if self._on_host else 0.0
+        return self._fabric.recorder.waits.seconds() if self._on_host else 0.0
 
 
 def _with_cause(long: LongStep, accounts: Sequence[tuple[float, float, str, str, bool]]) -> LongStep:

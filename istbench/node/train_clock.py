@@ -24,7 +24,7 @@ class TrainClock:
     def start(self) -> None:
         """Start a segment."""
         finish_kernels(self._device)
-        self._waited_before = self._fabric.recorder.waited_s()
+        self._waited_before = self._fabric.recorder.waits.seconds()
         self._started = time.perf_counter()
 
     def elapsed(self) -> float:
@@ -48,5 +48,5 @@ class TrainClock:
 
     def computing(self) -> float:
         """The part of the last `elapsed` in which this rank did not wait for others."""
-        waited = self._fabric.recorder.waited_s() - self._waited_before
+        waited = self._fabric.recorder.waits.seconds() - self._waited_before
         return max(0.0, self._elapsed - waited / self.dilation)

@@ -238,7 +238,7 @@ def node_recorded_far(fabric):
         events = recorded(fabric, three_means)
         rest = events[events["code"] != COMPUTE]
         found.append([rest[name].tolist() for name in ("code", "kind", "op", "bytes")])
-    return found, fabric.recorder.waited_s()
+    return found, fabric.recorder.waits.seconds()
 
 
 def test_the_trace_of_distant_nodes_has_their_means_as_that_of_near_ones_has():

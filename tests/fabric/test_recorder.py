@@ -130,16 +130,16 @@ def test_the_seconds_of_a_pool_count_as_computing_of_their_lap_alone():
 def test_waits_for_other_nodes_add_up_over_all_rounds_and_no_others(clock):
     recorder = Recorder(torch.device("cpu"))
     train(recorder, 60, 30, clock, wait=0.05)
-    assert recorder.waited_s() == pytest.approx(0.1)
+    assert recorder.waits.seconds() == pytest.approx(0.1)
     with recorder.waiting(for_nodes=False):  # for a batch of this node's own
         clock.wait(0.05)
-    assert recorder.waited_s() == pytest.approx(0.1)
+    assert recorder.waits.seconds() == pytest.approx(0.1)
     recorder.post("all_reduce", 100)
     clock.wait(0.05)  # in the backward pass, which waits by itself
     recorder.wait_all()
-    assert recorder.waited_s() == pytest.approx(0.15)
+    assert recorder.waits.seconds() == pytest.approx(0.15)
     recorder.wait_all()
-    assert recorder.waited_s() == pytest.approx(0.15)
+    assert recorder.waits.seconds() == pytest.approx(0.15)
 
 
 def test_a_sample_begins_after_a_round_that_ends_steady():

@@ -18,8 +18,14 @@ from thread_transports import transports
 
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport import TransportMessage
-from istbench.fabric.transport.callers import ANSWER, CHALLENGE_BYTES, MOST_CALLERS, admit, introduce
-from istbench.fabric.transport.connections import connect_peers
+from istbench.fabric.transport.connections import (
+    ANSWER,
+    CHALLENGE_BYTES,
+    MOST_CALLERS,
+    admit,
+    connect_peers,
+    introduce,
+)
 from istbench.fabric.transport.link import PeerConnection
 
 
