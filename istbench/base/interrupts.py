@@ -43,12 +43,14 @@ class _Interrupts:
         self._sent_here = True
         signal.raise_signal(signal.SIGINT)
 
-    def of_limit(self, thread: int) -> None:
+    def interrupt(self, main_thread: int) -> None:
+        """Send SIGINT to `main_thread` because the time is up: an import is waited for, however long it takes."""
         self._of_limit = self._sent_here = True
-        signal.pthread_kill(thread, signal.SIGINT)
+        signal.pthread_kill(main_thread, signal.SIGINT)
 
 
 _interrupts = _Interrupts()
+interrupt = _interrupts.interrupt
 
 
 def handle_interrupts() -> None:
@@ -70,11 +72,6 @@ def handle_interrupts_of_exit(status: int) -> None:
         with suppress(OSError, ValueError):
             stream.flush()
     signal.signal(signal.SIGINT, end_soon)
-
-
-def interrupt(main_thread: int) -> None:
-    """Send SIGINT to `main_thread` because the time is up: an import is waited for, however long it takes."""
-    _interrupts.of_limit(main_thread)
 
 
 def _in_import(frame: FrameType | None) -> bool:

@@ -290,10 +290,9 @@ def _load(kind: PluginKind, name: str, plugins: Iterable[str]) -> Any:
     if name in local:
         return local[name]
     if kind == "workloads":
+        # A file that lacks functions is a task too: the error names them.
         for path in map(Path, plugins):
-            if task_name(path) == name and not plugin_names(
-                path, "methods"
-            ):  # it lacks functions: the error names them
+            if task_name(path) == name and not plugin_names(path, "methods"):
                 return _task(_import_file(path), path)
     points = _installed(kind)
     if name not in points:

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -96,20 +97,22 @@ class TrainingState:
     """Saves and restores the training state of all ranks; every rank must call its methods alike.
 
     Args:
+        directory: of the checkpoint.
         losses: how often the run lost a worker and started again.
         anew: whether the run starts from step 0 if no checkpoint is whole; rank 0 decides.
     """
 
     def __init__(
         self,
-        saved: DistributedCheckpoint,
+        directory: Path,
         config: RunConfig,
         setup: Setup,
         fabric: Fabric,
         losses: int,
         anew: bool,
     ) -> None:
-        self._checkpoint, self._config, self._fabric = saved, config, fabric
+        self._config, self._fabric = config, fabric
+        self._checkpoint = DistributedCheckpoint(directory, fabric)
         self._method, self._workload = setup.method, setup.workload
         self._attributes = None if setup.own is None else OwnAttributes(setup.own)
         self._losses, self._anew = losses, anew

@@ -18,7 +18,6 @@ from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, RequestedSink, RunFiles
-from istbench.node.distributed_checkpoint import DistributedCheckpoint
 from istbench.node.full_model import Evaluated, Evaluator
 from istbench.node.measured_shares import with_measured_shares
 from istbench.node.peak_memory import PeakMemory
@@ -146,9 +145,8 @@ class RankTraining:
         self._config, self._fabric, self._grow = config, fabric, grow
         self._evaluator = Evaluator(config, setup.method, workload, fabric, all_threads)
         events = run.events() if fabric.rank == 0 else []
-        saved = DistributedCheckpoint(run.checkpoint, fabric)
         self._state = TrainingState(
-            saved, config, setup, fabric, losses=len(restarts(events)), anew=after_loss(events)
+            run.checkpoint, config, setup, fabric, losses=len(restarts(events)), anew=after_loss(events)
         )
         began = time.time()
         restored = self._state.restore()
