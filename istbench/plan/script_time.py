@@ -29,11 +29,8 @@ def _computing_s(record: ScriptRecord) -> float:
     return max(0.0, record.step_s - record.update_s - record.before_update_s)
 
 
-def step_cost(record: ScriptRecord, *, copied: bool = False) -> StepCost:
-    """The recorded step, as the cost of a plan; its shares are those of the seconds without the update.
-
-    copied: whether the method copies each complete gradient and frees it at once.
-    """
+def step_cost(record: ScriptRecord) -> StepCost:
+    """The recorded step, as the cost of a plan; its shares are those of the seconds without the update."""
     by_place = sorted(record.parameters, key=lambda parameter: parameter.place)
     parameters = [parameter for parameter in by_place if parameter.trained]
     whole = _computing_s(record) or 1.0
@@ -44,10 +41,10 @@ def step_cost(record: ScriptRecord, *, copied: bool = False) -> StepCost:
         return tuple(sorted(enumerate(shares), key=lambda pair: pair[1]))
 
     peak, work = record.peak_bytes, record.machine.work
-    # The peak is of the process, with its model, its optimizer and all gradients.
-    beside = record.model_bytes + record.state_bytes + (record.gradient_bytes if copied else 0)
     return StepCost(
-        peak=None if peak is None else peak - beside,
+        # The peak is of the process, with its model and optimizer. A script that keeps its gradients through the
+        # forward pass has them in the peak; most free them before, and have activations or gradients there.
+        peak=None if peak is None else max(0, peak - record.model_bytes - record.state_bytes),
         batch=0,
         flops=work.operations if work else None,
         bytes=work.bytes if work else 0.0,

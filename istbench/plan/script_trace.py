@@ -225,7 +225,7 @@ def assumptions(record: ScriptRecord) -> tuple[str, ...]:
 def _memory(record: ScriptRecord, footprint: Footprint, nodes: int, cluster: ClusterProfile) -> NodeMemory:
     return node_memory(
         footprint,
-        step_cost(record, copied=footprint.gradients_copied),
+        step_cost(record),
         on_gpu=on_gpus(cluster),
         backend=cluster.collectives,
         distant=nodes if turns_on(cluster, nodes) else 0,

@@ -38,9 +38,10 @@ class RowTime:
         return replay_error(self.contender.runs)
 
     @property
-    def order(self) -> tuple[float, float, int]:
+    def order(self) -> tuple[float, int, float]:
         """Sorts the soonest first; of rows with an infinite median, that with more seeds at the target."""
-        return self.seconds.median, self.seconds.low, -self.seconds.reached
+        missed = math.isinf(self.seconds.median)
+        return self.seconds.median, -self.seconds.reached if missed else 0, self.seconds.low
 
     @property
     def name(self) -> str:
@@ -65,12 +66,14 @@ class RowTime:
         return ranges_overlap(self.seconds, self.error, slower.seconds, slower.error)
 
     def over(self, faster: "RowTime") -> float | None:
-        """Its seconds over those of `faster`: the median over pairs; without pairs the ratio of the medians."""
-        level = self.target.level
-        paired = speed_up(self.contender.seconds(level), faster.contender.seconds(level))
+        """Its seconds over those of `faster`: the median over pairs if both have the same seeds, else of medians."""
+        if faster.seconds.median == 0:
+            return None
+        own, others = (row.contender.seconds(self.target.level) for row in (self, faster))
+        paired = speed_up(own, others) if own.keys() == others.keys() else None
         if paired is not None and paired.ratio is not None:
             return paired.ratio.median
-        return self.seconds.median / faster.seconds.median if faster.seconds.median > 0 else None
+        return self.seconds.median / faster.seconds.median
 
 
 def replay_error(runs: Iterable[Run]) -> float:

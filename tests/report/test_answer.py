@@ -7,7 +7,7 @@ from read_tables import group_of
 
 from istbench.cluster.profile import load_profile
 from istbench.cluster.replay_checks import known_checks
-from istbench.report.answer import _worst, answer, answer_lines
+from istbench.report.answer import _worst, answer, answer_lines, row_times
 from istbench.report.groups import by_study
 from istbench.report.report import build_report
 
@@ -42,6 +42,22 @@ def test_the_next_row_takes_longer_by_the_ratio_over_pairs_as_on_a_map(results):
     found, text = answered(group_of(results))
     assert found.verdict[0].endswith("Next, ddp on 2 nodes takes 32.0 s [26.7–44.4], 3.00 times as long.")
     assert "it is 3.00 times [2.50–4.00] as fast as ddp on as many nodes" in text
+
+
+def test_rows_of_unequal_seeds_have_the_ratio_of_the_medians_beside_them(results):
+    for seed, fast in enumerate((9.0, 27.0, 27.0)):
+        write_run(results, header("ist", seed=seed), ramp(fast))
+    write_run(results, header("ddp", seed=0), ramp(36.0))
+    assert "takes 32.0 s, 1.33 times as long" in answered(group_of(results))[0].verdict[0]
+
+
+def test_of_rows_that_mostly_missed_that_with_more_seeds_at_the_target_is_first(results):
+    for method, found in (("ist", (9.0, None, None)), ("ddp", (10.0, 11.0, None, None))):
+        for seed, seconds in enumerate(found):
+            write_run(results, header(method, seed=seed), ramp(seconds or 9.0, 0.9 if seconds else 0.5))
+    group = group_of(results)
+    (target,) = (target for target in group.targets if target.level == 0.8)
+    assert [row.contender.method for row in row_times(group.contenders, target)] == ["ddp", "ist"]
 
 
 def test_unequal_trials_are_said_beside_the_answer(results):

@@ -282,7 +282,7 @@ class StepRecorder:
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             self.refusal = "a parameter has sparse gradients, whose bytes differ from step to step"
 
-    def _used(self, numbers: Sequence[int], _module: object, _inputs: object) -> None:
+    def _used(self, numbers: Sequence[int]) -> None:
         if torch.is_grad_enabled() and self._timestamps is not None:  # an evaluation is no training
             moment = self._timestamps.now()
             for number in numbers:
@@ -391,7 +391,8 @@ class StepRecorder:
         for module in () if self._model.compiled else self._model.owners:
             own = (self._numbers.get(id(parameter)) for parameter in module._parameters.values())
             numbers = [number for number in own if number is not None]
-            self._handles.append(module.register_forward_pre_hook(partial(self._used, numbers)))
+            # A function, as a copy of the model keeps it. It would copy this recorder with a bound method.
+            self._handles.append(module.register_forward_pre_hook(lambda *_, own=numbers: self._used(own)))
 
     @property
     def enough(self) -> bool:

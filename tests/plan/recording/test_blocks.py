@@ -1,5 +1,6 @@
 """`with istbench.record(optimizer):` around loops of every kind."""
 
+import copy
 import os
 import time
 
@@ -351,6 +352,25 @@ def test_optimizers_that_step_together_are_one_step():
     assert len(taken) == 10
     assert recorder.record.optimizers == ("SGD", "AdamW")
     assert len(recorder.record.samples_s) == 10 - 3 - 2
+
+
+def test_a_copy_of_the_model_copies_no_recorder(monkeypatch):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(_step):
+        optimizer.zero_grad()
+        copies.append(copy.deepcopy(model))
+        loss_of(model).backward()
+        optimizer.step()
+
+    copies = []
+    monkeypatch.setattr(
+        recording_steps.StepRecorder, "__deepcopy__", lambda *_: pytest.fail("copied"), raising=False
+    )
+    with pytest.raises(recording_steps.RecordingEnded):
+        many(body, recording_steps.StepRecorder(10))
+    assert len(copies) == 10
 
 
 def in_turn():
