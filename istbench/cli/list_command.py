@@ -97,7 +97,8 @@ def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) 
     from istbench.workloads.neuron_groups.groups import named_tensors
 
     workload = build_workload(name, options, plugins)
-    workload.expect(None, options)
+    if workload.sized_by_data:
+        workload.expect(None, options)
     model = blank_model(workload, data_known=False)
     groups = workload.neuron_groups(model)
     if not groups:

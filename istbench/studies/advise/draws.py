@@ -86,8 +86,8 @@ class Drawn:
     def steps(self, candidate: Candidate, without: str = "") -> Floats:
         """Local steps to the target of a run with a new seed [draws].
 
-        The mean of the logs over k seeds misses the true one by spread / sqrt(k), and a new seed differs by the
-        spread. A bootstrap over seeds would give less: k is 1 to 3, and one seed has no spread at all.
+        The mean of the logs over k seeds that reach it misses the true one by spread / sqrt(k), and a new seed
+        differs by the spread. A bootstrap over seeds would give less: k is 1 to 3, and one seed has no spread at all.
         """
         to_target = self.to_target[candidate.label]
         by_seed = to_target.without_doubt().by_seed if without == PROBE else to_target.by_seed
@@ -102,7 +102,7 @@ class Drawn:
         )
         moved = spread * self.normal("new seed", candidate.label)
         if without != SEEDS:
-            moved += spread * self.normal(SEEDS, candidate.label) / math.sqrt(seeds)
+            moved += spread * self.normal(SEEDS, candidate.label) / np.sqrt(np.maximum(count, 1))
         return np.where(misses, math.inf, np.exp(logs + moved))
 
 

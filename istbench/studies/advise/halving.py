@@ -329,7 +329,9 @@ class Halving:
             return None
         favourites = self._trainer.favourites()
         whole = [label for label in favourites if last.steps in self._curves.get(label, {})]
-        challenges = (self._challenge(label, last) for label in favourites if label not in whole)
+        # A challenge has the first seed alone. One that diverged would diverge again.
+        others = [label for label in favourites if label not in whole and not self._trainer.failed(label, 0)]
+        challenges = (self._challenge(label, last) for label in others)
         if (challenge := next(filter(None, challenges), None)) is not None:
             return challenge
         for label in self._labels:

@@ -173,21 +173,28 @@ def _render(corpus: Corpus) -> Iterator[np.ndarray]:
     """Render `corpus` in one process per core; yields its clips in their order, float32 [b, 16000]."""
     espeak.require()
     blocks = iter(range(corpus.blocks))
+    running = deque[tuple[subprocess.Popen[bytes], Future[tuple[bytes, bytes]]]]()  # an ended one keeps its output
+
+    def end() -> None:
+        for process, _ in running:
+            process.kill()
+
     # The stack ends before the pool: a killed process ends the thread that reads from it.
     with ThreadPoolExecutor(cores()) as readers, ExitStack() as stack:
+        stack.callback(end)
 
         def start(block: int) -> tuple[subprocess.Popen[bytes], Future[tuple[bytes, bytes]]]:
             numbers = (block, corpus.clips_per_word, corpus.seed)
             command = [sys.executable, "-P", "-m", synthetic.__name__, *map(str, numbers)]
             pipe = subprocess.PIPE
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-            stack.callback(process.kill)
             return process, readers.submit(process.communicate)
 
-        running = deque(map(start, islice(blocks, cores())))
+        running.extend(map(start, islice(blocks, cores())))
         while running:
-            process, output = running.popleft()
+            process, output = running[0]
             rendered, stderr = output.result()
+            running.popleft()
             running.extend(map(start, islice(blocks, 1)))
             if process.returncode:
                 lines = stderr.decode(errors="replace").strip().splitlines()
