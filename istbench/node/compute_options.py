@@ -36,9 +36,6 @@ class Computed:
         channels_last: store images and their filters with their channels last.
         compiled: compile a model's forward pass, the first time that its loss is computed.
         weight: of this node's gradients in their mean; the loss itself stays.
-
-    Attributes:
-        own: the user's object that a method trains; None if it builds a model from named values.
     """
 
     def __init__(
@@ -53,11 +50,12 @@ class Computed:
     ) -> None:
         self._workload, self._device, self._weight = workload, device, weight
         self._amp, self._channels_last, self.compiles = amp, channels_last, compiled
-        self.own: nn.Module | None = None
         self._forward: tuple[nn.Module, Callable[..., Any]] | None = None
         self._scaled_back: dict[int, weakref.ref[Tensor]] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_workload":  # of a copy that has no attributes yet
+            raise AttributeError(name)
         return getattr(self._workload, name)
 
     def build_model(self) -> nn.Module:
@@ -65,8 +63,7 @@ class Computed:
 
     def own_model(self, seed: int) -> nn.Module | None:
         own = self._workload.own_model(seed)
-        self.own = None if own is None else self._arranged(own)
-        return self.own
+        return None if own is None else self._arranged(own)
 
     def _arranged(self, model: nn.Module) -> nn.Module:
         if self._channels_last:

@@ -9,7 +9,6 @@ from typing import cast
 
 import msgspec
 import torch
-from torch import nn
 
 from istbench.base.activity import current
 from istbench.base.errors import UserError
@@ -26,22 +25,17 @@ from istbench.node.step_work import CountedStep, OperationCounter
 from istbench.node.worker_group import batches_of
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.batches import ShardedBatches
-from istbench.workloads.module_state import modules_kept
 
 _ALIKE = 1e-5  # of the sum of all values: hosts round differently
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A method that is ready to train, and its training batches.
-
-    own: the user's object that the method trains; None if it builds a model from named values.
-    """
+    """A method that is ready to train, and its training batches."""
 
     method: Method
     workload: Workload
     batches: ShardedBatches
-    own: nn.Module | None
 
     def batch(self, step: int) -> Batch:
         """The batch of this rank in local step `step`, in host memory."""
@@ -54,19 +48,23 @@ def set_up(config: RunConfig, workload: Workload, fabric: Fabric) -> Setup:
     method.total_steps = config.steps
     take_shares(config.shares, method, config.batch_size, config.nodes)
     batches = batches_of(WorkerGroup(nodes=fabric.world_size), fabric.rank, config, method, workload)
-    computing = Computed(
-        workload,
-        fabric.device,
-        amp=config.amp,
-        channels_last=config.channels_last,
-        compiled=config.compile,
-        weight=Weights.of(method.samples, fabric.rank).node if method.unequal == "gradients" else 1.0,
-    )
+    weight = Weights.of(method.samples, fabric.rank).node if method.unequal == "gradients" else 1.0
+    computing = workload
+    if config.amp or config.channels_last or config.compile or weight != 1:
+        told = Computed(
+            workload,
+            fabric.device,
+            amp=config.amp,
+            channels_last=config.channels_last,
+            compiled=config.compile,
+            weight=weight,
+        )
+        computing = cast(Workload, told)
     with torch.device("meta"):
         model = computing.build_model()
-    method.setup(model, cast(Workload, computing), fabric)
+    method.setup(model, computing, fabric)
     _check_same_start(workload, fabric)
-    return Setup(method=method, workload=workload, batches=batches, own=computing.own)
+    return Setup(method=method, workload=workload, batches=batches)
 
 
 def _check_same_start(workload: Workload, fabric: Fabric) -> None:
@@ -133,8 +131,7 @@ def compile_model(setup: Setup, fabric: Fabric) -> None:
     current.begin("compiling")
     method = setup.method
     state = copy.deepcopy(method.state_dict())
-    own = nullcontext() if setup.own is None else modules_kept(setup.own)
-    with setup.workload.state_kept(), random_state_kept(), own:
+    with setup.workload.state_kept(), random_state_kept():
         method.step(on_device(setup.batch(0), fabric.device))
         method.drain()
     method.load_state_dict(state)

@@ -23,6 +23,7 @@ END = signal.SIGUSR2
 """The signal by which a launcher ends a worker at once. SIGTERM may come from others, to all processes of a run."""
 
 _LOOKS_S, _ANSWERS_S = 0.2, 0.02
+_LEAST_STEPS = 2  # with one, a rank could wait for the others on the clock of training
 
 
 class StopRequest:
@@ -120,8 +121,7 @@ class Stopping:
         with self._lock:
             then, before = seen[0]
             rate = (self._step - before) / max(time.monotonic() - then, _LOOKS_S)
-            # The lock keeps the next step from beginning, so the one in work may be the last.
-            limit = self._step + 1 + round(rate * self._ahead_s)
+            limit = self._step + _LEAST_STEPS + round(rate * self._ahead_s)
             self._limit = limit
         self._texts.post(f"stop/{self._rank}", str(limit))
         if self._rank == 0:

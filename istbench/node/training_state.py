@@ -17,10 +17,9 @@ from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
 from istbench.methods.base import Reshards
 from istbench.node import checkpoint
-from istbench.node.checkpoint import SavedStates, read_rank
+from istbench.node.checkpoint import SavedStates
 from istbench.node.checkpoint_steps import Step, Totals, WorkerGroup
 from istbench.node.distributed_checkpoint import DistributedCheckpoint
-from istbench.node.own_attributes import OwnAttributes
 from istbench.node.setup import Setup
 from istbench.node.worker_group import Pace, next_group
 
@@ -114,7 +113,6 @@ class TrainingState:
         self._config, self._fabric = config, fabric
         self._checkpoint = DistributedCheckpoint(directory, fabric)
         self._method, self._workload = setup.method, setup.workload
-        self._attributes = None if setup.own is None else OwnAttributes(setup.own)
         self._losses, self._anew = losses, anew
         self._saved_at = time.perf_counter()
         self._cost_s: float | None = None  # of the last checkpoint
@@ -143,8 +141,6 @@ class TrainingState:
             if not 0 < totals.step < last:
                 raise UserError(f"it is of step {totals.step}, the run ends at step {last}")
             self._method.load_state_dict(state["method"])
-            if self._attributes is not None:
-                self._attributes.restore(state.get("attributes", {}))
             if before.nodes != self._fabric.world_size:
                 self._begin_group(totals)
             else:
@@ -177,11 +173,7 @@ class TrainingState:
         """The state of the method for `rank`, from the files of a group of another size."""
         if not isinstance(self._method, Reshards):
             raise UserError(f"{self._method.name} cannot take over the state of another number of nodes")
-        state = {"method": self._method.resharded(SavedStates(step, "method"), rank)}
-        if self._attributes is not None:
-            own = read_rank(step.directory, step.totals.step, rank % step.ranks)
-            state["attributes"] = own.get("attributes", {})
-        return state
+        return {"method": self._method.resharded(SavedStates(step, "method"), rank)}
 
     def save_if_due(self, totals: Totals, grow: bool = False) -> bool:
         """Start to save if any rank finds that the time for it has passed since the last checkpoint.
@@ -238,8 +230,6 @@ class TrainingState:
             "random": checkpoint.random_state(self._fabric.device),
             "traffic": {"sent": traffic.sent, "received": traffic.received},
         }
-        if self._attributes is not None:
-            state["attributes"] = self._attributes.changed()
         if segment is not None:
             state["segment"] = msgspec.structs.asdict(segment)
         shared = self._method.is_shared

@@ -66,7 +66,7 @@ class RowTime:
         return ranges_overlap(self.seconds, self.error, slower.seconds, slower.error)
 
     def over(self, faster: "RowTime") -> float | None:
-        """Its seconds over those of `faster`: the median over pairs if both have the same seeds, else of medians."""
+        """Its seconds over those of `faster`: the median over pairs of equal seeds, else of medians."""
         if faster.seconds.median == 0:
             return None
         own, others = (row.contender.seconds(self.target.level) for row in (self, faster))

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PLAIN = (bool, int, float, str, Tensor)
+
 
 @contextmanager
 def modules_kept(model: nn.Module, but: Collection[nn.Module] = ()) -> Iterator[None]:
@@ -31,6 +33,17 @@ def modules_kept(model: nn.Module, but: Collection[nn.Module] = ()) -> Iterator[
                 _refill(own, memory, before)
                 if own.is_leaf:
                     own.requires_grad_(trained)
+
+
+def plain_attributes(model: nn.Module) -> dict[str, str]:
+    """Numbers, texts, lists and tensors among the attributes of the modules of `model`, as text, by name."""
+    return {
+        f"{name}.{attribute}".removeprefix("."): repr(value)
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if attribute != "training"
+        and all(isinstance(one, _PLAIN) for one in (value if isinstance(value, list) else [value]))
+    }
 
 
 def _copied(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from istbench.base.options.data_source import DataSource
 from istbench.base.options.task_file import task_name
 from istbench.base.plugin_code import users_code
 from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.module_state import plain_attributes
 from istbench.workloads.neuron_groups.discovery import Discovered, discover_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, misfit, named_tensors
 from istbench.workloads.neuron_groups.proof import Proof, failing
@@ -95,6 +96,17 @@ class TaskOptions:
     """A task file has no options: its user edits the file."""
 
 
+class Trial(NamedTuple):
+    """The findings of a trial of a task file on two batches.
+
+    idle: parameters that get no gradient from one of them. unsaved: attributes of modules that a forward pass
+        changes, and that no checkpoint holds.
+    """
+
+    idle: list[str]
+    unsaved: list[str]
+
+
 @dataclass(kw_only=True)
 class _Known:
     """Findings on a task file, which a process makes once.
@@ -105,7 +117,7 @@ class _Known:
     splits: dict[bool, Split] = field(default_factory=dict)
     found: Discovered | None = None
     proved: dict[str, str] = field(default_factory=dict)
-    idle: list[str] | None = None
+    trial: Trial | None = None
     differentiates: bool = False
 
 
@@ -419,16 +431,21 @@ class Task(Workload):
         return state_kept(self.file.folder)
 
     def try_out(self) -> None:
-        self.idle_parameters()
+        self.trial()
 
     def idle_parameters(self) -> list[str]:
         """The parameters that get no gradient from one of two batches. The first call tries out the file."""
-        if self._known.idle is None:
-            self._known.idle = self._tried()
-        return self._known.idle
+        return self.trial().idle
 
-    def _tried(self) -> list[str]:
+    def trial(self) -> Trial:
+        """The findings of two batches. The first call tries out the file."""
+        if self._known.trial is None:
+            self._known.trial = self._tried()
+        return self._known.trial
+
+    def _tried(self) -> Trial:
         model = self.task_model.built(0).train()
+        before = plain_attributes(model)
         idle = set[str]()
         for number in range(2):  # a parameter may serve some batches only
             model.zero_grad()
@@ -444,6 +461,7 @@ class Task(Workload):
                 value.backward()
             named = model.named_parameters()
             idle |= {name for name, own in named if own.requires_grad and own.grad is None}
+        after = plain_attributes(model)
         with suppress(Exception), torch.no_grad():  # to know early whether the loss needs a graph
             self.loss(model, copy.deepcopy(self.example_batch(model)))
         optimizer = self.optimizer(list(model.parameters()))
@@ -452,7 +470,10 @@ class Task(Workload):
                 optimizer.step()
             for kept in optimizer.state_dict()["state"].values():
                 _check_plain(self.file, kept)
-        return [name for name, _ in model.named_parameters() if name in idle]
+        return Trial(
+            idle=[name for name, _ in model.named_parameters() if name in idle],
+            unsaved=[name for name, value in before.items() if after.get(name, value) != value],
+        )
 
 
 def _other_parameter(loss: Tensor, model: nn.Module) -> nn.Parameter | None:

@@ -61,17 +61,6 @@ def test_nodes_stop_at_the_same_step_though_they_hear_one_after_the_other(tmp_pa
     assert found[0] > 2
 
 
-def test_the_step_in_work_is_the_last_one_where_steps_take_long(tmp_path):
-    words = Texts(SignedStore(HashStore(), b"a key"), 0, 1)
-    stopping = Stopping(StopRequest(tmp_path), words, 0, 1)
-    stopping.start(5)
-    assert not stopping.reached(5)
-    StopRequest(tmp_path).request()
-    while words.posted("stop/at") is None:
-        time.sleep(0.01)
-    assert stopping.reached(6)
-
-
 def test_workers_that_do_not_train_are_not_asked(tmp_path):
     assert not StopRequest(tmp_path).request()
     assert not StopRequest(tmp_path).requested()

@@ -15,6 +15,7 @@ from istbench.methods.ist import IndependentSubnetTraining
 from istbench.node.evaluate import calibrated, calibration_batches, evaluate
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
+from istbench.studies.conformance.of_tasks import the_loss
 from istbench.workloads.batches import ShardedBatches
 from istbench.workloads.contract import blank_model, checked_metrics
 from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
@@ -546,6 +547,25 @@ def test_a_loss_may_take_gradients_of_its_own_where_nobody_trains(task):
     assert evaluate(model, workload, device)["loss"] > evaluate(model, plain, device)["loss"]
     written = plain.found_groups().groups
     assert task(more=PENALTY + "\ndef neuron_groups(model):\n    return []\n").prove_groups(written) == ""
+
+
+def test_attributes_that_forward_changes_are_known(task):
+    counting = """
+class Counting(nn.Linear):
+    calls, seen = 0, None
+
+    def forward(self, x):
+        self.calls, self.seen = self.calls + 1, x
+        return super().forward(x)
+
+def model():
+    model = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), Counting(6, 2))
+    model[3].calls = 0
+    return model
+"""
+    said = "; forward changes 3.calls, which no checkpoint holds; use a buffer"
+    assert the_loss(task(more=counting)).endswith(said)
+    assert task().trial() == ([], [])
 
 
 def test_a_model_of_its_own_loss_needs_no_loss(task):

@@ -87,7 +87,7 @@ class Drawn:
         """Local steps to the target of a run with a new seed [draws].
 
         The mean of the logs over k seeds that reach it misses the true one by spread / sqrt(k), and a new seed
-        differs by the spread. A bootstrap over seeds would give less: k is 1 to 3, and one seed has no spread at all.
+        differs by the spread. A bootstrap over seeds would give less: k is 1 to 3, and one seed has no spread.
         """
         to_target = self.to_target[candidate.label]
         by_seed = to_target.without_doubt().by_seed if without == PROBE else to_target.by_seed

@@ -69,12 +69,12 @@ def the_data(task: Task) -> str:
 
 
 def the_loss(task: Task) -> str:
-    """The loss of a batch is a finite scalar; the parameters that it gives no gradient."""
-    idle = task.idle_parameters()
-    if not idle:
-        return "a finite scalar, with a gradient for every parameter"
-    more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
-    return f"a finite scalar; two batches gave no gradient to {', '.join(idle[:_NAMED])}{more}"
+    """The loss is a finite scalar; names parameters without a gradient, and attributes that forward changes."""
+    idle, unsaved = task.trial()
+    said = ["a finite scalar" if idle else "a finite scalar, with a gradient for every parameter"]
+    said += [f"two batches gave no gradient to {_some(idle)}"] if idle else []
+    said += [f"forward changes {_some(unsaved)}, which no checkpoint holds; use a buffer"] if unsaved else []
+    return "; ".join(said)
 
 
 def the_metric(task: Task) -> str:
@@ -213,6 +213,11 @@ def _scaled(groups: Sequence[NeuronGroup]) -> str:
     by_model = f"the model itself scales the sums of {_listed(own)}" if own else ""
     by_subnet = f"a subnet scales the sums of {_listed(scaled)}" if scaled else ""
     return "; ".join(filter(None, (by_subnet, by_model)))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _listed(groups: Sequence[NeuronGroup]) -> str:
