@@ -121,7 +121,7 @@ def _entries(place: Path, *, deep: bool) -> Sequence[object] | None:
     try:
         found = [_looks(place)] if place.is_file() else list(islice(_listed(place, deep), _MOST_FILES + 1))
     except FileNotFoundError:
-        return []
+        return None if deep else []  # data with a link to nothing, or no data yet in the cache
     except OSError:
         return None
     return sorted(found) if len(found) <= _MOST_FILES else None

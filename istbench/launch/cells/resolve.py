@@ -327,11 +327,13 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
 @functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
 def _git_state() -> Git | None:
     """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
-    where = str(Path(__file__).parent)
-    asked = ["git", "-C", where, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+
+    def told(*words: str) -> str:
+        git = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(git, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        commit = told("rev-parse", "--verify", "HEAD")
+        return Git(commit=commit, dirty=bool(told("status", "--porcelain", "--untracked-files=no")))
     except (OSError, subprocess.SubprocessError):
         return None
-    commit, dirty, _ = found.partition("-")
-    return Git(commit=commit, dirty=bool(dirty))

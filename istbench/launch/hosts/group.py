@@ -259,26 +259,46 @@ def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], li
 def _reached(connections: Sequence[Connection], facts: dict[str, HostFacts]) -> tuple[dict[str, str], int]:
     """The address by which all others reach each host, and a port of the first host that they reached.
 
+    Workers call the first host. So each other host has the address at which it calls.
+
     Raises:
         Unlinked: with a line for hosts that do not reach one another.
     """
+    first, *others = (connection.name for connection in connections)
     try:
         listeners = listening(connections, dict.fromkeys(facts, ""))
-        _, port, _ = listeners[connections[0].name]
-        if len(connections) == 1:
-            return {connections[0].name: "127.0.0.1"}, port
-        places = {name: [(at, *listeners[name][1:]) for at in host.addresses] for name, host in facts.items()}
-        each_one = [place for own in places.values() for place in own]
-        answers = ask_all(connections, "try_connections", list[str], lambda _: {"places": each_one})
-        reasons = {name: dict(zip(each_one, whys, strict=True)) for name, whys in answers.items()}
-        addresses, found = choose_addresses(places, reasons)
+        _, port, token = listeners[first]
+        if not others:
+            return {first: "127.0.0.1"}, port
+        addresses, callers = _tried(connections, {first: [(at, port, token) for at in facts[first].addresses]})
+        called = addresses[first], port, token
+        ways = {name: [(callers[name][called], *listeners[name][1:])] for name in others}
+        return addresses | _tried(connections, ways)[0], port
     except Unfit as unfit:
         raise Unlinked(unfit.problems) from None
     finally:
         each(connections, lambda connection: connection.do("stop_listening"))
+
+
+def _tried(
+    connections: Sequence[Connection], places: Mapping[str, Sequence[Place]]
+) -> tuple[dict[str, str], dict[str, dict[Place, str]]]:
+    """The addresses as in `choose_addresses`; and by host, its own address at which it called each place.
+
+    Raises:
+        Unfit: with a line for each failure.
+    """
+    each_one = [place for own in places.values() for place in own]
+    answers = ask_all(connections, "try_connections", list[tuple[str, str]], lambda _: {"places": each_one})
+    answered = {name: dict(zip(each_one, own, strict=True)) for name, own in answers.items()}
+    reasons, callers = (
+        {name: {place: both[part] for place, both in own.items()} for name, own in answered.items()}
+        for part in (1, 0)
+    )
+    addresses, found = choose_addresses(places, reasons)
     if found:
-        raise Unlinked(found)
-    return addresses, port
+        raise Unfit(found)
+    return addresses, callers
 
 
 def choose_addresses(

@@ -44,15 +44,15 @@ def stop_listening(_agent: Agent, _question: Mapping[str, Any]) -> None:
         listener.close()
 
 
-def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[str]:
-    """For each of `places` (address, port, token) why it cannot be reached, "" if it can."""
+def try_connections(_agent: Agent, question: Mapping[str, Any]) -> list[list[str]]:
+    """For each of `places` (address, port, token): the own address that calls, and why it fails, "" if it works."""
 
-    def one(place: Sequence[Any]) -> str:
+    def one(place: Sequence[Any]) -> list[str]:
         try:
-            with _called(place, _TEST, 0):
-                return ""
+            with _called(place, _TEST, 0) as connection:
+                return [str(connection.getsockname()[0]), ""]
         except OSError as error:
-            return error.strerror or str(error)
+            return ["", error.strerror or str(error)]
 
     with ThreadPoolExecutor(max(1, len(question["places"]))) as pool:
         return list(pool.map(one, question["places"]))

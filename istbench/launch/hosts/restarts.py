@@ -10,6 +10,7 @@ from istbench.launch.hosts.group import Say, Unfit, Unlinked
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, RunLost, run_on_hosts
 from istbench.launch.processes.failures import cause_in
+from istbench.launch.processes.launcher import Signals
 from istbench.results.events import Loss, Return
 from istbench.results.store import RunDirectory
 
@@ -47,7 +48,8 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                 say(f"{names} cannot be reached: the run goes on with {nodes_of(rest.hosts)}")
                 run = rest
                 continue
-            may_be_back = bool(unfit.gone) or isinstance(unfit, Unlinked)
+            # A host that has just started may answer before its disks and its clock are there.
+            may_be_back = bool(unfit.gone) or isinstance(unfit, Unlinked) or until is not None
             if not began or not may_be_back:
                 raise
             if until is None:
@@ -55,7 +57,8 @@ def run_with_restarts(run: HostsRun, say: Say, started: Callable[[str], None] = 
                 say(f"{unfit.problems[0]}; waiting up to {period_text(_AWAY_S)} for it")
             if time.monotonic() >= until:
                 raise
-            time.sleep(_POLL_S)
+            with Signals() as signals, signals.raised():
+                time.sleep(_POLL_S)
         except RunLost as failure:
             began, until = True, None
             if failure.back:

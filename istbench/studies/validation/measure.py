@@ -229,6 +229,8 @@ class Validation:
             for request in self._requests
             for text in self._bandwidths
         }
+        for network in networks.values():
+            network.check()
         return [
             self._point(rehearsal, networks[rehearsal.request.nodes, text], text, **fields)
             for rehearsal in self._rehearse(self._requests)

@@ -89,6 +89,14 @@ def test_a_change_of_the_given_data_has_it_resolved(tmp_path, cell, folder):
     assert finished([request], tmp_path) is None
 
 
+def test_data_with_a_link_to_nothing_is_always_resolved(tmp_path, cell):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".#words.txt").symlink_to("a lock of an editor")
+    request = msgspec.structs.replace(REQUEST, data=tmp_path / "data")
+    keep(request, cell)
+    assert finished([request], tmp_path) is None
+
+
 def test_data_below_folders_that_are_not_utf8_is_told_apart(tmp_path, cell, monkeypatch):
     request, found = msgspec.structs.replace(REQUEST, data=Path("data")), []
     for name in (b"lat\xf6", b"lat\xfc"):

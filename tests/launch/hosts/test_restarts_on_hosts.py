@@ -161,10 +161,10 @@ def test_an_elastic_run_takes_a_spare_first_and_keeps_its_least_number_of_nodes(
 
 
 class Answering:
-    """A connection to a host that reaches no other host."""
+    """A connection to a host that calls all others from `own`; without it, it reaches none of them."""
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, name, own=""):
+        self.name, self._own = name, own
 
     def ask(self, do, **arguments):
         return do, arguments
@@ -173,7 +173,9 @@ class Answering:
         return self.do(asked[0], **asked[1])
 
     def do(self, do, **arguments):
-        return ["timed out" for _ in arguments["places"]] if do == "try_connections" else 4000
+        if do != "try_connections":
+            return 4000
+        return [[self._own, "" if self._own else "timed out"] for _ in arguments["places"]]
 
 
 def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch):
@@ -181,6 +183,20 @@ def test_hosts_that_answer_but_do_not_reach_one_another_are_unlinked(monkeypatch
     monkeypatch.setattr(group, "survey", lambda *_, **__: (facts, {}))
     with pytest.raises(Unlinked, match=r"^b: does not reach a at 10.0.0.1, port 4000 \(timed out\)"):
         gather([Answering("a"), Answering("b")], Path("out"))
+
+
+def test_the_address_of_a_host_is_the_one_from_which_its_workers_call_the_first(monkeypatch):
+    facts = {name: SimpleNamespace(addresses=[f"192.168.0.{name}", f"10.0.0.{name}"]) for name in "12"}
+    monkeypatch.setattr(group, "survey", lambda *_, **__: (facts, {}))
+    found = gather([Answering("1", "10.0.0.1"), Answering("2", "10.0.0.2")], Path("out"))
+    assert found.addresses == {"1": "192.168.0.1", "2": "10.0.0.2"}
+
+
+def test_a_host_that_answers_before_its_disks_are_there_is_waited_for_too(tried):
+    tries, _, ended = tried(
+        lost(5), Unfit(["b: ssh does not reach it"], ["b"]), Unfit(["b: no out there"]), None, restarts=1
+    )
+    assert (len(tries), ended) == (4, "the run")
 
 
 def test_a_host_that_is_away_twice_is_waited_for_twice(tried):
