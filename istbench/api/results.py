@@ -14,7 +14,7 @@ from istbench.api.arguments import from_python, in_python, texts
 from istbench.api.replaying import map_latencies, named_code, redealing, replaying
 from istbench.api.show import write_page_of
 from istbench.base.decode import convert
-from istbench.base.errors import UserError, shown
+from istbench.base.errors import UserError, printable, shown
 from istbench.base.files import is_there
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.defaults import BASELINE, DEFAULT_CLUSTER
@@ -217,15 +217,13 @@ class Results:
 
     def _repr_html_(self) -> str:
         report = self._report()
-        lines = [f"<p>{html.escape(line)}</p>" for line in (*report.answers, *left_out(report), *self.failures)]
+        lines = [f"<p>{_escaped(line)}</p>" for line in (*report.answers, *left_out(report), *self.failures)]
         return "\n".join([*lines, *map(table_html, report.overview or report.tables)])
 
     def _report(self, levels: tuple[float, ...] = ()) -> Report:
         """The report on the runs that are there now, built anew only if one has changed."""
         runs = self._runs()
-        return self._built(
-            levels, tuple((run.header.cell, run.header.status, len(run.curve.evaluations)) for run in runs)
-        )
+        return self._built(levels, tuple(map(_seen, runs)))
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  (few results live in a notebook)
     def _built(self, levels: tuple[float, ...], _runs: tuple[object, ...]) -> Report:
@@ -303,16 +301,28 @@ def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
         }
 
 
+def _seen(run: Run) -> tuple[object, ...]:
+    """What changes with a run: also after `--again` and `istbench retrace`."""
+    trace = run.directory.trace
+    recorded = trace.stat().st_mtime_ns if trace.is_file() else 0
+    header = run.header
+    return header.cell, header.status, header.started_at, len(run.curve.evaluations), recorded
+
+
 def table_html(table: Table) -> str:
     """`table` as HTML, with all texts escaped."""
-    head = "".join(f"<th>{html.escape(column.title)}</th>" for column in table.columns)
+    head = "".join(f"<th>{_escaped(column.title)}</th>" for column in table.columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(entry.text)}</td>" for entry in row) + "</tr>" for row in table.rows
+        "<tr>" + "".join(f"<td>{_escaped(entry.text)}</td>" for entry in row) + "</tr>" for row in table.rows
     )
-    rows = rows or f"<tr><td>{html.escape(table.empty)}</td></tr>"
-    footer = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in table.footer)
-    caption = f"<caption>{html.escape(table.title)}</caption>"
+    rows = rows or f"<tr><td>{_escaped(table.empty)}</td></tr>"
+    footer = "".join(f"<p><small>{_escaped(line)}</small></p>" for line in table.footer)
+    caption = f"<caption>{_escaped(table.title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{footer}"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _level(target: float) -> float:

@@ -17,8 +17,8 @@ def from_packages(group: str, kind: type) -> list[Any]:
         where = f"entry point {point.name} = {point.value} of istbench.{group}"
         try:
             entry = point.load()
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"{where} does not load: {error}") from error
+        except Exception as error:  # a package may raise anything
+            raise UserError(f"{where} does not load: {type(error).__name__}: {error}") from error
         if not isinstance(entry, kind):
             raise UserError(f"{where} must be a {kind.__name__}, not a {type(entry).__name__}")
         found.append(entry)

@@ -148,10 +148,12 @@ def number_or(parse: Callable[[str, str], float], value: float | str, where: str
     """`value` of Python: a number in the unit of `parse`, or a text for it.
 
     Raises:
-        UserError: as `parse`; for a number that is negative, not finite or beyond all that exists.
+        UserError: as `parse`; for a number that is negative, not finite or beyond all that exists. A time may be 0.
     """
     if isinstance(value, str):
         return parse(value, where)
-    if not 0 <= value <= FASTEST:
-        raise UserError(f"{where} {value} is no number from 0 to {FASTEST:g}")
+    if not 0 <= value <= FASTEST or (value == 0 and parse is not parse_time):
+        raise UserError(
+            f"{where} {value} is no number {'from' if parse is parse_time else 'above'} 0 to {FASTEST:g}"
+        )
     return float(value)

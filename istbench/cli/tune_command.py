@@ -112,7 +112,6 @@ def command(
     command_words = shlex.join(["istbench", *sys.argv[1:]])
     backend = take_backend(given)
     names = list(dict.fromkeys(methods))
-    typed_workload = given["workload"]
     counts = node_counts(given.pop("nodes"))
     check_cells(len(counts) * trials * len(names), "the command", fewer="trials")
     if write is not None and (is_directory(write) or not write.name):
@@ -181,13 +180,13 @@ def command(
         said = judge.words(judgement.metric.name, judgement.header.budget)
         tuning = Tuning(trials=trials, seed=shared.seed, held_out=shared.held_out or _HELD_OUT, judged_by=said)
         rows = rows_of(shared, suite_epochs)
-        text = suite_text(judgement.contests, typed_workload, rows, tuning, seeds=seeds, command=command_words)
+        text = suite_text(judgement.contests, shared.workload, rows, tuning, seeds=seeds, command=command_words)
         try:
             write_suite(write, text)
         except UserError as error:  # the table is still printed
             unwritten, write = error, None
     if write is not None:
-        next_one = shlex.join(["istbench", "compare", str(write), *(f"--plugin={path}" for path in plugins)])
+        next_one = shlex.join(["istbench", "compare", str(write), *(f"--plugin={path}" for path in shared.plugins)])
         say(f"wrote {write}; `{next_one}` trains the best options")
         if lost:
             say(f"{write} leaves out {joined(lost)}: no trial has a result")

@@ -409,6 +409,12 @@ def parse_profile(text: str, *, name: str, where: str, this: ClusterProfile | No
     for key, kind in (("host", Host), ("rack", Rack)):
         if values.get(key) is not None:
             values[key] = kind(**_plain(values[key]))
+    if values.get("price_per_hour") is not None and not values.get("price_source"):
+        values["price_source"] = f"given in {where}"
+    elif values.get("price_source") and values.get("price_per_hour") is None:
+        raise UserError(
+            f"{where}: price_source tells the origin of price_per_hour, which the file lacks; give both"
+        )
     base = values.pop("base", None)
     link = {key: values.pop(key) for key in ("bandwidth", "latency") if key in values}
     if "bandwidth" in link:

@@ -17,13 +17,13 @@ class Timestamps:
     """
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.cuda, self._clock = device.type == "cuda", clock
+        self.cuda, self._device, self._clock = device.type == "cuda", device, clock
 
     def now(self) -> Any:
         if not self.cuda:
             return self._clock()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))  # the current device may be another one
         return event
 
     def seconds(self, first: Any, last: Any) -> float:

@@ -1,8 +1,9 @@
 """The optimizer of a method's local steps: its options, and its state for checkpoints."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -136,6 +137,9 @@ _TABLE = (
 
 RULES = {rule.name: rule for rule in _TABLE}
 """Every update rule by its name."""
+for _name, _times in Counter(rule.name for rule in _TABLE).items():
+    if _times > 1:
+        raise UserError(f"two update rules have the name {_name}; uninstall the package of one")
 
 _OF_SOME_RULES = frozenset().union(*(rule.options for rule in _TABLE))
 OF_RULES = frozenset({"optimizer", "lr", "weight_decay", "weight_decay_of"}) | _OF_SOME_RULES
@@ -260,6 +264,10 @@ class OptimizerOptions:
                 for group in groups
             ]
         return self.rule.build(groups, self)
+
+
+if _strange := sorted(_OF_SOME_RULES - {field.name for field in fields(OptimizerOptions)}):
+    raise UserError(f"an update rule has the option {_strange[0]}, which OptimizerOptions lacks")
 
 
 @dataclass(frozen=True, kw_only=True)

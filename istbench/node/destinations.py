@@ -114,9 +114,9 @@ def place_of(text: str, run: RunDirectory) -> str:
 
 
 def _resumed_at(events: Sequence[Event]) -> int | None:
-    """The step from which the run resumed last; None if it started from initial weights."""
+    """The step from which the run went on last, 0 without a checkpoint; None if it has just started."""
     last = next((event for event in reversed(events) if isinstance(event, Start | Resume)), None)
-    return last.step if isinstance(last, Resume) and last.step >= 0 else None
+    return max(0, last.step) if isinstance(last, Resume) else None
 
 
 class Destinations:

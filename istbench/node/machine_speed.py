@@ -52,7 +52,7 @@ class MemoryArrays:
 
 def _ones(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
-        return torch.ones(rows, columns, device=device)
+        return torch.ones(rows, columns, device=device, dtype=torch.float32)
     values = torch.frombuffer(mmap.mmap(-1, 4 * rows * columns), dtype=torch.float32)
     return values.view(rows, columns).fill_(1.0)
 
@@ -60,8 +60,8 @@ def _ones(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 def matmul_gflops(rows: int, inner: int, columns: int, device: torch.device) -> float:
     """GFLOP/s of a float32 product [rows, inner] x [inner, columns] on `device`."""
     own = torch.Generator(device).manual_seed(0)
-    left = torch.randn(rows, inner, device=device, generator=own)
-    right = torch.randn(inner, columns, device=device, generator=own)
+    left = torch.randn(rows, inner, device=device, generator=own, dtype=torch.float32)
+    right = torch.randn(inner, columns, device=device, generator=own, dtype=torch.float32)
     return _rate(lambda: torch.mm(left, right), 2e-9 * rows * inner * columns, device)
 
 
@@ -76,7 +76,9 @@ def product_speeds() -> tuple[float, float] | None:
         return None
     rows, inner, columns = USUAL_SHAPE
     cpu, own = torch.device("cpu"), torch.Generator().manual_seed(0)
-    left, right = (torch.randn(size, inner, generator=own).to_mkldnn() for size in (rows, columns))
+    left, right = (
+        torch.randn(size, inner, generator=own, dtype=torch.float32).to_mkldnn() for size in (rows, columns)
+    )
     amount = 2e-9 * rows * inner * columns
     taken = [
         (matmul_gflops(*USUAL_SHAPE, cpu), _rate(lambda: functional.linear(left, right), amount, cpu))

@@ -22,7 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from istbench.base.decode import missing_file, read_bytes
+import msgspec
+
+from istbench.base.decode import encode_own, missing_file, read_bytes
 from istbench.base.error_lines import TASK_FILE, error_line, note_plugin, said_by
 from istbench.base.errors import UserError, printable, shown, unknown_name
 from istbench.base.files import is_file
@@ -183,6 +185,10 @@ def code_of(kind: PluginKind, name: str, plugins: Iterable[str] = ()) -> str:
     point = _installed(kind).get(name)
     if point is None:
         raise unknown_name(kind[:-1], name, _installed(kind))
+    return _code_of_entry(point)
+
+
+def _code_of_entry(point: EntryPoint) -> str:
     if _is_own(point.module):
         return ""
     spec = importlib.util.find_spec(point.module)
@@ -190,14 +196,22 @@ def code_of(kind: PluginKind, name: str, plugins: Iterable[str] = ()) -> str:
     return " ".join(filter(None, [*((point.dist.name, point.dist.version) if point.dist else ()), file]))
 
 
-def code_of_cell(workload: str, method: str, plugins: Iterable[str] = ()) -> str:
-    """The identity of all code of a cell that is not istbench's own: `code_of` of its method and its workload.
+def code_of_rule(options: Mapping[str, Any]) -> str:
+    """The identity of the code of the update rule among the options of a method; empty for istbench's own."""
+    points = entry_points(group="istbench.optimizers", name=str(options.get("optimizer")))
+    return "".join(map(_code_of_entry, points))
+
+
+def code_of_cell(workload: str, method: str, plugins: Iterable[str] = (), *, options: Mapping[str, Any]) -> str:
+    """The identity of all code of a cell that is not istbench's own: of its method, workload and update rule.
+
+    options: of the method.
 
     Raises:
         UserError: as `code_of` does.
     """
     plugins = tuple(plugins)
-    codes = [code_of("methods", method, plugins), code_of("workloads", workload, plugins)]
+    codes = [code_of("methods", method, plugins), code_of("workloads", workload, plugins), code_of_rule(options)]
     return ", ".join(filter(None, dict.fromkeys(codes)))
 
 
@@ -215,6 +229,7 @@ def plugins_of(config: RunConfig, given: Iterable[str]) -> tuple[str, ...]:
     chosen = tuple(digests[code] for code in recorded if code in digests)
     names: dict[PluginKind, str] = {"methods": config.method, "workloads": config.workload}
     installed = [code_of(kind, name) for kind, name in names.items() if name in _installed(kind)]
+    installed.append(code_of_rule(config.method_options))
     unknown = [name for kind, name in names.items() if name not in _installed(kind)] if not recorded else []
     lacking = [code for code in recorded if code not in digests and code not in installed]
     if lacking or unknown:
@@ -227,7 +242,7 @@ def plugins_of(config: RunConfig, given: Iterable[str]) -> tuple[str, ...]:
             told += "".join(f", and {name} has digest {own}" for name, own in edited.items())
             copy, or_again = "your copy from before the change", f", or {_AGAIN}"
         raise UserError(f"code that is not istbench's own trained it{told}; give {copy} by {flags}{or_again}")
-    found = code_of_cell(config.workload, config.method, chosen)
+    found = code_of_cell(config.workload, config.method, chosen, options=config.method_options)
     if found != config.code:
         named = f"the code {printable(config.code)}" if config.code else "no code beside istbench"
         raise UserError(
@@ -297,14 +312,18 @@ def _load(kind: PluginKind, name: str, plugins: Iterable[str]) -> Any:
     points = _installed(kind)
     if name not in points:
         raise unknown_name(kind[:-1], name, {*points, *local})
-    _check_fit(name, f"{kind[:-1]} {printable(name)!r} ({points[name].value})")
     if not _is_own(points[name].module):
         note_plugin(points[name].module.partition(".")[0])
+    where = f"{kind[:-1]} {printable(name)!r} ({points[name].value})"
+    _check_fit(name, where)
     try:
-        with users_code(f"importing {kind[:-1]} {name!r} ({points[name].value})"):
-            return points[name].load()
+        with users_code(f"importing {where}"):
+            loaded = points[name].load()
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{kind[:-1]} {name!r} ({points[name].value}) does not load: {error}") from error
+        raise UserError(f"{where} does not load: {error}") from error
+    if kind != "sinks" and not _is_own(points[name].module):
+        _check_class(loaded, where)
+    return loaded
 
 
 def plugin_names(path: Path, kind: PluginKind) -> list[str]:
@@ -323,10 +342,12 @@ def _plugin_classes(path: Path, kind: PluginKind) -> list[Any]:
         task = any(callable(getattr(module, name, None)) for name in ("model", "data"))
         return [_task(module, path)] if kind == "workloads" and task else []
     base = Method if kind == "methods" else Workload
-    classes = [cls for cls in plugged if issubclass(cls, base) and not inspect.isabstract(cls)]
+    # A class without a name of its own may be a base of others.
+    classes = [
+        cls for cls in plugged if issubclass(cls, base) and ("name" in vars(cls) or not inspect.isabstract(cls))
+    ]
     for cls in classes:
-        _check_fit(str(getattr(cls, "name", "")), f"plug-in {path}: {cls.__name__}")
-        _check_options(getattr(cls, "Options", None), f"plug-in {path}: {cls.__name__}.Options")
+        _check_class(cls, f"plug-in {path}: {cls.__name__}")
     return classes
 
 
@@ -349,6 +370,15 @@ def _check_fit(name: str, where: str) -> None:
         raise UserError(f"{where} needs a name of letters, digits, _, - and . only, which does not end in .py")
 
 
+def _check_class(cls: Any, where: str) -> None:
+    """Check that `cls` has all that its base asks for."""
+    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    if lacking:
+        raise UserError(f"{where} lacks {', '.join(lacking)} (docs/plugins.md)")
+    _check_fit(str(getattr(cls, "name", "")), where)
+    _check_options(getattr(cls, "Options", None), f"{where}.Options")
+
+
 def _check_options(options: Any, where: str) -> None:
     """Check that `options` is a dataclass with a default for every field."""
     if not (inspect.isclass(options) and dataclasses.is_dataclass(options)):
@@ -356,6 +386,14 @@ def _check_options(options: Any, where: str) -> None:
     for field in dataclasses.fields(options):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{where}: option {field.name} needs a default")
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        try:
+            msgspec.to_builtins(default, enc_hook=encode_own)
+        except (NotImplementedError, TypeError):
+            default = set()
+        if isinstance(default, set | frozenset):  # its order differs between processes
+            kinds = "a number, a text, True, None, an enum or a tuple of these"
+            raise UserError(f"{where}: the default of option {field.name} must be {kinds}")
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -89,7 +89,7 @@ def _check_code(config: RunConfig) -> None:
     """
     if not config.code:
         return
-    found = code_of_cell(config.workload, config.method, config.plugins)
+    found = code_of_cell(config.workload, config.method, config.plugins, options=config.method_options)
     if found and found != config.code:
         files = " or ".join(map(printable, config.plugins))
         raise UserError(

@@ -255,7 +255,12 @@ class _Planner:
         too_long = step_seconds is None or seconds * steps > _LONGEST_S
         simulated = not too_long and len(first) * len(ranks) * PLANNED_ROUNDS <= MOST_EVENTS
         events = [traced(rank, PLANNED_ROUNDS if simulated else 1) for rank in ranks]
-        there = seen_on(merge(events, world_size=nodes, window=footprint.window), self._cluster)
+        try:
+            merged = merge(events, world_size=nodes, window=footprint.window)
+        except ValueError as error:
+            where = f"footprint of method {self._request.method}"
+            raise UserError(f"{where}: its rounds are no trace: {error}") from None
+        there = seen_on(merged, self._cluster)
         sent = most_sent(segment(there, 0, 1).nodes, nodes, backend)
         if not simulated:
             return sent, None

@@ -1,6 +1,7 @@
 """A recorded step as a trace, and its seconds by some method, from the trace of its plan. Needs no torch."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,9 @@ def step_cost(record: ScriptRecord) -> StepCost:
         shares = [unseen if moment is None else min(1.0, moment / whole) for moment in seconds]
         return tuple(sorted(enumerate(shares), key=lambda pair: pair[1]))
 
+    # A plan has no gradient before the forward pass has used all parameters. A second loss uses some later.
+    first = min((parameter.ready_s for parameter in parameters if parameter.ready_s is not None), default=math.inf)
+    used = [None if parameter.used_s is None else min(parameter.used_s, first) for parameter in parameters]
     peak, work = record.peak_bytes, record.machine.work
     return StepCost(
         # The peak is of the process, with its model and optimizer. A script that keeps its gradients through the
@@ -48,7 +52,7 @@ def step_cost(record: ScriptRecord) -> StepCost:
         batch=0,
         flops=work.operations if work else None,
         bytes=work.bytes if work else 0.0,
-        uses=in_order([parameter.used_s for parameter in parameters], unseen=0.0),
+        uses=in_order(used, unseen=0.0),
         ready=in_order([parameter.ready_s for parameter in parameters], unseen=1.0),
     )
 
@@ -114,7 +118,7 @@ class ScriptTime:
     Attributes:
         method: with its options. step_s: seconds of a local step, exchanges included, in the steady state.
         local_steps: in a round, between two exchanges.
-        alone_s: of a step of one node alone there. sent: bytes that the busiest node sends in a local step.
+        alone_s: of a step of the fastest node alone there. sent: bytes that the busiest node sends in a local step.
         time: how the nodes spend the seconds.
     """
 
@@ -150,12 +154,13 @@ def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profil
     """
     time, step_s = steady_step(trace, profile)
     time = dataclasses.replace(time, check=replay_check(method.name, {}))
+    speeds = profile.speeds_of(trace.world_size)
     return ScriptTime(
         method=method.label,
         nodes=trace.world_size,
         local_steps=trace.round_steps,
         step_s=step_s,
-        alone_s=alone_seconds(record, profile),
+        alone_s=alone_seconds(record, profile) * speeds[0] / max(speeds),
         sent=sent_in_step(trace, profile),
         time=time,
     )

@@ -179,7 +179,6 @@ def plan_script(
     cell, footprint, rounds = _planned(record, method, nodes)
     time = script_time(record, method, trace_of_record(record, cell.method.name, rounds, nodes), cluster)
     steps = rounds.steps
-    speeds = cluster.speeds_of(nodes)
 
     def suits(count: int) -> bool:
         try:
@@ -198,7 +197,7 @@ def plan_script(
         memory=_memory(record, footprint, nodes, cluster),
         sent=round(time.sent * steps),
         seconds=time.step_s * steps,
-        compute_seconds=time.alone_s * speeds[0] / min(speeds) * steps,  # node 0 alone, then the slowest node
+        compute_seconds=max(time.time.computing) * time.step_s * steps,
         round_steps=steps,
         fewest_nodes=fewest(suits, MOST_NODES),
         assumed=(*assumptions(record), *assumed, *footprint.notes),

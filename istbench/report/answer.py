@@ -143,9 +143,10 @@ def main_target(group: Group, rows: Sequence[Contender] | None = None) -> Target
 
 def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -> tuple[str, ...]:
     """The first lines at a terminal: the answer on each clock of each of `studies`, see `by_study`."""
-    lines, said = [], set[str]()
+    lines = []
     names = _study_names(studies)
     for groups, name in zip(studies, names, strict=True):
+        said = set[str]()
         for group in groups:
             target = main_target(group)
             if target is None:
@@ -162,12 +163,14 @@ def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -
 
 
 def _study_names(studies: Sequence[Sequence[Group]]) -> list[str]:
-    """The workload of each study, with its budget and its batch size where another has the same workload."""
-    labels = [groups[0].workload_label for groups in studies]
-    return [
-        label if labels.count(label) == 1 else f"{label}, {groups[0].budget}, batch size {groups[0].batch_size}"
-        for label, groups in zip(labels, studies, strict=True)
-    ]
+    """The workload of each study; of those with the same one, also the budget and the batch size, then the data."""
+    names = [groups[0].workload_label for groups in studies]
+    for part in (lambda of: f"{of.budget}, batch size {of.batch_size}", lambda of: of.source.seen):
+        names = [
+            name if names.count(name) == 1 else f"{name}, {part(groups[0])}"
+            for name, groups in zip(names, studies, strict=True)
+        ]
+    return names
 
 
 def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:

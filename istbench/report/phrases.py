@@ -138,8 +138,8 @@ def sustained_line(profile: ClusterProfile) -> Iterable[str]:
     times = profile.burst_bandwidth / min(profile.bandwidth_out, profile.bandwidth_in)
     yield (
         f"Network: {profile.name} at its sustained {sustained}. While burst credits last, its links may carry "
-        f"{burst}: messages of short runs are up to {times:.2g} times as fast. `istbench replay --bandwidth "
-        f"{profile.burst_bandwidth / 1e9:g}gbit` shows such runs."
+        f"{burst}: messages of short runs are up to {times:.2g} times as fast. `--bandwidth "
+        f"{profile.burst_bandwidth / 1e9:g}gbit` beside the same --cluster shows such runs."
     )
 
 

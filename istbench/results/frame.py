@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from istbench.base.decode import decode_json, read_text
+from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, shown
 from istbench.base.files import write_errors, writing_whole
 from istbench.results.load import Run, load_runs
@@ -95,6 +95,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
 
 
 FORMATS = ("jsonl", "parquet")
+_MOST_BYTES = 2**34
 _Row = dict[str, str | int | float | bool | None]
 
 
@@ -127,10 +128,11 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             return pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {error}") from None
-    lines = read_text(path, "rows of `istbench export`").splitlines()
+    lines = read_bytes(path, "rows of `istbench export`", _MOST_BYTES).split(b"\n")
     rows = [
-        decode_json(line.encode(), _Row, f"{path}:{number}", "export it again")
+        decode_json(line, _Row, f"{path}:{number}", "export it again")
         for number, line in enumerate(lines, start=1)
+        if line
     ]
     return pd.DataFrame(rows)
 

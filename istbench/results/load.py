@@ -204,7 +204,10 @@ def load_all_runs(results: Path, cells: Iterable[str] | None = None) -> tuple[li
     for run in sorted(runs, key=lambda run: run.directory.path.name != run.header.cell):  # copies last
         first = kept.setdefault(run.header.cell, run)
         if first is not run:
-            problems.append(f"{run.directory.path}: a copy of {first.directory.path}, which is shown")
+            copied = (run.header.started_at, run.header.host) == (first.header.started_at, first.header.host)
+            more = "" if copied else "; report this other run from a results directory of its own"
+            what = "a copy of" if copied else "has the cell of"
+            problems.append(f"{run.directory.path}: {what} {first.directory.path}, which is shown{more}")
     runs = [run for run in runs if kept[run.header.cell] is run]
     faulty = [run for run in runs if run.header.config.faults is not None]
     return [run for run in runs if run.header.config.faults is None], faulty, problems

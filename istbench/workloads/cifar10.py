@@ -79,7 +79,7 @@ class Cifar10(ImageClassifier, Sourced):
         classes = open_classes(Path(source.path))
         self._classes = len(classes)
         # The targets are for CIFAR-10's photographs. Reports on others use shares of the best run's metric.
-        self.targets = type(self).targets if classes == CLASSES else ()
+        self.targets = type(self).targets if _official(classes, source.train, source.test) else ()
 
     # Model.
 
@@ -120,7 +120,14 @@ def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
     if batches is not None:
         return prepare_batches(batches, folder, progress)
     files = find_image_files(data)
-    return prepare_decoded(files, SIDE, folder, progress, official=files.classes == CLASSES)
+    test = int(files.is_test.sum())
+    official = _official(files.classes, len(files.is_test) - test, test)
+    return prepare_decoded(files, SIDE, folder, progress, official=official)
+
+
+def _official(classes: tuple[str, ...], train: int, test: int) -> bool:
+    """Whether images may be CIFAR-10's, or a part of them: CINIC-10 has the same classes, and more images."""
+    return classes == CLASSES and train <= 50_000 and test <= 10_000
 
 
 _EXPECTED = "expected cifar-10-batches-py, cifar-10-batches-bin, or image folders train/CLASS and test/CLASS"

@@ -75,6 +75,11 @@ def blank_model(workload: Workload, *, data_known: bool = True) -> nn.Module:
     return model
 
 
+def wrong_source(workload: Workload, source: Any, function: str = "prepare") -> UserError:
+    """The error of a `source` that is no `DataSource`."""
+    return UserError(f"{workload.in_errors}: {function} must return a DataSource, not {shown(source)}")
+
+
 def checked_source(workload: Workload, source: Any, function: str = "prepare") -> DataSource:
     """The `source` that `prepare` returned, if it can be written to the run header and no split is empty.
 
@@ -84,7 +89,7 @@ def checked_source(workload: Workload, source: Any, function: str = "prepare") -
         UserError: naming the mistake.
     """
     if not isinstance(source, DataSource):
-        raise UserError(f"{workload.in_errors}: {function} must return a DataSource, not {shown(source)}")
+        raise wrong_source(workload, source, function)
     try:
         plain = msgspec.to_builtins(source)
     except TypeError as error:

@@ -17,6 +17,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.seeds import derived_seed
 from istbench.workloads.base import Batch, Progress, Workload, opened
+from istbench.workloads.contract import wrong_source
 
 
 def hold_out(workload: Workload, share: float | None, seed: int) -> Workload:
@@ -53,6 +54,8 @@ class _HeldOut:
             UserError: as the workload does; and for data that is no samples, or too few.
         """
         source = self.whole.prepare(data, cache, progress)
+        if not isinstance(source, DataSource):
+            raise wrong_source(self.whole, source)
         if self.whole.in_turn:
             raise UserError(
                 f"--held-out: the data of {self.whole.name} yields batches in its own order, which istbench cannot "

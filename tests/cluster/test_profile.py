@@ -186,6 +186,8 @@ def test_a_base_gives_the_rest():
     this = dataclasses.replace(load_profile("office-1gbit"), memory_gib=3.0)
     assert parse_profile(SHORT, name="mine", where="mine.toml", this=this).memory_gib == 3.0
     assert parse(f"{SHORT}price_per_hour = 2\nprice_source = 'a friend'\n").priced
+    assert parse(f"{SHORT}price_per_hour = 2\n").priced
+    assert "which the file lacks; give both" in complaint(f"{SHORT}price_source = 'a friend'\n")
     assert "unknown base 'p3.2xlarg'; did you mean 'p3.2xlarge'?" in complaint('base = "p3.2xlarg"')
     assert "the cluster `this` is for a file of `istbench record`" in complaint('base = "this"')
 

@@ -151,6 +151,33 @@ def test_an_installed_name_that_is_no_name_of_a_directory_is_refused(tmp_path, m
         registry.load_method("../mine")
 
 
+def test_a_class_that_lacks_functions_or_has_an_option_that_no_record_can_hold_is_told_so(tmp_path):
+    abstract = "from istbench.methods.base import Method\nclass Mine(Method):\n    name = 'mine'\n"
+    with pytest.raises(UserError, match=r"Mine lacks assemble, .*load_state_dict"):
+        registry.load_method("mine", [plugin(tmp_path / "a", abstract)])
+    options = """
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        dtype: torch.dtype = torch.float32
+"""
+    with pytest.raises(UserError, match="the default of option dtype must be a number"):
+        registry.load_method("mine", [plugin(tmp_path / "b", f"import dataclasses, torch\n{METHOD}{options}")])
+
+
+def test_the_code_of_an_update_rule_is_part_of_a_cell(tmp_path, monkeypatch):
+    info = tmp_path / "others-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[istbench.optimizers]\nsign = others_sign:SIGN\n")
+    (tmp_path / "others_sign.py").write_text("SIGN = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert registry.code_of_cell("toy", "ddp", options={"optimizer": "adam"}) == ""
+    found = registry.code_of_cell("toy", "ddp", options={"optimizer": "sign"})
+    assert found.startswith("others 1.2 ")
+    (tmp_path / "others_sign.py").write_text("SIGN = 2\n")
+    assert registry.code_of_cell("toy", "ddp", options={"optimizer": "sign"}) != found
+
+
 def test_an_unknown_name_has_no_code():
     with pytest.raises(UserError, match="unknown method 'isst'; did you mean 'ist'"):
         registry.code_of("methods", "isst")

@@ -188,4 +188,4 @@ def test_a_plan_has_the_recorded_memory_and_step():
     assert sharded.memory.parts["parameters"] < memory["parameters"] / 3
     for speeds in ((1.0, 0.5), (0.5, 1.0)):  # the slowest node, wherever it is
         slow = plan_script(record, chosen("ddp"), 4, dataclasses.replace(cluster, speeds=speeds))
-        assert slow.compute_seconds == pytest.approx(2 * plan.compute_seconds)
+        assert slow.compute_seconds == pytest.approx(2 * plan.compute_seconds, rel=1e-3)

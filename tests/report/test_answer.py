@@ -225,6 +225,14 @@ def test_answers_on_one_workload_say_what_tells_them_apart(results):
     assert starts == ["speech, 24 steps, batch size 128", "speech, 66 steps, batch size 128", "toy"]
 
 
+def test_each_study_says_its_doubts(results):
+    for workload in ("speech", "toy"):
+        for method, seconds in (("ist", 9.0), ("ddp", 27.0)):
+            write_run(results, header(method, workload=workload, cell=f"{workload}-{method}"), ramp(seconds))
+    lines = answer_lines(by_study(build_report(results).groups))
+    assert ["Not sure: one seed" in line for line in lines] == [True, True]
+
+
 def test_without_a_finished_run_the_first_line_says_so(results):
     write_run(results, header("ddp", status="failed"), ramp(9.0)[:1])
     (line,) = answer_lines(by_study(build_report(results).groups))

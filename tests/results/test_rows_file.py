@@ -26,6 +26,11 @@ def test_an_export_reads_back_as_the_curves(results, ending, capsys):
     assert {str(read[name].dtype) for name in ("seed", "nodes", "step", "samples")} == {"int64"}
 
 
+def test_a_line_separator_in_a_text_ends_no_row(tmp_path):
+    write_rows(pd.DataFrame([{"cell": "a\u2028b"}, {"cell": "c"}]), tmp_path / "x.jsonl")
+    assert list(istbench.read_rows(tmp_path / "x.jsonl").cell) == ["a\u2028b", "c"]
+
+
 def test_no_number_is_null_and_reads_back_as_none(tmp_path):
     write_rows(
         pd.DataFrame([{"cell": "a", "loss": float("nan")}, {"cell": "b", "loss": 1.5}]), tmp_path / "x.jsonl"

@@ -71,8 +71,10 @@ class Here(Backend):
         from istbench.launch.processes.place import ThisMachine
 
         # A wrong name in the last cell is found before the first one trains.
+        before = list(states(cells))  # data may change while it is prepared, and while cells train
         resolved = prepare_cells(cells, screen.preparing)
-        resolved_by = list(states(cells))  # data may change while cells train
+        after = states(cells)
+        resolved_by = [state if state == then else None for state, then in zip(before, after, strict=True)]
         for note in sorted({cell.data_source.note for cell in resolved}):
             screen.note(note)
         launcher = LocalLauncher(place=self.lab or ThisMachine())

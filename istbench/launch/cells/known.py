@@ -24,7 +24,7 @@ from istbench.base.files import writing_whole
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Nodes
 from istbench.base.options.run import RunRequest
-from istbench.node.registry import own_modules
+from istbench.node.registry import code_of_rule, own_modules
 from istbench.results.header import CellName, Header
 from istbench.results.store import RunDirectory
 
@@ -96,7 +96,8 @@ def states(requests: Iterable[RunRequest]) -> Iterator[str | None]:
     looked = dict[Path, Sequence[object] | None]()
     for request in requests:
         own = own_modules("methods", {request.method}) + own_modules("workloads", {request.workload})
-        if len(own) < 2 or request.plugins or request.save is not None or request.tuned is not None:
+        foreign = len(own) < 2 or code_of_rule(request.method_options)
+        if foreign or request.plugins or request.save is not None or request.tuned is not None:
             yield None
             continue
         # Without data of the user, prepared or downloaded data lies beside other data of the workload in the cache.

@@ -190,7 +190,7 @@ def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
         device=unchecked.device,
         save=None if request.save is None else str(request.save.resolve()),
         plugins=tuple(str(Path(path).resolve()) for path in request.plugins),
-        code=code_of_cell(request.workload, request.method, request.plugins),
+        code=code_of_cell(request.workload, request.method, request.plugins, options=request.method_options),
     )
     suited = suited_defaults(type(method), workload, request.method, {})
     defaults = build_options(type(method.options), {}, "", suited)

@@ -51,7 +51,7 @@ def record_script(
     # Only the code of the script runs inside: its exceptions cannot be ours.
     try:
         with recorder, _spawning_here(recorder), _limited(max_seconds):
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(str(script.absolute()), run_name="__main__")  # as Python sets __file__
     except BaseException as error:
         ended = error
     if recorder.error is not None:

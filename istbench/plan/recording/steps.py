@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import LBFGS, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -114,6 +115,7 @@ class StepRecorder:
         self._handles: list[Any] = []
         self._optimizers: dict[int, Optimizer] = {}
         self._numbers: dict[int, int] = {}  # of parameters, by identity
+        self._owned: dict[int, list[int]] = {}  # the numbers of a module's own parameters, by its identity
         self._parameters: list[Tensor] = []
         self._timestamps: Timestamps | None = None
         self._device = torch.device("cpu")
@@ -282,8 +284,10 @@ class StepRecorder:
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             self.refusal = "a parameter has sparse gradients, whose bytes differ from step to step"
 
-    def _used(self, numbers: Sequence[int]) -> None:
-        if torch.is_grad_enabled() and self._timestamps is not None:  # an evaluation is no training
+    def _used(self, module: nn.Module, _inputs: object) -> None:
+        numbers = self._owned.get(id(module))
+        # An evaluation is no training; a checkpoint of activations runs without gradients at first.
+        if numbers and (torch.is_grad_enabled() or module.training) and self._timestamps is not None:
             moment = self._timestamps.now()
             for number in numbers:
                 self._step.used.setdefault(number, moment)
@@ -388,11 +392,13 @@ class StepRecorder:
     def _note_uses(self) -> None:
         """Hook the modules: torch would compile a hooked one again, so their uses stay unknown then."""
         assert self._model is not None
-        for module in () if self._model.compiled else self._model.owners:
+        if self._model.compiled:
+            return
+        for module in self._model.owners:
             own = (self._numbers.get(id(parameter)) for parameter in module._parameters.values())
-            numbers = [number for number in own if number is not None]
-            # A function, as a copy of the model keeps it. It would copy this recorder with a bound method.
-            self._handles.append(module.register_forward_pre_hook(lambda *_, own=numbers: self._used(own)))
+            self._owned[id(module)] = [number for number in own if number is not None]
+        # In the model itself, a copy or a file of it would have the hook too.
+        self._handles.append(register_module_forward_pre_hook(self._used))
 
     @property
     def enough(self) -> bool:

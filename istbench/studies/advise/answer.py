@@ -176,10 +176,7 @@ def advise(
 def _choice(found: CandidateOdds, profile: ClusterProfile, nodes: int) -> RankedChoice:
     choice = _without_odds(found.candidate, nodes)
     seconds, low, high = map(finite, (found.seconds, found.low, found.high))
-    paid = [
-        None if time is None or not profile.price_per_hour else dollars(profile, choice.nodes, time)
-        for time in (seconds, low, high)
-    ]
+    paid = [None if time is None else dollars(profile, choice.nodes, time) for time in (seconds, low, high)]
     return msgspec.structs.replace(
         choice,
         seconds=seconds,

@@ -8,6 +8,7 @@ from istbench.base.cache import cache_directory
 from istbench.base.error_lines import during, error_line, reason_of
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.optimizer import OptimizerOptions
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.studies.conformance import of_methods, of_tasks, of_workloads
 from istbench.studies.conformance.of_methods import CheckResult, DoesNotHold
@@ -31,7 +32,9 @@ def check_method(
     exact = of_methods.one_node_is_plain_training
     if options:
         outcomes.append(CheckResult(_title(exact), "skipped", "only for the default options"))
-    elif load_method(name, plugins).exact_on_one_node:
+    elif not issubclass((loaded := load_method(name, plugins)).Options, OptimizerOptions):
+        outcomes.append(CheckResult(_title(exact), "skipped", "its options are no OptimizerOptions"))
+    elif loaded.exact_on_one_node:
         outcomes.append(_on_processes(exact, 1, checked))
     else:
         outcomes.append(CheckResult(_title(exact), "skipped", f"{name} does not claim it"))

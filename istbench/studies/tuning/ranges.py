@@ -123,7 +123,8 @@ def _declared(name: str, tunable: Tunable, kind: Any, default: Any) -> Range:
     if tunable.of_default:
         low, high = _rounded(low * default), _rounded(high * default)
     if whole:
-        low, high = max(1, round(low)), max(1, round(high))
+        least = 1 if tunable.of_default or tunable.scale == "log" else 0
+        low, high = max(least, round(low)), max(least, round(high))
     return Range(name=name, low=low, high=high, scale=tunable.scale, whole=whole)
 
 
