@@ -276,7 +276,7 @@ def load(
 
 _TIME_COLUMNS = (
     "workload", "method", "nodes", "seconds", "low_s", "high_s", "reached", "seeds", "sent_mb_per_node", "dollars",
-    "clock", "cluster", "target", "metric",
+    "clock", "cluster", "target", "metric", "machine", "data", "budget", "batch_size",
 )  # fmt: skip
 
 
@@ -298,6 +298,10 @@ def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
             "cluster": group.profile.name if group.profile else "",
             "target": level,
             "metric": group.metric.name,
+            "machine": group.machine,
+            "data": group.source.seen,
+            "budget": group.budget,
+            "batch_size": group.batch_size,
         }
 
 

@@ -188,6 +188,16 @@ class ClusterProfile:
         carried = bits_per_second * self.payload
         return dataclasses.replace(self, bandwidth_out=carried, bandwidth_in=carried, burst_bandwidth=None)
 
+    def with_links(self, factor: float) -> "ClusterProfile":
+        """The same cluster with `factor` times the bandwidth of all links between hosts, shared ones too."""
+        return dataclasses.replace(
+            self,
+            bandwidth_out=self.bandwidth_out * factor,
+            bandwidth_in=self.bandwidth_in * factor,
+            backplane=self.backplane and self.backplane * factor,
+            rack=self.rack and dataclasses.replace(self.rack, uplink=self.rack.uplink * factor),
+        )
+
 
 class MessageCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Measured costs of messages between two nodes.

@@ -80,7 +80,7 @@ class Estimate:
     Attributes:
         cluster: its links. rows: the fastest first. left_out: lines about methods without a row.
         host_samples: of one host by `ddp`, over those of one node; None for hosts of one node.
-        held_by: seconds of a step of `ddp` that bytes, latency and the links inside a host add.
+        held_by: seconds of a step of `ddp` that bytes, latency, shared links and those inside a host add.
         helps: seconds of a step by remedies for `ddp`, the fastest first. ddp_s: of a step of `ddp`.
     """
 
@@ -152,6 +152,10 @@ class _Replays:
         if bandwidth not in self._found:
             self._found[bandwidth] = step_seconds(self.trace, self.cluster.at(bandwidth))
         return self._found[bandwidth]
+
+    def carrying(self, share: float) -> float:
+        """Seconds of a step where all links between hosts carry this `share` of their bandwidth."""
+        return step_seconds(self.trace, self.cluster.profile.with_links(share))
 
     def bandwidth_for(self, level: float) -> float | None:
         """The least bandwidth at which the share `level` of a step computes; None if no link is that fast.
@@ -241,7 +245,7 @@ def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
 
 
 def _row(replays: _Replays) -> EstimateRow:
-    numbers, given, method = replays.cluster.numbers, replays.cluster.given, replays.method
+    numbers, method = replays.cluster.numbers, replays.method
     least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
     single = numbers.nodes == 1
     every = SIZE_METHODS[method.name].every if method.name in SIZE_METHODS else ""
@@ -251,8 +255,8 @@ def _row(replays: _Replays) -> EstimateRow:
         nodes=numbers.nodes,
         alone_s=replays.cluster.alone_s,
         step_s=replays.step_s,
-        low_s=replays.at(given * most),
-        high_s=replays.at(given * least),
+        low_s=replays.carrying(most),
+        high_s=replays.carrying(least),
         sent=sent_in_step(replays.trace, replays.cluster.profile),
         bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
         steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
@@ -279,6 +283,9 @@ def _held_by(ddp: _Replays) -> dict[str, float]:
         "bytes on the hosts' links": ddp.step_s - step_seconds(ddp.trace, cluster.with_bandwidth(FASTEST)),
         "latency": ddp.step_s - step_seconds(ddp.trace, near),
     }
+    if cluster.rack is not None or cluster.backplane is not None:
+        apart = dataclasses.replace(cluster, rack=None, backplane=None)
+        found["links that hosts share"] = ddp.step_s - step_seconds(ddp.trace, apart)
     if cluster.host is not None:
         wide = dataclasses.replace(cluster, host=dataclasses.replace(cluster.host, bandwidth=FASTEST))
         found["links inside a host"] = ddp.step_s - step_seconds(ddp.trace, wide)

@@ -196,7 +196,9 @@ def network_name(profile: ClusterProfile) -> str:
     """`links of 25 Gbit/s and 60 µs`."""
     seconds = profile.latency_s
     latency = f"{seconds * 1e3:g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:g} µs"
-    return f"links of {bandwidth_text(profile.bandwidth_out / profile.payload, 3)} and {latency}"
+    shared = [("an uplink", profile.rack and profile.rack.uplink), ("a backplane", profile.backplane)]
+    others = "".join(f", {what} of {bandwidth_text(rate / profile.payload, 3)}" for what, rate in shared if rate)
+    return f"links of {bandwidth_text(profile.bandwidth_out / profile.payload, 3)} and {latency}{others}"
 
 
 def read_layers(path: Path) -> tuple[Layer, ...]:

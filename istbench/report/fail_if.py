@@ -9,7 +9,7 @@ from typing import Any, Literal
 from istbench.base.errors import UserError, shown
 from istbench.report.groups import Contender, Group
 from istbench.report.tables.numbers import number
-from istbench.results.metrics import level_text
+from istbench.results.metrics import check_share, level_text
 from istbench.results.stats import Estimate, estimate, finite
 
 _NUMBER = r"\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?"
@@ -130,6 +130,7 @@ def _check(
     before, rows = _rows(condition, baseline), _rows(condition, groups)
     found, lacking = list[Checked](), list[str]()
     for group, row in rows:
+        _check_shares(condition, row)
         name, values = _name(group, row, rows), _values(condition, row)
         if condition.of_baseline:
             alike = [own for own in before if _key(*own) == _key(group, row)]
@@ -148,6 +149,14 @@ def _check(
                 )
         found.append(_checked(condition, name, estimate(values.values())))
     return found, lacking
+
+
+def _check_shares(condition: Condition, row: Contender) -> None:
+    """Refuse a level or a final value in percent."""
+    header = row.runs[0].header
+    level = condition.bound if condition.measure == "final" and not condition.of_baseline else condition.level
+    if level is not None:
+        check_share(level, header.metric, header.targets, header.workload, "--fail-if ")
 
 
 def _checked(condition: Condition, row: str, value: Estimate) -> Checked:

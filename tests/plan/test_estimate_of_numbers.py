@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from istbench.base.errors import UserError
-from istbench.cluster.profile import load_profile
+from istbench.cluster.profile import Rack, bandwidth_text, load_profile
 from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
 from istbench.plan.estimate import LEVELS, estimate
@@ -29,6 +29,15 @@ def test_speeds_of_a_profile_do_not_change_the_typed_step():
     slow = dataclasses.replace(load_profile("m5.2xlarge"), speeds=(0.5, 1.0))
     numbers = dataclasses.replace(TWO, bandwidth=None, cluster=slow)
     assert estimate(numbers, METHODS).rows[0].alone_s == pytest.approx(numbers.step_s)
+
+
+def test_a_narrow_uplink_is_named_and_as_doubtful_as_other_links():
+    racks = dataclasses.replace(load_profile("m5.2xlarge"), rack=Rack(hosts=1, uplink=1e8))
+    found = estimate(dataclasses.replace(TWO, bandwidth=None, cluster=racks), METHODS)
+    assert max(found.held_by, key=found.held_by.get) == "links that hosts share"
+    assert found.cluster.name.endswith(f"an uplink of {bandwidth_text(1e8 / racks.payload, 3)}")
+    row = found.rows[-1]
+    assert row.high_s > 1.3 * row.step_s
 
 
 def test_headers_are_taken_off_the_default_links_once():

@@ -105,6 +105,12 @@ def test_every_table_is_checked(tmp_path):
     assert all("batch size" in row for row in found)
 
 
+def test_shares_in_percent_are_refused(recorded):
+    for text in ("time_to(77) > 60", "final < 70"):
+        with pytest.raises(UserError, match=r"write 7\d % as 0.7"):
+            verdicts(text, recorded)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "time_to > 2", "final(0.7) < 1", "time_to(0.7) = 2", "time_to(0.7) > 2 * 3", "__import__('os')", "1 > 2"],

@@ -75,7 +75,7 @@ def test_nothing_to_test_on_is_said():
 
 def test_a_word_without_test_clips_is_kept_where_another_has_some():
     found, note = split([["0.wav", "2.wav"], ["0.wav"]])
-    assert (found, note) == ([[False, True], [False]], BY_NAME_NOTE)
+    assert (found, note) == ([[False, True], [False]], "no test clips of word1")
 
 
 def test_the_note_comes_with_the_data_and_a_split_of_another_rule_is_other_data(recordings, tmp_path, no_progress):
@@ -85,7 +85,7 @@ def test_the_note_comes_with_the_data_and_a_split_of_another_rule_is_other_data(
     for clip in (data / "go").iterdir():
         clip.rename(clip.with_name(f"{TRAIN}_nohash_{clip.name[7]}.wav"))
     after = Speech().prepare(data, tmp_path / "cache", no_progress)
-    assert after.note == BY_NAME_NOTE
+    assert after.note == f"{BY_NAME_NOTE}; no test clips of go"
     assert after.path != before.path
 
 

@@ -16,7 +16,7 @@ from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.cluster.replay_checks import Check
 from istbench.studies.advise.draws import replay_error
 from istbench.studies.advise.odds import CandidateOdds
-from istbench.studies.advise.seconds import seconds_to, with_bandwidth
+from istbench.studies.advise.seconds import seconds_to
 
 _FURTHEST = 100.0  # factors of the bandwidth, up and down
 _LONGEST_S, _SHORTEST_S = 1.0, 1e-4  # of a latency
@@ -114,7 +114,7 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
 
 def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
     here = profile.bandwidth_out / profile.payload  # as `--bandwidth` counts
-    first = cache(lambda bits: _first(rivals, with_bandwidth(profile, bits / here)))
+    first = cache(lambda bits: _first(rivals, profile.with_links(bits / here)))
     steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
     found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])
     low, high = (bandwidth_text(bits, 3) for bits in (here / _FURTHEST, here * _FURTHEST))

@@ -74,7 +74,7 @@ def candidate_clock(candidate: Candidate, profile: ClusterProfile) -> CandidateC
     trace = candidate.trace
     assert trace is not None
     steps = _points(trace.round_steps, candidate.steps_probed)
-    times = [cluster_time(trace, with_bandwidth(profile, factor), steps) for factor in BANDWIDTHS]
+    times = [cluster_time(trace, profile.with_links(factor), steps) for factor in BANDWIDTHS]
     own = times[BANDWIDTHS.index(1.0)]
     low, high, steady = _computing(trace, profile)
     return CandidateClock(
@@ -86,18 +86,6 @@ def candidate_clock(candidate: Candidate, profile: ClusterProfile) -> CandidateC
         high=high,
         steady=steady,
         mean_error=mean_error(trace),
-    )
-
-
-def with_bandwidth(profile: ClusterProfile, factor: float) -> ClusterProfile:
-    """`profile` with `factor` times the bandwidth between its hosts."""
-    rack = profile.rack and dataclasses.replace(profile.rack, uplink=profile.rack.uplink * factor)
-    return dataclasses.replace(
-        profile,
-        bandwidth_out=profile.bandwidth_out * factor,
-        bandwidth_in=profile.bandwidth_in * factor,
-        backplane=profile.backplane and profile.backplane * factor,
-        rack=rack,
     )
 
 

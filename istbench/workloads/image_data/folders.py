@@ -14,7 +14,10 @@ from istbench.workloads.prepared import files_digest, listed, named_errors, utf8
 
 MOST_CLASSES = 30_000
 SUFFIXES = (".jpg", ".jpeg", ".png")
-_OTHER_IMAGES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
+_OTHER_IMAGES = (
+    ".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".pgm", ".ppm", ".tif", ".tiff",
+    ".webp",
+)  # fmt: skip
 _TEST_NAMES = ("test", "val", "validation")
 _ANNOTATIONS = "val_annotations.txt"
 _EXPECTED = "expected train/CLASS/*.jpg (or .jpeg, .png), and the same under test/ or val/"
@@ -140,6 +143,9 @@ def _images_in(folder: Path) -> list[Path]:
     if not found:
         where = printable(str(folder))
         raise UserError(f"{where}: no image in this class folder ({', '.join(SUFFIXES)}); add some or remove it")
+    inner = next((path for path in visible(folder) if path not in found and kind_at(path) == "directory"), None)
+    if inner is not None and found[0].parent == folder:
+        raise UserError(f"{printable(str(inner))}: a folder beside the images of a class; move its images up")
     return sorted(found)
 
 

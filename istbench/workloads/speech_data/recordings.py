@@ -48,7 +48,10 @@ def split_clips(
         )
     if not to_test.any():
         raise UserError(f"{printable(str(root))}: split by file name, there are no test clips; record more")
-    return by_name, BY_NAME_NOTE
+    untested = [word for word, tests in zip(words, to_test, strict=True) if not tests]
+    notes = [BY_NAME_NOTE] if any(DIVIDER in path.name for path in paths) else []
+    notes += [f"no test clips of {printable(', '.join(untested))}"] if untested else []
+    return by_name, "; ".join(notes)
 
 
 def _hashed(paths: Sequence[Path], part: Callable[[Path], str]) -> np.ndarray:

@@ -56,7 +56,8 @@ def test_links_that_are_faster_while_credits_last_are_said_under_every_table_of_
     write_pair(results)
     line = (
         "Network: bare at its sustained 8 Mbit/s. While burst credits last, its links may carry 32 Mbit/s: "
-        "messages of short runs are up to 4 times as fast. `istbench replay --bandwidth 0.032gbit` shows such runs."
+        "messages of short runs are up to 4 times as fast. `--bandwidth 0.032gbit` beside the same --cluster "
+        "shows such runs."
     )
     profile = dataclasses.replace(BARE, name="bare", burst_bandwidth=32e6)
     tables = build_report_on_clusters(results, {"bare": [profile]}).tables

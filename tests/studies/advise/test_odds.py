@@ -22,7 +22,6 @@ from istbench.studies.advise.seconds import (
     mean_error,
     mean_step_s,
     seconds_to,
-    with_bandwidth,
 )
 
 SECONDS = st.lists(
@@ -191,7 +190,7 @@ def test_the_seconds_follow_the_replays_at_other_bandwidths():
     there = candidate_clock(one, LINKS)
     for factor in (*BANDWIDTHS, 0.83, 1.14):
         found = there.at(np.array([37.0]), np.array([factor]), np.array([1.0]))[0]
-        assert found == pytest.approx(seconds_to(one.trace, with_bandwidth(LINKS, factor), 37.0), rel=0.01)
+        assert found == pytest.approx(seconds_to(one.trace, LINKS.with_links(factor), 37.0), rel=0.01)
     slower = there.at(np.array([37.0]), np.array([1.0]), np.array([1.2]))[0]
     assert slower - found == pytest.approx(37 * 0.2 * 0.01, rel=0.3)
 

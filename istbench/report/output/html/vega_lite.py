@@ -509,7 +509,10 @@ def _all_lines(plot: Plot) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
 
 def _domain(drawn: Sequence[float]) -> Spec:
     finite = [value for value in drawn if math.isfinite(value)]
-    return {"domain": [_short(min(finite)), _short(max(finite))]} if finite and min(finite) < max(finite) else {}
+    if not finite or min(finite) == max(finite):
+        return {}
+    low, high = min(finite), max(finite)
+    return {"domain": [_within(low, high - low), _within(high, high - low)]}
 
 
 def _on_light(plot: Bars) -> str:
