@@ -133,8 +133,7 @@ def _check(
         _check_shares(condition, row)
         name, values = _name(group, row, rows), _values(condition, row)
         if condition.of_baseline:
-            alike = [own for own in before if _key(*own) == _key(group, row)]
-            there = min(alike, key=lambda own: _machine(own[0]) != _machine(group), default=None)
+            there = _counterpart(group, row, before)
             if there is None:
                 lacking.append(f"{name}: the baseline has no such row of the same data, batch size and budget")
                 continue
@@ -177,9 +176,22 @@ def _rows(condition: Condition, groups: Iterable[Group]) -> list[_Row]:
     return [(group, row) for group in groups if group.clock == condition.clock for row in group.contenders]
 
 
+def _counterpart(group: Group, row: Contender, before: Sequence[_Row]) -> _Row | None:
+    """The row of the baseline to compare with: of this machine, of the same settings, then the newest one.
+
+    Its label may differ: it says what tells rows of one directory apart, such as the code of a task file.
+    """
+    alike = [own for own in before if _key(*own) == _key(group, row)]
+    alike.sort(key=lambda own: max(run.header.finished_at or "" for run in own[1].runs), reverse=True)
+    return min(
+        alike, key=lambda own: (_machine(own[0]) != _machine(group), own[1].settings != row.settings), default=None
+    )
+
+
 def _key(group: Group, row: Contender) -> tuple[object, ...]:
     """Rows of equal keys are compared."""
-    return group.study, group.profile and group.profile.name, row.label, row.nodes
+    label, narrowed = row.runs[0].header.method_label, sorted(row.narrowed.items())
+    return group.study, group.profile and group.profile.name, label, narrowed, row.nodes
 
 
 def _machine(group: Group) -> tuple[object, ...]:

@@ -105,6 +105,20 @@ def test_every_table_is_checked(tmp_path):
     assert all("batch size" in row for row in found)
 
 
+def test_a_baseline_of_two_versions_of_the_code_is_that_of_the_newest(tmp_path, recorded):
+    for code, seconds in (("old", 2.0), ("new", 1.0)):
+        head = header("ddp", cell=f"ddp-{code}", finished_at=f"2026-01-0{1 if code == 'old' else 2}T00:00:00+00:00")
+        head["config"]["code"] = code
+        write_run(tmp_path / "before", head, ramp(9.0 * seconds))
+    head = header("ddp", cell="ddp-now")
+    head["config"]["code"] = "now"
+    write_run(tmp_path / "now", head, ramp(9.0))
+    found, lacking = verdicts(
+        "time_to(0.8) > 1.1 * baseline", groups(tmp_path / "now"), groups(tmp_path / "before")
+    )
+    assert (list(found.values()), lacking) == (["no"], [])
+
+
 def test_shares_in_percent_are_refused(recorded):
     for text in ("time_to(77) > 60", "final < 70"):
         with pytest.raises(UserError, match=r"write 7\d % as 0.7"):

@@ -173,14 +173,15 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     if path.is_file():
         yield "", path
         return
-    seen = set()
+    above: dict[str, frozenset[tuple[int, int]]] = {str(path): frozenset()}
     for folder, folders, names in os.walk(path, followlinks=True):
-        status = Path(folder).stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link to a directory above
+        status, others = Path(folder).stat(), above.pop(folder)
+        own = status.st_dev, status.st_ino
+        if own in others:  # a link to a directory above
             folders.clear()
             continue
-        seen.add((status.st_dev, status.st_ino))
         folders[:] = [name for name in folders if name != "__pycache__"]  # Python writes it beside a plug-in
+        above |= {os.path.join(folder, name): others | {own} for name in folders}  # noqa: PTH118  (as os.walk does)
         for name in names:
             file = Path(folder, name)
             with contextlib.suppress(FileNotFoundError):  # a link to nothing

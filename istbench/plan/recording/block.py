@@ -49,6 +49,10 @@ class RecordedBlock:
         if error is not None:
             return False
         if not self._recorder.enough:
+            if not self._recorder.taken:
+                raise RunFailed(
+                    "the block ended, and that optimizer never stepped; if it wraps another one, give the inner one"
+                )
             raise RunFailed(
                 f"the block ended after {self._recorder.taken} optimizer steps; {self._recorder.shortage}"
             )

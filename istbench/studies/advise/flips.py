@@ -114,7 +114,13 @@ def _first(rivals: Iterable[_Rival], profile: ClusterProfile) -> str:
 
 def _bandwidth(own: str, rivals: Sequence[_Rival], profile: ClusterProfile) -> Flip:
     here = profile.bandwidth_out / profile.payload  # as `--bandwidth` counts
-    first = cache(lambda bits: _first(rivals, profile.with_links(bits / here)))
+    back = profile.bandwidth_in / profile.bandwidth_out
+
+    @cache
+    def first(bits: float) -> str:
+        out = bits * profile.payload  # links that hosts share stay, as with `--bandwidth`
+        return _first(rivals, dataclasses.replace(profile, bandwidth_out=out, bandwidth_in=out * back))
+
     steps = [2.0**power for power in range(1, 7)] + [_FURTHEST]
     found = _nearest(first, own, here, [here * step for step in steps], [here / step for step in steps])
     low, high = (bandwidth_text(bits, 3) for bits in (here / _FURTHEST, here * _FURTHEST))

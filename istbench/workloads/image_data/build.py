@@ -244,8 +244,9 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
     """
     key, chunks = batches.cache_key(), batches.chunks(progress)
     return _prepared_decoded(
-        cache, "cifar10", key, CLASSES, SIDE, IMAGES, chunks, progress, name="CIFAR-10", whole=IMAGES
-    )
+        cache, "cifar10", key, CLASSES, SIDE, IMAGES, chunks, progress, name="CIFAR-10", whole=IMAGES,
+        way_out="make room there",
+    )  # fmt: skip
 
 
 def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:

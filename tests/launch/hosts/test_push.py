@@ -83,6 +83,16 @@ def test_a_directory_comes_whole_and_then_only_its_changes(host, data):
     assert Path(place, "two").read_bytes() == b"same"  # a run may still read it
 
 
+def test_a_directory_that_has_two_names_comes_under_both(host, tmp_path):
+    data = tmp_path / "data"
+    (data / "pool").mkdir(parents=True)
+    (data / "pool" / "one").write_bytes(b"one")
+    (data / "train").symlink_to("pool")
+    places, size, _ = sent(host, data)
+    assert sorted(name for name, *_ in list_tree(Path(places[str(data)]))) == ["pool/one", "train/one"]
+    assert size == len("one")
+
+
 def test_equal_content_at_the_same_path_is_used_in_place(host, data):
     there = host.root / str(data).lstrip("/")
     there.parent.mkdir(parents=True)
