@@ -152,8 +152,7 @@ def number_or(parse: Callable[[str, str], float], value: float | str, where: str
     """
     if isinstance(value, str):
         return parse(value, where)
-    if not 0 <= value <= FASTEST or (value == 0 and parse is not parse_time):
-        raise UserError(
-            f"{where} {value} is no number {'from' if parse is parse_time else 'above'} 0 to {FASTEST:g}"
-        )
+    least = "from" if parse is parse_time else "above"
+    if not 0 <= value <= FASTEST or (value == 0 and least == "above"):
+        raise UserError(f"{where} {value} is no number {least} 0 to {FASTEST:g}")
     return float(value)

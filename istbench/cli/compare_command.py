@@ -205,8 +205,8 @@ def _baseline_groups(
         raise UserError("; ".join([f"--baseline-results {results} has no finished run", *report.problems[:1]]))
     for problem in report.problems:
         say(f"--baseline-results: {problem}")
+    clocks = {group.clock for group in report.groups if group.contenders}
     for condition in conditions:
-        clocks = [group.clock for group in report.groups if group.contenders]
         if condition.of_baseline and condition.clock not in clocks:
             where = f"--fail-if {shown(condition.text)}: no run in --baseline-results {results} replays"
             raise UserError("; ".join([where, *report.problems[:1]]))

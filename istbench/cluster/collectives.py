@@ -8,7 +8,7 @@ from collections import Counter
 from fractions import Fraction
 from functools import lru_cache
 
-from istbench.base.entry_points import from_packages
+from istbench.base.entry_points import with_packages
 from istbench.cluster.collective import Backend, Collective, CollectiveMessage, Schedule
 
 
@@ -83,7 +83,7 @@ def _dissemination_barrier(nodes: int) -> Schedule:
 
 
 # Codes stand in saved traces: never change one. Codes 1, 2 and 6 are send, receive and work.
-_ALL = (
+_OWN = (
     Collective(name="all_reduce", code=0, chakra=0, schedule=_ring_all_reduce, gloo_segment=1 << 20),
     Collective(
         name="all_gather",
@@ -112,15 +112,15 @@ _ALL = (
         nccl=_ring_reduce_scatter,
         in_turns=True,
     ),
-    *from_packages("collectives", Collective),
 )
+_ALL: tuple[Collective, ...] = with_packages(_OWN, "collectives", Collective)
 
 COLLECTIVES = {collective.code: collective for collective in _ALL}
 """Every collective by its code."""
 
 _BY_NAME = {collective.name: collective for collective in _ALL}
-if not len(_ALL) == len(COLLECTIVES) == len(_BY_NAME):
-    raise ValueError("two collectives have the same code or the same name")
+if len(_ALL) != len(COLLECTIVES):
+    raise ValueError("two collectives have the same code")
 
 
 def bytes_on_wire(

@@ -1,7 +1,6 @@
 """The optimizer of a method's local steps: its options, and its state for checkpoints."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -11,7 +10,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from istbench.base.entry_points import from_packages
+from istbench.base.entry_points import with_packages
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Part, Rate, Share
 from istbench.base.options.options import option
@@ -102,7 +101,7 @@ def _adam(
     return made if made_by is MuonAndAdamW else _fused(made)
 
 
-_TABLE = (
+_OWN = (
     UpdateRule(
         name="sgd",
         build=_sgd,
@@ -132,14 +131,11 @@ _TABLE = (
         as_vectors=outer_layers,
         whole_matrices=True,
     ),
-    *from_packages("optimizers", UpdateRule),
 )
+_TABLE: tuple[UpdateRule, ...] = with_packages(_OWN, "optimizers", UpdateRule)
 
 RULES = {rule.name: rule for rule in _TABLE}
 """Every update rule by its name."""
-for _name, _times in Counter(rule.name for rule in _TABLE).items():
-    if _times > 1:
-        raise UserError(f"two update rules have the name {_name}; uninstall the package of one")
 
 _OF_SOME_RULES = frozenset().union(*(rule.options for rule in _TABLE))
 OF_RULES = frozenset({"optimizer", "lr", "weight_decay", "weight_decay_of"}) | _OF_SOME_RULES

@@ -387,11 +387,12 @@ def _check_options(options: Any, where: str) -> None:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{where}: option {field.name} needs a default")
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        plain = not isinstance(default, set | frozenset)  # whose order differs between processes
         try:
             msgspec.to_builtins(default, enc_hook=encode_own)
         except (NotImplementedError, TypeError):
-            default = set()
-        if isinstance(default, set | frozenset):  # its order differs between processes
+            plain = False
+        if not plain:
             kinds = "a number, a text, True, None, an enum or a tuple of these"
             raise UserError(f"{where}: the default of option {field.name} must be {kinds}")
 

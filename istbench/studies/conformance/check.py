@@ -29,10 +29,10 @@ def check_method(
     checked = of_methods.CheckedMethod(name, plugins, options or {})
     build_method(name, checked.options, plugins=plugins)  # refuses wrong options in this process
     outcomes = _together(nodes, checked) or [_on_processes(check, nodes, checked) for check in of_methods.CHECKS]
-    exact = of_methods.one_node_is_plain_training
+    exact, loaded = of_methods.one_node_is_plain_training, load_method(name, plugins)
     if options:
         outcomes.append(CheckResult(_title(exact), "skipped", "only for the default options"))
-    elif not issubclass((loaded := load_method(name, plugins)).Options, OptimizerOptions):
+    elif not issubclass(loaded.Options, OptimizerOptions):
         outcomes.append(CheckResult(_title(exact), "skipped", "its options are no OptimizerOptions"))
     elif loaded.exact_on_one_node:
         outcomes.append(_on_processes(exact, 1, checked))
