@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "run the cell again with --again"
 PluginKind = Literal["methods", "workloads", "sinks"]
+_InstalledKind = PluginKind | Literal["optimizers"]
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,8 @@ def _code_of_entry(point: EntryPoint) -> str:
 
 def code_of_rule(options: Mapping[str, Any]) -> str:
     """The identity of the code of the update rule among the options of a method; empty for istbench's own."""
-    points = entry_points(group="istbench.optimizers", name=str(options.get("optimizer")))
-    return "".join(map(_code_of_entry, points))
+    point = _installed("optimizers").get(str(options.get("optimizer")))
+    return "" if point is None else _code_of_entry(point)
 
 
 def code_of_cell(workload: str, method: str, plugins: Iterable[str] = (), *, options: Mapping[str, Any]) -> str:
@@ -260,7 +261,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(read_bytes(path, "a Python file")).hexdigest()[:12]
 
 
-def _installed(kind: PluginKind) -> Mapping[str, EntryPoint]:
+def _installed(kind: _InstalledKind) -> Mapping[str, EntryPoint]:
     return _installed_in(tuple(filter(_has_packages, sys.path)))[kind]
 
 
@@ -270,11 +271,11 @@ def _has_packages(folder: str) -> bool:
 
 
 @functools.cache  # this reads a file of every package; a plan needs it a hundred times, and so does each worker
-def _installed_in(_folders: tuple[str, ...]) -> Mapping[PluginKind, Mapping[str, EntryPoint]]:
+def _installed_in(_folders: tuple[str, ...]) -> Mapping[_InstalledKind, Mapping[str, EntryPoint]]:
     points = entry_points()
     return {
         kind: {point.name: point for point in points.select(group=f"istbench.{kind}")}
-        for kind in get_args(PluginKind)
+        for kind in (*get_args(PluginKind), "optimizers")
     }
 
 
