@@ -90,7 +90,6 @@ def execute_child(popen, words, executable, preexec, close, passed, cwd, env, st
     if found is None or passed:
         return _cold(popen, words, executable, preexec, close, passed, cwd, env, startup, flags, shell, *rest)
     pipes, session = rest[:6], rest[-2]
-    sys.audit("subprocess.Popen", sys.executable, words, cwd, env)
     streams = (pipes[0], pipes[3], pipes[5])
     files = [own if own != -1 else number for number, own in enumerate(streams)]
     popen.pid = _fork(*found, cwd, env, files, session)
