@@ -42,15 +42,25 @@ def state_kept(folder: Path) -> Iterator[None]:
         saved.put_back()
 
 
+@functools.cache
+def _others(folder: Path) -> dict[str, types.ModuleType]:
+    """Imported modules that are not in `folder`, by name: thousands, of which each call would ask the same."""
+    return {}
+
+
 def _modules_in(folder: Path) -> list[types.ModuleType]:
     """The imported modules of the user: those in `folder`, but no installed package."""
-    start = f"{folder}/"
+    start, others = f"{folder}/", _others(folder)
     found = []
     for name, module in list(sys.modules.items()):
+        if others.get(name) is module:
+            continue
         file = getattr(module, "__dict__", {}).get("__file__") or ""  # a lazy module imports what one asks of it
         own = file.startswith(start) and not any(part in file[len(start) :] for part in _FOREIGN)
         if own and name != "__main__" and name.partition(".")[0] != "istbench":
             found.append(module)
+        elif file:  # one that is still imported has its file already
+            others[name] = module
     return found
 
 
