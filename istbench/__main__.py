@@ -16,6 +16,7 @@ def main() -> None:
     handle_interrupts()
     gc.set_threshold(50_000, 20, 50)  # by default, a fifth of an import of torch is a search for garbage
     try:
+        import istbench.launch.processes.compiler_on_demand  # noqa: F401  (a cell's memory asks for an optimizer)
         from istbench.cli import main as run
 
         run()

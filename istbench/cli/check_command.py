@@ -52,7 +52,6 @@ def command(name: str, nodes: int, method_options: dict[str, str], plugins: tupl
 
 def _import_for_workers(methods: Iterable[str]) -> None:
     """Start the imports of workers that train by `methods`, while this process imports torch too."""
-    import istbench.launch.processes.compiler_on_demand  # noqa: F401  (this process steps optimizers too)
     from istbench.launch.processes.local import preload
 
     preload(modules=["istbench.studies.conformance.check", *own_modules("methods", methods)])
