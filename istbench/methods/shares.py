@@ -108,7 +108,7 @@ class Shares:
 
     def assembled(self, model: nn.Module) -> nn.Module | None:
         """The full model on rank 0, None elsewhere. `model` has its shapes, on the meta device."""
-        full = build_subnet(model, (), {}, 0, self._fabric.device) if self._fabric.rank == 0 else None
+        full = build_subnet(model, (), {}, self._fabric.device) if self._fabric.rank == 0 else None
         targets = {} if full is None else named_tensors(full)
         for name, tensor in named_tensors(model).items():
             self.bring(name, DimSlice(0, 0, len(tensor) if tensor.dim() else 1), targets.get(name))

@@ -15,7 +15,7 @@ from istbench.methods.subnets.exchange import expected_moves, owned_behind
 from istbench.methods.wide_layers import wide_weights
 from istbench.workloads.neuron_groups.groups import named_tensors
 from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undealt
-from istbench.workloads.neuron_groups.partition import home_partition, partition_units
+from istbench.workloads.neuron_groups.partition import part_sizes, part_units
 
 
 def subnets(
@@ -26,13 +26,12 @@ def subnets(
     Without shares, that of node 0 alone, which has a largest part of every group in every round. Nodes with parts
     of equal sizes have the same object.
     """
-    partition = partition_units(layout.groups, world_size, seed=0, round_index=0, coverage=coverage, shares=shares)
-    sizes = [tuple(len(parts.units[rank]) for parts in partition.values()) for rank in range(len(shares) or 1)]
+    of_nodes = part_units(layout.groups, world_size, coverage=coverage, shares=shares)
     built: dict[tuple[int, ...], nn.Module] = {}
-    for rank, own in enumerate(sizes):
-        if own not in built:
-            built[own] = build_subnet(model, layout.groups, partition, rank, torch.device("meta"))
-    return tuple(built[own] for own in sizes)
+    for units in of_nodes[: len(shares) or 1]:
+        if (own := tuple(units.values())) not in built:
+            built[own] = build_subnet(model, layout.groups, units, torch.device("meta"))
+    return tuple(built[tuple(units.values())] for units in of_nodes[: len(shares) or 1])
 
 
 def travelling_bytes(options: Any, tensors: dict[str, Tensor], world_size: int) -> dict[str, int]:
@@ -173,9 +172,9 @@ def _home_shard_sizes(layout: Layout, world_size: int, coverage: int) -> dict[st
     """Values of node 0's home shard, the largest, of each tensor with entries that may be in no subnet."""
     if 2 * coverage > world_size:
         return {}
-    home = home_partition(layout.groups, world_size)
+    sizes = {group.name: group.size for group in layout.groups}
     return {
-        cut.name: cut.shape.numel() // len(home[cut.axes[0].group].owner) * len(home[cut.axes[0].group].units[0])
+        cut.name: cut.shape.numel() // (units := sizes[cut.axes[0].group]) * part_sizes(units, world_size)[0]
         for cut in layout.cut
         if cut.needs_home
     }

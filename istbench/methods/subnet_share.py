@@ -35,7 +35,7 @@ from istbench.workloads.neuron_groups.layout import (
     part_of_subnet,
     subnet_index,
 )
-from istbench.workloads.neuron_groups.partition import Partition, home_partition
+from istbench.workloads.neuron_groups.partition import Partition, home_partition, units_on
 
 
 class SubnetShare:
@@ -65,7 +65,7 @@ class SubnetShare:
         self._model, self._workload, self.fabric = model, workload, fabric
         self._options, self.travelling, self.layout = options, travelling, layout
         self.home_partition = home_partition(layout.groups, fabric.world_size)
-        self.subnet = build_subnet(model, layout.groups, partition, fabric.rank, fabric.device)
+        self.subnet = build_subnet(model, layout.groups, units_on(fabric.rank, partition), fabric.device)
         self.optimizer = options.build(self.subnet.parameters())
         self.home: dict[str, list[Tensor]] = {}
 

@@ -28,7 +28,7 @@ from istbench.workloads.models.resnet import cifar_resnet18, resnet_groups
 from istbench.workloads.models.vgg import vgg12, vgg_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.layout import build_subnet
-from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, partition_units
+from istbench.workloads.neuron_groups.partition import GroupPartition, Partition, partition_units, units_on
 
 NODES = (2, 4, 8)
 CLASSES = 10
@@ -81,7 +81,7 @@ def network(arguments: argparse.Namespace, nodes: int, layout: str) -> nn.Module
     partition = partition_units(groups, nodes, seed=0, round_index=0)
     if layout == "padded" and nodes > 1:
         partition = padded(partition, groups, arguments.multiple)
-    model = build_subnet(full, groups, partition, 0, torch.device("cpu"))
+    model = build_subnet(full, groups, units_on(0, partition), torch.device("cpu"))
     if layout != "channels-last-torch":
         make_narrow_norms_contiguous(model)
     for parameter in model.parameters():

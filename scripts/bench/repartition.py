@@ -17,7 +17,7 @@ from torch import Tensor
 
 from istbench.methods.subnets.exchange import Holdings, Repartition, count_values, gather_blocks, write_blocks
 from istbench.workloads.neuron_groups.layout import Layout, build_subnet, layout_of, product_shape, subnet_index
-from istbench.workloads.neuron_groups.partition import Deals, Partition, home_partition
+from istbench.workloads.neuron_groups.partition import Deals, Partition, home_partition, units_on
 from istbench.workloads.speech import Speech, SpeechOptions
 
 CPU, BATCH, INPUTS = torch.device("cpu"), 128, 4096
@@ -32,7 +32,7 @@ def milliseconds(hidden: int, layers: Literal[2, 3], nodes: int, times: int) -> 
     deals, home = Deals(layout.groups, nodes, seed=0), home_partition(layout.groups, nodes)
     old, new = deals.partition(0), deals.partition(1)
     holdings, like = held(layout, old, home), torch.zeros(1)
-    subnet = build_subnet(model, layout.groups, old, 0, CPU)
+    subnet = build_subnet(model, layout.groups, units_on(0, old), CPU)
     for tensor in (*subnet.parameters(), *subnet.buffers()):
         tensor.data.fill_(0.01)
     inputs = torch.randn(BATCH, INPUTS)

@@ -379,7 +379,7 @@ def test_neuron_groups_are_places_by_name(task):
     assert (group.name, group.size, len(group.slots)) == ("hidden", 6, 7)
     model = blank_model(workload)
     units = partition_units([group], 2, seed=0, round_index=0)
-    assert build_subnet(model, [group], units, 0, torch.device("cpu"))[1].running_var.shape == (3,)
+    assert build_subnet(model, [group], {"hidden": 3}, torch.device("cpu"))[1].running_var.shape == (3,)
     whole = workload.initial_buffer(model, "1.running_var")
     mine = part_of_subnet("1.running_var", whole, [group], units, 0)
     assert mine.tolist() == units["hidden"].units[0].tolist()  # of the subnet's own units, as model() set them

@@ -4,7 +4,7 @@ No node ever makes a full tensor.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,28 +167,30 @@ def is_frozen_layer(model: nn.Module, layer: nn.Module) -> bool:
 
 
 def build_subnet(
-    model: nn.Module, groups: Sequence[NeuronGroup], partition: Partition, node: int, device: torch.device
+    model: nn.Module, groups: Sequence[NeuronGroup], units: Mapping[str, int], device: torch.device
 ) -> nn.Module:
-    """A copy of `model` (on the meta device) with uninitialised tensors of the shapes of `node`'s subnet.
+    """A copy of `model` (on the meta device) with uninitialised tensors of the shapes of a subnet.
+
+    units: how many the subnet has of each of `groups`, by name.
 
     Attributes of its modules that count units count those of the subnet. The `sums` of a group are scaled by the
-    inverse of the node's share of its units.
+    inverse of the subnet's share of its units.
     """
     lengths: dict[str, dict[int, int]] = {}
     subnet = copy.deepcopy(model)
     for group in groups:
-        units = len(partition[group.name].units[node])
+        own = units[group.name]
         for slot in group.slots:
-            lengths.setdefault(slot.tensor, {})[slot.dim] = slot_length(units, slot)
+            lengths.setdefault(slot.tensor, {})[slot.dim] = slot_length(own, slot)
         for attribute in group.attributes:
             module = subnet.get_submodule(attribute.module)
-            setattr(module, attribute.name, getattr(module, attribute.name) // group.size * units)
-            if type(module) is nn.MultiheadAttention and units < group.size:
+            setattr(module, attribute.name, getattr(module, attribute.name) // group.size * own)
+            if type(module) is nn.MultiheadAttention and own < group.size:
                 keep_head_size(module)
-        if units < group.size and not group.scales_itself:
+        if own < group.size and not group.scales_itself:
             for name in group.sums:
                 layer = subnet.get_submodule(name.rpartition(".")[0])
-                layer.register_forward_pre_hook(_Scaled(group.size / units))
+                layer.register_forward_pre_hook(_Scaled(group.size / own))
     made: dict[int, Tensor] = {}
     for prefix, module in subnet.named_modules():
         for registry in (module._parameters, module._buffers):

@@ -49,6 +49,27 @@ Partition = dict[str, GroupPartition]
 """`GroupPartition` by group name."""
 
 
+def units_on(node: int, partition: Partition) -> dict[str, int]:
+    """The number of units of each group on `node`."""
+    return {name: len(parts.units[node]) for name, parts in partition.items()}
+
+
+def part_units(
+    groups: Sequence[NeuronGroup], world_size: int, *, coverage: int = 1, shares: Sequence[float] = ()
+) -> list[dict[str, int]]:
+    """`units_on` each node, of any partition with these arguments.
+
+    Raises:
+        ValueError: if a group has too few units for every node to own one.
+    """
+    sizes = {}
+    for group in groups:
+        if group.size * coverage < world_size:
+            raise ValueError(f"neuron group {group.name!r} has {group.size} units for {world_size} nodes")
+        sizes[group.name] = part_sizes(group.size * coverage, world_size, shares)
+    return [{name: own[node] for name, own in sizes.items()} for node in range(world_size)]
+
+
 def part_sizes(size: int, world_size: int, shares: Sequence[float] = ()) -> list[int]:
     """Sizes of n parts, in proportion to `shares` and at least 1; by default they differ by at most one.
 
@@ -86,9 +107,8 @@ def partition_units(
         ValueError: if a group has too few units for every node to own one.
     """
     partition = {}
+    part_units(groups, world_size, coverage=coverage)  # refuses groups that are too small
     for group in groups:
-        if group.size * coverage < world_size:
-            raise ValueError(f"neuron group {group.name!r} has {group.size} units for {world_size} nodes")
         key = derived_seed(seed, "partition", round_index, group.name)
         permutation = torch.randperm(group.size, generator=torch.Generator().manual_seed(key))
         owner = torch.empty(group.size, dtype=torch.int64)

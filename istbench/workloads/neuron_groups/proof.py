@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from istbench.workloads.neuron_groups.groups import NeuronGroup, expand_units, named_tensors, permute_units
 from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
-from istbench.workloads.neuron_groups.partition import Partition, partition_units
+from istbench.workloads.neuron_groups.partition import Partition, partition_units, units_on
 from istbench.workloads.neuron_groups.trace import Run, first_line, without_dropout
 
 _NEAR = 1e-7
@@ -64,7 +64,7 @@ class Proof:
         over the units are scaled, the weights of these sums in the full model are too.
         """
         partition = partition_units(groups, 2, seed=_SEED, round_index=0)
-        subnet = build_subnet(self._model, groups, partition, 0, torch.device("cpu"))
+        subnet = build_subnet(self._model, groups, units_on(0, partition), torch.device("cpu"))
         part = named_tensors(subnet)
         with torch.no_grad():
             for name, tensor in named_tensors(self._model).items():

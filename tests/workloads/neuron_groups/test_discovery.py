@@ -19,7 +19,7 @@ from istbench.workloads.neuron_groups.cut_attention import keep_head_size
 from istbench.workloads.neuron_groups.discovery import discover_groups
 from istbench.workloads.neuron_groups.groups import Attribute, NeuronGroup, Slot, named_tensors, permute_units
 from istbench.workloads.neuron_groups.layout import build_subnet
-from istbench.workloads.neuron_groups.partition import partition_units
+from istbench.workloads.neuron_groups.partition import partition_units, units_on
 from istbench.workloads.neuron_groups.structure import chain_groups
 from istbench.workloads.speech import FEATURES, Speech, SpeechOptions
 from istbench.workloads.text import Text, TextOptions
@@ -623,7 +623,7 @@ def test_attention_with_some_heads_is_torchs_with_the_others_masked(name, masked
 def check_cut(model, group, run):
     """A subnet of `group` computes the network that masks the other units, with larger weights of scaled sums."""
     partition = partition_units([group], 2, seed=0, round_index=0)
-    subnet = build_subnet(model, [group], partition, 0, torch.device("cpu")).eval()
+    subnet = build_subnet(model, [group], units_on(0, partition), torch.device("cpu")).eval()
     masked = copy.deepcopy(model)
     mine, others = partition[group.name].units
     slots = {slot.tensor: slot for slot in group.slots}
@@ -647,7 +647,7 @@ def test_a_mask_of_each_head_does_not_fit_a_part_of_them():
     assert reasons(found)[""] == "its outputs are bound to the inputs of the network"
     full = nn.MultiheadAttention(8, 4)
     heads = NeuronGroup("heads", 4, (Slot("out_proj.weight", 1, 2),), (Attribute("", "num_heads"),))
-    part = build_subnet(full, [heads], partition_units([heads], 2, seed=0, round_index=0), 0, torch.device("cpu"))
+    part = build_subnet(full, [heads], {"heads": 2}, torch.device("cpu"))
     with pytest.raises(ValueError, match="a mask for each attention head does not fit"):
         part(x, x, x, attn_mask=mask)
 

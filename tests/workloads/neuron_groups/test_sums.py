@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from istbench.workloads.neuron_groups.discovery import discover_groups
 from istbench.workloads.neuron_groups.groups import validate_groups
 from istbench.workloads.neuron_groups.layout import build_subnet
-from istbench.workloads.neuron_groups.partition import partition_units
+from istbench.workloads.neuron_groups.partition import partition_units, units_on
 
 ROWS, IMAGES = (4, 6), (3, 3, 6, 6)
 
@@ -115,7 +115,7 @@ def test_a_sum_without_a_layer_of_its_own_stays_as_it_is():
 
 def cut(model, group, nodes=2):
     partition = partition_units([group], nodes, seed=0, round_index=0)
-    return build_subnet(model, [group], partition, 0, torch.device("cpu"))
+    return build_subnet(model, [group], units_on(0, partition), torch.device("cpu"))
 
 
 def test_a_subnet_scales_its_sums_but_no_bias_and_a_whole_model_nothing():
