@@ -43,7 +43,7 @@ class Display:
 
     def __init__(self, *, quiet: bool = False, words: Callable[[str], str] = str) -> None:
         self._quiet, self._words = quiet, words
-        self._console = Console(stderr=True, highlight=False, force_jupyter=False)
+        self._console = Console(stderr=True, emoji=False, highlight=False, force_jupyter=False)
         self._live = self._console.is_terminal
         wide = [BarColumn(bar_width=24), TimeElapsedColumn()] if self._console.width > _NARROW else []
         self._bars = Progress(
@@ -79,6 +79,7 @@ class Display:
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """A `Progress` callback for `Workload.prepare`."""
+        what = printable(what)
         if not self._live:
             self._plain(f"{what}: {done}/{total}", due=done in (0, total))
             return

@@ -99,7 +99,7 @@ class Results:
         """A row for each method on each number of nodes: its seconds to the level `target`, the fastest first.
 
         `seconds` is the median over seeds, and infinite if at least half of them missed. `low_s` and `high_s` are
-        its interval; `reached` of `seeds` reached it.
+        its interval; `reached` of `seeds` reached it. `sent_to_target_mb` is what the busiest node sent until then.
         """
         import pandas as pd
 
@@ -275,7 +275,7 @@ def load(
 
 
 _TIME_COLUMNS = (
-    "workload", "method", "nodes", "seconds", "low_s", "high_s", "reached", "seeds", "sent_mb_per_node", "dollars",
+    "workload", "method", "nodes", "seconds", "low_s", "high_s", "reached", "seeds", "sent_to_target_mb", "dollars",
     "clock", "cluster", "target", "metric", "machine", "data", "budget", "batch_size",
 )  # fmt: skip
 
@@ -292,7 +292,7 @@ def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
             "high_s": found.high,
             "reached": found.reached,
             "seeds": found.seeds,
-            "sent_mb_per_node": median(row.megabytes(level).values()),
+            "sent_to_target_mb": median(row.megabytes(level).values()),
             "dollars": math.nan if spent is None else spent,
             "clock": group.clock,
             "cluster": group.profile.name if group.profile else "",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.base.errors import UserError, printable, unknown_name
+from istbench.base.errors import UserError, printable, printable_lines, unknown_name
 from istbench.base.options.task_file import is_task_file, task_name
 from istbench.cli import EXIT_FAILED
 from istbench.cli.options import option, plugin_option, set_option
@@ -76,7 +76,7 @@ def _refuse_plugin(file: Path) -> None:
 def _show(results: "list[CheckResult]") -> int:
     width = max(len(result.name) for result in results)
     for result in results:
-        click.echo(f"{result.outcome:<7} {result.name:<{width}}  {result.detail}")
+        click.echo(printable_lines(f"{result.outcome:<7} {result.name:<{width}}  {result.detail}"))
     failed, skipped = (sum(result.outcome == outcome for result in results) for outcome in ("failed", "skipped"))
     made = len(results) - skipped
     click.echo(f"{made - failed} of {made} checks hold{f', {skipped} skipped' if skipped else ''}", err=True)

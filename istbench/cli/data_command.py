@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from istbench.base.errors import UserError, unknown_name
+from istbench.base.errors import UserError, printable, unknown_name
 from istbench.cli.options import PATH, option, plugin_option, workload_set_option
 from istbench.node.registry import build_workload, check_name
 
@@ -44,4 +44,4 @@ def command(
         else:
             made = checked_source(built, built.prepare(data, cache_directory(), display.preparing))
         display.note(made.note)
-    click.echo(f"{made.kind}: {made.train} training and {made.test} test samples in {made.path}")
+    click.echo(printable(f"{made.kind}: {made.train} training and {made.test} test samples in {made.path}"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from packaging.requirements import Requirement
 
-from istbench.base.errors import RunFailed, UserError
+from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.files import is_directory, is_there
 from istbench.base.machine import cores, memory_bytes
 from istbench.cli import EXIT_FAILED
@@ -72,7 +72,7 @@ def command(profile: Path | None, **given: Any) -> int:
     ):
         for finding in check():
             broken = broken or finding.state == "broken"
-            click.echo(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}")
+            click.echo(printable(f"{finding.state:<7}  {finding.what:<16}  {finding.detail}"))
     return EXIT_FAILED if broken else 0
 
 

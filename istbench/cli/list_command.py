@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from istbench.base.errors import UserError
+from istbench.base.errors import UserError, printable, printable_lines
 from istbench.base.options.options import option_text
 from istbench.cli.options import option, plugin_option, workload_set_option
 from istbench.cluster.profile import load_profile, summaries
@@ -59,7 +59,7 @@ def command(
     listed += [(name, "[plug-in]") for path in plugins for name in plugin_names(Path(path), kind)]
     width = max(len(name) for name, _ in listed)
     for name, line in listed:
-        click.echo(f"{name:<{width}}  {line}")
+        click.echo(printable(f"{name:<{width}}  {line}"))
         if with_options:
             _print_options(kind, name, plugins)
 
@@ -68,11 +68,11 @@ def _print_clusters(with_fields: bool) -> None:
     lines = summaries()
     width = max(map(len, lines))
     for name, line in lines.items():
-        click.echo(f"{name:<{width}}  {line}")
+        click.echo(printable(f"{name:<{width}}  {line}"))
         if with_fields:
             for field, value in _figures(dataclasses.asdict(load_profile(name))):
                 if field not in ("name", "summary"):
-                    click.echo(f"    {field} = {value}")
+                    click.echo(printable(f"    {field} = {value}"))
 
 
 def _figures(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -88,7 +88,7 @@ def _print_options(kind: PluginKind, name: str, plugins: tuple[str, ...]) -> Non
     defaults = loaded.Options()
     for field in dataclasses.fields(loaded.Options):
         text = field.metadata.get("help", "")
-        click.echo(f"    {field.name}={option_text(getattr(defaults, field.name))}  {text}")
+        click.echo(printable_lines(f"    {field.name}={option_text(getattr(defaults, field.name))}  {text}"))
 
 
 def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) -> None:
@@ -117,4 +117,4 @@ def _print_groups(name: str, options: dict[str, str], plugins: tuple[str, ...]) 
         }
         words = [word for word, holds in is_so.items() if holds]
         line = f"{group.name:<{width}}  {group.size:>6,} units  {values:>12,} values  {' '.join(words)}"
-        click.echo(line.rstrip())
+        click.echo(printable(line.rstrip()))

@@ -32,4 +32,4 @@ def task(file: Path) -> None:
         raise UserError(f"{printable(str(file))} is there already; choose another name") from None
     except OSError as error:
         raise UserError(f"cannot write {printable(str(file))}: {error.strerror}") from None
-    click.echo(f"written: {file}; try it: istbench check {file}", err=True)
+    click.echo(printable(f"written: {file}; try it: istbench check {file}"), err=True)

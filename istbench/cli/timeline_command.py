@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istbench.base.errors import UserError
+from istbench.base.errors import UserError, printable
 from istbench.base.files import require_no_link
 from istbench.base.units import parse_bandwidth
 from istbench.cli.options import PATH, option
@@ -68,8 +68,8 @@ def command(
     except OSError as error:
         raise UserError(f"cannot write to {stem.parent}: {error.strerror or error}; choose another --out") from None
     print_table(timeline_table(timeline, title, (f"Trained on {seen}.",)), sys.stdout)
-    click.echo(f"picture: {picture} (and .svg)", err=True)
-    click.echo(f"trace: {perfetto} (for ui.perfetto.dev)", err=True)
+    click.echo(printable(f"picture: {picture} (and .svg)"), err=True)
+    click.echo(printable(f"trace: {perfetto} (for ui.perfetto.dev)"), err=True)
 
 
 def _beside(run: Path) -> Path:

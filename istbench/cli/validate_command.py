@@ -11,7 +11,7 @@ import click
 from msgspec import Meta
 
 from istbench.base.decode import convert
-from istbench.base.errors import UserError
+from istbench.base.errors import UserError, printable
 from istbench.base.files import require_no_link
 from istbench.base.options.run import RunRequest
 from istbench.base.units import parse_bandwidth
@@ -123,7 +123,8 @@ def _show(errors: Sequence["ReplayError"], files: Any, *, as_json: bool, finishe
     else:
         title = f"{files.title(errors)}{'' if finished else ', unfinished'}"
         print_table(files.table(errors, title), sys.stdout)
-        click.echo(f"written: {', '.join(f'{stem}.json' for stem in written)}; .md, .png, .svg", err=True)
+        names = ", ".join(f"{stem}.json" for stem in written)
+        click.echo(printable(f"written: {names}; .md, .png, .svg"), err=True)
 
 
 def _requests(given: dict[str, Any]) -> Iterator[RunRequest]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from istbench.base.csv_text import csv_text
 from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import UserError, shown
 from istbench.base.files import write_errors, writing_whole
@@ -43,10 +44,12 @@ def write_evaluations(results: Path, path: Path, clusters: Sequence[ClusterProfi
     """Write `frame_of` the runs in `results` to `path`, CSV, with a column "cluster_s NAME" for each cluster.
 
     Raises:
-        UserError: if there are no runs.
+        UserError: if there are no runs, or the file cannot be written.
     """
     frame = frame_of(load_runs(results)[0], {f"cluster_s {cluster.name}": cluster for cluster in clusters})
-    frame.to_csv(path, index=False, float_format="%.6g")
+    text = csv_text(frame.to_dict("records"), ".6g")
+    with write_errors(path, "choose another folder"), writing_whole(path) as file:
+        file.write(text.encode())
 
 
 def frame_of(runs: Sequence[Run], clusters: Mapping[str, ClusterProfile] | None = None) -> pd.DataFrame:

@@ -390,7 +390,8 @@ def download(data_set: Download, folder: Path, progress: Progress) -> Path:
                 partial = folder / _PARTIAL
                 partial.mkdir(exist_ok=True)
                 shutil.rmtree(partial / data_set.extracted, ignore_errors=True)  # of an interruption
-                data_set.fetch(partial)
+                with _filtered_archives():
+                    data_set.fetch(partial)
                 for archive in partial.glob("*.tar.gz"):
                     archive.unlink()
                 partial.rename(folder / _COMPLETE)
@@ -402,6 +403,18 @@ def download(data_set: Download, folder: Path, progress: Progress) -> Path:
         ) from None
     progress(task, 1, 1)
     return folder / _COMPLETE
+
+
+@contextmanager
+def _filtered_archives() -> Iterator[None]:
+    """Let libraries that name no filter extract nothing out of their folder, as Python does from 3.14 on."""
+    before = vars(tarfile.TarFile).get("extraction_filter")
+    if data_filter := getattr(tarfile, "data_filter", None):  # Python before 3.11.4 has none
+        tarfile.TarFile.extraction_filter = staticmethod(data_filter)
+    try:
+        yield
+    finally:
+        tarfile.TarFile.extraction_filter = before
 
 
 def files_digest(root: Path, paths: Sequence[Path], what: str, marks: np.ndarray | None = None) -> str:

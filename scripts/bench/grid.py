@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from cells import cautions_of, counted_runs, with_ends
 
+from istbench.base.csv_text import csv_text
 from istbench.base.errors import UserError
 from istbench.base.options.options import option_text
 from istbench.base.units import parse_bandwidth, parse_time
@@ -437,7 +437,7 @@ def write_csv(cells: Sequence[Cell], path: Path) -> None:
         for cell in cells
         for link, seconds in sorted(cell.seconds.items())
     ]  # fmt: skip
-    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    path.write_text(csv_text(rows, ".6g"))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from cells import counted_runs, with_ends
 
+from istbench.base.csv_text import csv_text
 from istbench.base.errors import UserError
 from istbench.report.output.formats import table_markdown
 from istbench.report.phrases import joined
@@ -265,7 +265,7 @@ def write_csv(cells: Sequence[Cell], path: Path) -> None:
         {**dataclasses.asdict(cell.place), **fields("loss", cell.losses), **fields("one_node", cell.control)}
         for cell in cells
     ]
-    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    path.write_text(csv_text(rows, ".6g"))
 
 
 def fields(name: str, values: Estimate | None) -> dict[str, float | None]:

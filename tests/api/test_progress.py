@@ -56,3 +56,10 @@ def test_the_time_left_of_a_resumed_run_follows_its_speed_and_not_its_steps(resu
         time.sleep(0.6)
     (second, *_) = re.findall(r"step 90[1-9]/1000, (\d+):(\d\d) left", capsys.readouterr().err)
     assert int(second[0]) * 60 + int(second[1]) >= 4  # 90 steps or more of 0.05 s or more
+
+
+def test_a_note_is_printed_as_it_is(capsys):
+    with Display() as display:
+        display.note("wrote a:100:b [bold]")
+        display.preparing("a\x1b[2Jb", 0, 1)
+    assert capsys.readouterr().err.splitlines() == ["wrote a:100:b [bold]", "a?[2Jb: 0/1"]

@@ -8,6 +8,7 @@ from fake_runs import header, ramp, write_plausible, write_run
 import istbench
 from istbench.base.errors import UserError
 from istbench.report.report import build_report
+from istbench.results.stats import median
 
 
 @pytest.fixture
@@ -32,11 +33,13 @@ def test_seconds_to_a_target_are_those_of_the_report(recorded, results):
     frame = recorded.time_to(0.75)
     (group,) = build_report(results, levels=(0.75,)).groups
     found = {row.name: row.time(0.75) for row in group.contenders}
+    megabytes = {row.name: row.megabytes(0.75).values() for row in group.contenders}
     assert list(frame.seconds) == sorted(one.median for one in found.values())
     for row in frame.itertuples():
         assert (row.seconds, row.low_s, row.high_s) == (
             found[row.method].median, found[row.method].low, found[row.method].high
         )  # fmt: skip
+        assert row.sent_to_target_mb == median(megabytes[row.method])
         assert (row.reached, row.seeds, row.clock, row.target) == (3, 3, "train_s", 0.75)
         assert math.isnan(row.dollars)
 

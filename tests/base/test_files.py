@@ -35,7 +35,7 @@ OWN_FOLDERS = {
 }
 WRITES = re.compile(
     r"\.write_(text|bytes)\(|\bopen\((\w+, )?\"(w|x|a|r\+)|\bnp\.save\w*\((?!file\b)|savefig\((?!file\b)"
-    r"|O_CREAT|O_WRONLY"
+    r"|O_CREAT|O_WRONLY|\.to_(csv|parquet)\((?!file\b)"
 )
 
 
@@ -48,6 +48,13 @@ def test_everything_else_is_written_by_the_functions_of_one_file():
     }
     assert writers - {"base/files.py"} <= OWN_FOLDERS.keys()
     assert OWN_FOLDERS.keys() <= writers  # the list names no file in vain
+
+
+def test_csv_is_written_by_one_file():
+    root = Path(istbench.__file__).parent
+    sources = {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+    found = {name for name, source in sources.items() if re.search(r"csv\.\w*[wW]riter\(|\.to_csv\(", source)}
+    assert found == {"base/csv_text.py"}
 
 
 def names_in(folder):

@@ -128,3 +128,10 @@ def test_a_file_in_the_way_of_the_folder_is_named(run, istbench):
     assert (status, len(said.splitlines())) == (2, 1)
     assert f"cannot write to {run / 'timeline'}" in said
     assert "choose another --out" in said
+
+
+def test_a_path_controls_no_terminal(run, tmp_path, istbench):
+    status, _, said = istbench("timeline", run, "--out", tmp_path / "a\x1b[2Jb")
+    assert status == 0
+    assert said.count("a?[2Jb") == 2
+    assert "\x1b" not in said

@@ -1,5 +1,6 @@
 """Results as a data frame."""
 
+import csv
 import math
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 from fake_clusters import BARE
 from fake_runs import averaging_trace, evaluation, header, ramp, write_plausible, write_run
 
-from istbench.results.frame import frame_of
+from istbench.results.frame import frame_of, write_evaluations
 from istbench.results.load import load_runs
 
 
@@ -42,3 +43,20 @@ def test_a_data_frame_with_cluster_seconds(results):
     assert frame[frame.method == "ddp"].cluster_s.tolist() == pytest.approx([0.0, 10.1])
     assert all(math.isnan(value) for value in frame[frame.method == "ist"].cluster_s)
     assert "cluster_s" not in evaluations_frame(results)
+
+
+def test_evaluations_in_a_file_hold_no_formula_and_replace_a_link(results, tmp_path):
+    own = {"accuracy": 1 / 3, "=1+1": None}
+    evaluations = [evaluation(0, 0.0, 0.1), msgspec.structs.replace(evaluation(10, 3e9, 0.5, sent=12), metrics=own)]
+    write_run(results, header(method_label="@SUM(1)"), evaluations)
+    private, path = tmp_path / "private", tmp_path / "evaluations.csv"
+    private.write_text("mine")
+    path.symlink_to(private)
+    write_evaluations(results, path)
+    assert private.read_text() == "mine"
+    first, last = csv.DictReader(path.read_text().splitlines())
+    assert {row["method_label"] for row in (first, last)} == {"'@SUM(1)"}
+    assert (last["accuracy"], last["train_s"], last["bytes_sent_per_node"], last["'=1+1"]) == (
+        "0.333333", "3e+09", "12", ""
+    )  # fmt: skip
+    assert (first["train_loss"], first["lower_is_better"]) == ("", "False")

@@ -4,6 +4,7 @@ import copyreg
 import os
 import pickle
 import shutil
+import tarfile
 import tracemalloc
 
 import numpy as np
@@ -238,6 +239,19 @@ def test_a_refused_download_is_one_line(tmp_path, no_progress, monkeypatch):
         with pytest.raises(UserError, match=r"CIFAR-10 could not be downloaded.*corrupted.*--data DIR") as caught:
             Cifar10().fetch("download", tmp_path, no_progress)
         assert "\n" not in str(caught.value)
+
+
+def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path, no_progress, monkeypatch):
+    def extract(root, download):  # as torchvision and torchaudio do
+        with tarfile.open(root / "cifar-10-python.tar.gz", "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo("../outside"))
+        with tarfile.open(root / "cifar-10-python.tar.gz") as archive:
+            archive.extractall(root)
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", extract)
+    with pytest.raises(UserError, match=r"CIFAR-10 could not be downloaded.*outside the destination"):
+        Cifar10().fetch("download", tmp_path, no_progress)
+    assert not list(tmp_path.rglob("outside"))
 
 
 def test_a_stored_array_is_what_numpy_stored():

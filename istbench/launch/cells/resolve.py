@@ -326,14 +326,18 @@ def _budget_text(request: RunRequest, workload: Workload, steps: int) -> str:
 
 @functools.cache  # of the code that this process has imported, and git takes longer than the rest of a header
 def _git_state() -> Git | None:
-    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout."""
+    """Commit of the source tree istbench runs from and whether it has changes; None outside a checkout.
+
+    A virtual environment may lie inside another repository, which does not have this file.
+    """
+    here = Path(__file__)
 
     def told(*words: str) -> str:
-        git = ["git", "-C", str(Path(__file__).parent), *words]
+        git = ["git", "-C", str(here.parent), *words]
         return subprocess.run(git, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
 
     try:
-        commit = told("rev-parse", "--verify", "HEAD")
+        commit, _ = told("rev-parse", "HEAD", f"HEAD:./{here.name}").split()
         return Git(commit=commit, dirty=bool(told("status", "--porcelain", "--untracked-files=no")))
     except (OSError, subprocess.SubprocessError):
         return None

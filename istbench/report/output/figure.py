@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from istbench.base.cache import cache_directory, sources_digest
+from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_MOST_BYTES = 2**30
 
 
 def write_figure(fill: Callable[["Figure"], None], stem: Path) -> list[Path]:
@@ -86,16 +89,17 @@ class _Drawn:
             self._cached = cache_directory() / "pictures" / _digest(os.fsencode(stem.resolve()))
 
     def _now(self) -> str:
-        return " ".join([self._data, *(_digest(path.read_bytes()) for path in self.paths)])
+        pictures = (read_bytes(path, "a picture", _MOST_BYTES) for path in self.paths)
+        return " ".join([self._data, *map(_digest, pictures)])
 
     def is_there(self) -> bool:
         try:
             return self._cached is not None and self._cached.read_text(encoding="utf-8") == self._now()
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError, UserError):
             return False
 
     def remember(self) -> None:
-        with suppress(OSError):  # then it is drawn again next time
+        with suppress(OSError, UserError):  # then it is drawn again next time
             if self._cached is not None:
                 with writing_whole(self._cached) as file:
                     file.write(self._now().encode())

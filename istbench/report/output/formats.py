@@ -1,7 +1,5 @@
 """A report as text for a terminal, markdown, CSV or JSON."""
 
-import csv
-import io
 import json
 import re
 import sys
@@ -10,15 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, assert_never
 
+from istbench.base.csv_text import csv_text
 from istbench.base.errors import printable
 from istbench.report.output import Format
 from istbench.report.output.terminal import print_tables
 from istbench.report.report import Report
 from istbench.report.tables.table import Column, Scalar, Table
-
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-# The wide signs are formulas to spreadsheets in Chinese and Japanese.
-_FORMULA = re.compile(r"(^|;)(\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def print_report(
@@ -113,8 +108,7 @@ def tables_csv(tables: Iterable[Table]) -> str:
     """All rows of `tables` as one CSV with a header line; missing values are empty.
 
     The first columns are the context of the table, the others belong to the row. An entry of several values has a
-    column for each, such as `train_s_to_0.77_median`. Rows of two tables about the same thing share a line. A text
-    that a spreadsheet would compute begins with a quote.
+    column for each, such as `train_s_to_0.77_median`. Rows of two tables about the same thing share a line.
     """
     lines: dict[object, dict[str, Scalar]] = {}
     for table in tables:
@@ -125,20 +119,7 @@ def tables_csv(tables: Iterable[Table]) -> str:
             about = (keys, seen[keys]) if table.keys else len(lines)
             seen[keys] += 1
             lines.setdefault(about, dict(table.context)).update(_flat(table.columns, values))
-    records = list(lines.values())
-    names = list(dict.fromkeys(name for record in records for name in record))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(_harmless, names))
-    writer.writerows([_harmless(record.get(name, "")) for name in names] for record in records)
-    return out.getvalue()
-
-
-def _harmless(value: Scalar) -> Scalar:
-    """`value` as a CSV has it: printable, and no formula in any spreadsheet, whether `,` or `;` parts its cells."""
-    if not isinstance(value, str) or _NUMBER.fullmatch(value):
-        return value
-    return _FORMULA.sub(r"\1'\2", printable(value))
+    return csv_text(lines.values())
 
 
 def _flat(columns: Sequence[Column], values: Sequence[Scalar | Mapping[str, Scalar]]) -> dict[str, Scalar]:

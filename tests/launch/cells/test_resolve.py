@@ -1,6 +1,7 @@
 """What a cell is, from what was asked."""
 
 import contextlib
+import subprocess
 import sys
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunRequest
+from istbench.launch.cells import resolve
 from istbench.launch.cells.resolve import prepare_cell, prepare_cells
+from istbench.results.header import Git
 
 WORKLOAD = "from istbench.workloads.toy import Toy\nclass Mine(Toy):\n    name = 'mine'\n"
 METHOD = "from istbench.methods.local_sgd import LocalSGD\nclass Also(LocalSGD):\n    name = 'also'\n"
@@ -32,6 +35,27 @@ def test_an_edited_plug_in_is_another_cell_and_none_of_istbenchs_own(tmp_path):
         assert len(before.config.code) == 12
     assert prepare(first).cell == prepare(None).cell
     assert prepare(first).config.code == ""
+
+
+@pytest.mark.processes
+def test_the_commit_is_of_a_repository_that_has_istbench(tmp_path, monkeypatch):
+    def git(*words):
+        author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    file = tmp_path / "venv" / "resolve.py"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr(resolve, "__file__", str(file))
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "other code")
+    assert resolve._git_state.__wrapped__() is None
+    git("add", ".")
+    git("commit", "-q", "-m", "istbench")
+    assert resolve._git_state.__wrapped__() == Git(commit=git("rev-parse", "HEAD"), dirty=False)
+    file.write_text("changed")
+    assert resolve._git_state.__wrapped__().dirty
 
 
 def test_a_workload_that_would_end_the_program_has_failed(tmp_path):

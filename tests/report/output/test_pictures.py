@@ -1,6 +1,7 @@
 """The files drawn of plots."""
 
 import math
+import os
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -65,6 +66,9 @@ def test_a_picture_is_drawn_again_if_its_data_or_its_file_changed(results, tmp_p
     paths[0].write_bytes(paths[2].read_bytes())  # a stranger's picture
     assert drawn_again() == [True, True, False, False]
     assert paths[0].read_bytes() == first
+    paths[2].unlink()
+    os.mkfifo(paths[2])
+    assert drawn_again() == [False, False, True, True]
     paths[3].unlink()
     assert pictures_of(results) == paths
     assert paths[3].exists()

@@ -217,8 +217,9 @@
   }
 
   function csv(table) {
-    // A spreadsheet takes a text that begins with one of these for a formula.
-    const safe = (text) => (/^[=+\-@\t]/.test(text) && number(text) === null ? `'${text}` : text);
+    const rule = JSON.parse(document.getElementById("csv").textContent);
+    const plain = new RegExp(`^(${rule.number})$`), formula = new RegExp(rule.formula, "g");
+    const safe = (text) => (plain.test(text) ? text : text.replace(formula, "$1'$2"));
     const field = (cell) => {
       const text = safe(cell.textContent.trim());
       return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

@@ -69,7 +69,8 @@ def panel_specs(plot: Plot) -> list[Spec]:
 
 def _panel_spec(plot: Plot, panel: Panel, axes: Spec, styles: Mapping[str, MethodStyle]) -> Spec:
     layers = _line_layers(plot) if plot.kind == "lines" else _point_layers(plot)
-    data = [row for series in panel.series for row in _values(plot, series)]
+    low, high = axes["y"]["scale"].get("domain", (0.0, 0.0))
+    data = [row for series in panel.series for row in _values(plot, series, high - low)]
     return {
         **_frame(panel_text(plot, panel), _HEIGHT),
         "params": [{"name": "hidden", "value": []}, {"name": "target", "value": ""}],
@@ -273,26 +274,30 @@ def _styled(layer: Spec, styles: Mapping[str, MethodStyle]) -> Spec:
     return {**layer, "encoding": {**layer["encoding"], found[0]: _by_label(styles, found[1])}}
 
 
-def _values(plot: Plot, series: Series) -> Values:
-    """The data of a series: the places and heights of each line as lists, which the specification flattens."""
+def _values(plot: Plot, series: Series, span: float) -> Values:
+    """The data of a series: the places and heights of each line as lists, which the specification flattens.
+
+    span: the length of the axis of the heights.
+    """
     label = clipped(series.label)
     if plot.kind == "points":
         return _points(plot, series, label)
     every = max(1, -(-len(series.x) // _MOST_POINTS))
     kept = [*range(0, len(series.x), every), *([len(series.x) - 1] if (len(series.x) - 1) % every else [])]
     rows: Values = [
-        {"label": label, "kind": "seed", "seed": line.seed, **_lists(plot, zip(line.x, line.y, strict=True))}
+        {"label": label, "kind": "seed", "seed": line.seed, **_lists(plot, zip(line.x, line.y, strict=True), span)}
         for line in series.each
     ]
-    rows.append({"label": label, "kind": "median", **_lists(plot, ((series.x[at], series.y[at]) for at in kept))})
-    marked = ((series.x[at], series.y[at]) for at in series.marked)
-    rows.append({"label": label, "kind": "mark", **_hollow(bool(series.extrapolated)), **_lists(plot, marked)})
+    points = list(zip(series.x, series.y, strict=True))
+    rows.append({"label": label, "kind": "median", **_lists(plot, (points[at] for at in kept), span)})
+    marked = _lists(plot, (points[at] for at in series.marked), span)
+    rows.append({"label": label, "kind": "mark", **_hollow(bool(series.extrapolated)), **marked})
     return [row for row in rows if row["x"]]
 
 
-def _lists(plot: Plot, points: Iterable[tuple[float, float]]) -> Spec:
-    kept = [
-        (_short(x), _short(y))
+def _lists(plot: Plot, points: Iterable[tuple[float, float]], span: float = 0.0) -> Spec:
+    kept = [  # heights far from zero, such as log-likelihoods near -14,120, differ in digits after the fourth
+        (_short(x), _short(y) if abs(y) <= 2 * span else _within(y, span))
         for x, y in points
         if (x > 0 or plot.x_scale == "linear") and (y > 0 or plot.y_scale == "linear")
     ]

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from istbench.base.csv_text import FORMULA, NUMBER
 from istbench.base.errors import UserError
 from istbench.base.files import writing_whole
 from istbench.report.map import NEVER_RUN, WinnerMap
@@ -159,7 +160,13 @@ def _environment() -> Any:
     environment.filters.update(clip=clipped, read_here=_read_here, sort_key=_sort_key, target_key=_target_key)
     environment.tests.update(shown_note=_is_shown)
     environment.globals.update(
-        panels=_panels, bars=_bars, winners=_winners, shapes=SHAPES, dashes=DASHES, on_dark=on_dark
+        panels=_panels,
+        bars=_bars,
+        winners=_winners,
+        shapes=SHAPES,
+        dashes=DASHES,
+        on_dark=on_dark,
+        csv_rule={"number": NUMBER, "formula": FORMULA},
     )
     return environment
 

@@ -207,3 +207,24 @@ def test_the_print_is_light_and_whole(opened):
 def test_json_of_a_specification_survives_the_page(opened):
     specs = opened.evaluate("[...document.querySelectorAll('figure script')].map((one) => one.textContent)")
     assert all("description" in json.loads(spec) for spec in specs)
+
+
+def test_what_is_copied_as_csv_computes_nothing_in_a_spreadsheet(opened):
+    texts = {
+        "-1.3": "-1.3", "+1e-3": "+1e-3", "=1": "'=1", "@SUM(1)": "'@SUM(1)", "\uff1d1": "'\uff1d1",
+        "ist;=1": "ist;'=1", "lr=0.1 a-b": "lr=0.1 a-b", "-Infinity": "'-Infinity", '-a,"b"': '"\'-a,""b"""',
+    }  # fmt: skip
+    copied = opened.evaluate(
+        """(texts) => {
+            const button = [...document.querySelectorAll(".copy")].find((one) => one.offsetParent);
+            const table = button.closest("p").previousElementSibling.querySelector("table");
+            table.tBodies[0].replaceChildren();
+            for (const text of texts) table.tBodies[0].insertRow().insertCell().textContent = text;
+            return new Promise((resolve) => {
+                navigator.clipboard.writeText = async (text) => resolve(text);
+                button.click();
+            });
+        }""",
+        list(texts),
+    )
+    assert copied.splitlines()[1:] == list(texts.values())

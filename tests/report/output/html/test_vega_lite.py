@@ -66,6 +66,14 @@ def test_curves_have_each_seed_thin_and_the_median_thick(results):
     )
 
 
+def test_curves_far_from_zero_have_digits_for_their_own_span(results):
+    heights = (-14123.456, -14121.234, -14120.125)
+    head = header("ddp", targets=[-14121.0])
+    write_run(results, head, [evaluation(at, float(at), height) for at, height in enumerate(heights)])
+    (spec,) = panel_specs(metric_over(group_of(results), "steps"))
+    assert [y for _, y in values(spec, "median")["ddp", None]] == pytest.approx(heights, abs=1e-3)
+
+
 @pytest.mark.parametrize(("along", "x"), [("steps", (0, 10, 100)), ("traffic", (0, 0.2, 2))])
 def test_curves_over_steps_and_traffic(results, along, x):
     write_run(results, header("ist"), ramp(10.0))
