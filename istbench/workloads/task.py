@@ -329,7 +329,11 @@ class Task(Workload):
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
+        if "optimizer" not in self.file:
+            return None
+        if parameters[0].is_meta:  # of a plan
+            self.task_model.mark(parameters)
+        return own_optimizer(self.file, parameters)
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
