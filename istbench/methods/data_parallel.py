@@ -257,7 +257,9 @@ class DataParallel(Method):
             gradients_copied=True,
             own=workload.optimizer if workload.has_optimizer else None,
         )
-        notes = ["compression takes no time in the plan"] if self.options.compress != "none" else []
+        notes = list(whole.notes)
+        if self.options.compress != "none":
+            notes.append("compression takes no time in the plan")
         if unlike := self.options.start_compress:
             notes.append(
                 f"the first {unlike} local steps send gradients without compression; a later round is planned"

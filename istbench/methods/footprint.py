@@ -22,7 +22,8 @@ class Footprint:
         rounds: returns an iterator for a node; each `next` traces the next round of that node. None if the trace
             is too long.
         optimizer_state: bytes.
-        stepped: the tensors that one optimizer steps at once; build: makes that optimizer over some tensors.
+        stepped: the tensors that one optimizer steps at once, none if it needs their values; build: makes that
+            optimizer over some tensors.
         parts: the models of the losses of all nodes, by rank, if they differ in size.
         shards: the parts of the model's parameters, and of their gradients, that the node keeps if it gathers the
             rest when it computes; None if it keeps all.
@@ -76,6 +77,9 @@ def batch_tensors(batch: Iterable[object]) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(parts) if isinstance(leaf, Tensor)]
 
 
+NEEDS_VALUES = (RuntimeError, NotImplementedError, TypeError, ValueError)
+"""The errors of code that reads values of tensors on the meta device."""
+
 OwnOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer | None]
 """Builds a workload's own optimizer over some parameters."""
 
@@ -97,27 +101,37 @@ def whole_model(
     outer = options.rule.as_vectors(model)
 
     def build(tensors: list[nn.Parameter]) -> Any:
+        if own is not None:  # it gets the frozen parameters too, as in training
+            given = iter(tensors)
+            return own([next(given) if like.requires_grad else like for like in model.parameters()])
+        if not outer:
+            return options.build(tensors)
         same = zip(tensors, parameters, strict=True)
-        return options.build(tensors, as_vectors=[own for own, like in same if any(like is one for one in outer)])
+        vectors = [tensor for tensor, like in same if any(like is one for one in outer)]
+        return options.build(tensors, as_vectors=vectors)
 
+    state = options.state_bytes(parameters, outer) if own is None else _state_bytes(build, parameters)
     return Footprint(
         model=model,
         rounds=rounds,
-        optimizer_state=options.state_bytes(parameters, outer) if own is None else _state_bytes(own, parameters),
-        stepped=tuple(parameters),
-        build=own or (build if outer else options.build),
+        optimizer_state=state or 0,
+        stepped=() if state is None else tuple(parameters),
+        build=build,
         samples=batch_size,
         gradients_copied=gradients_copied,
+        notes=() if state is not None else ("the optimizer's memory is unknown, since it needs values",),
     )
 
 
-def _state_bytes(own: OwnOptimizer, parameters: list[nn.Parameter]) -> int:
-    """Bytes that an optimizer over `parameters` (meta device) keeps after a step."""
+def _state_bytes(build: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]) -> int | None:
+    """Bytes that an optimizer over `parameters` (meta device) keeps after a step; None if it needs their values."""
     tensors = [nn.Parameter(torch.empty_like(parameter)) for parameter in parameters]
     for tensor in tensors:
         tensor.grad = torch.empty_like(tensor)
-    optimizer = own(tensors)
-    assert optimizer is not None
-    optimizer.step()
+    try:
+        optimizer = build(tensors)
+        optimizer.step()
+    except NEEDS_VALUES:
+        return None
     kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     return tensor_bytes(kept)

@@ -269,7 +269,7 @@ class LocalSGD(Method):
             model, self.options, rounds, batch_size, own=workload.optimizer if workload.has_optimizer else None
         )
         grouped = self._group != 1
-        plain = updates_wide_layers(whole.build(trained(model)), self.options, workload) and not grouped
+        plain = updates_wide_layers(self.options.build(trained(model)), self.options, workload) and not grouped
         # The gradients in one tensor, and the terms of the other nodes.
         gradients = 2 * tensor_bytes(trained(model)) if grouped else 0
         too_long = grouped and self.round_steps * world_size > _MOST_PLANNED
@@ -278,7 +278,7 @@ class LocalSGD(Method):
             rounds=None if too_long else rounds,
             updates_wide_layers=plain,
             round_buffers=max(*(flat.nbytes for flat in state), gradients, 0),
-            notes=(note,) if warmup else (),
+            notes=(*whole.notes, note) if warmup else whole.notes,
         )
 
     def _grouped_rounds(self, node: PlannedNode, groups: Groups, model: nn.Module) -> Iterator[None]:

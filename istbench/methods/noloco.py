@@ -160,7 +160,7 @@ class NoLoCo(DiLoCo):
             whole,
             rounds=rounds,
             last_bytes=tensor_bytes(floating_tensors(model)),
-            notes=("at the end of a run the nodes average their models, once",),
+            notes=(*whole.notes, "at the end of a run the nodes average their models, once"),
             round_buffers=2 * tensor_bytes(trained(model)) + 2 * max(messages, default=0),
         )
 

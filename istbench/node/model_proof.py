@@ -171,7 +171,7 @@ def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Resu
                 yield f"{number}: {_MEMORY}{name}", torch.tensor(float(moved))
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 gradient = parameter.grad
-                yield f"{number}: gradient of {name}", None if gradient is None else gradient.detach().to_dense()
+                yield f"{number}: gradient of {name}", None if gradient is None else gradient.detach()
             _descend(model)
         yield "loss in evaluation", _evaluated(task, model, batches[0])
 
@@ -209,7 +209,7 @@ def _descend(model: nn.Module) -> None:
     """Take a step down the gradient that changes each parameter by a part of its own size."""
     for own in model.parameters():
         if own.grad is not None:
-            gradient = own.grad.to_dense()
+            gradient = own.grad
             size = max(float(own.norm()), _LEAST_SIZE * own.numel() ** 0.5)
             length = float(gradient.norm())
             if 0 < length < float("inf"):

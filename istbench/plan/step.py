@@ -14,7 +14,15 @@ from istbench.base.error_lines import during
 from istbench.cluster.collective import Backend
 from istbench.cluster.estimate import NodeMemory
 from istbench.cluster.in_turns import buffers_of
-from istbench.methods.footprint import Footprint, PlannedNode, StepCost, batch_tensors, tensor_bytes, trained
+from istbench.methods.footprint import (
+    NEEDS_VALUES,
+    Footprint,
+    PlannedNode,
+    StepCost,
+    batch_tensors,
+    tensor_bytes,
+    trained,
+)
 from istbench.methods.optimizer import is_fused_on_cpu
 from istbench.methods.wide_layers import WideLayers, wide_weights
 from istbench.node.step_work import OperationCounter
@@ -71,7 +79,7 @@ def step_cost(
             layers.backward(loss)
             del loss
         updated = tensor_bytes(weight for weight in wide if weight.grad is None)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # the loss needs values
+    except NEEDS_VALUES:  # the loss
         return unknown_cost(model, updates_wide=updates_wide)
     finally:
         for hook in hooks:
@@ -95,6 +103,8 @@ def optimizer_scratch(footprint: Footprint, *, all_at_once: bool) -> int:
 
     all_at_once: whether it steps all tensors together, as on a GPU, instead of one after another.
     """
+    if not footprint.stepped:
+        return 0
     tensors = [nn.Parameter(torch.empty_like(tensor)) for tensor in footprint.stepped]
     optimizer: Any = footprint.build(tensors)
     if is_fused_on_cpu(optimizer) and not all_at_once:

@@ -61,6 +61,11 @@ def own_optimizer(file: TaskFile, parameters: list[nn.Parameter]) -> torch.optim
         raise file.wrong("optimizer", "its step is wrapped by other code; return the torch optimizer as it is")
     if isinstance(found, torch.optim.LBFGS):
         raise file.wrong("optimizer", "LBFGS computes the loss several times in a step; use another optimizer")
+    if isinstance(found, torch.optim.SparseAdam):
+        raise file.wrong(
+            "optimizer",
+            "SparseAdam takes sparse gradients alone, and those of embeddings are dense here; use torch.optim.Adam",
+        )
     own = {id(own) for group in found.param_groups for own in group["params"]}
     trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
     if not trained <= own <= {id(parameter) for parameter in parameters}:
@@ -329,7 +334,11 @@ class Task(Workload):
         return {"loss": total / count if count else math.nan}
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
+        if "optimizer" not in self.file:
+            return None
+        if parameters[0].is_meta:  # of a plan
+            self.task_model.mark(parameters)
+        return own_optimizer(self.file, parameters)
 
     @property
     def has_optimizer(self) -> bool:  # type: ignore[override]
@@ -459,8 +468,13 @@ class Task(Workload):
                         "would train it; make it part of the model, or use it under torch.no_grad()"
                     )
                 value.backward()
-            named = model.named_parameters()
-            idle |= {name for name, own in named if own.requires_grad and own.grad is None}
+            for name, own in model.named_parameters():
+                if own.grad is not None and own.grad.layout != torch.strided:
+                    raise self.file.wrong(
+                        "model", f"forward gives {name} a sparse gradient; leave sparse=True out of its functions"
+                    )
+                if own.requires_grad and own.grad is None:
+                    idle.add(name)
         after = plain_attributes(model)
         with suppress(Exception), torch.no_grad():  # to know early whether the loss needs a graph
             self.loss(model, copy.deepcopy(self.example_batch(model)))

@@ -68,12 +68,24 @@ class TaskModel:
             self._blank[planned] = self._emptied() if model is None else model
         return self._copied(self._blank[planned])
 
+    def mark(self, parameters: list[nn.Parameter]) -> None:
+        """Give `parameters`, which stand for those of a planned model, the attributes that no copy of it keeps."""
+        self.blank(planned=True)
+        for own, like in zip(parameters, self._blank[True].parameters(), strict=True):
+            vars(own).update(vars(like))
+
     def _emptied(self) -> nn.Module:
         """A model from the CPU, without the values of its parameters and buffers."""
         model = self.built(0)
+        marks = [
+            {name: value.to("meta") if isinstance(value, Tensor) else value for name, value in vars(own).items()}
+            for own in model.parameters()
+        ]
         with self._during("moving the model to the meta device", "give it no state that depends on values"):
             model = with_storage(model, torch.device("meta"))
         self._copied(model)
+        for own, mark in zip(model.parameters(), marks, strict=True):
+            vars(own).update(mark)
         return model
 
     def _on_meta(self) -> nn.Module | None:

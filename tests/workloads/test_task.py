@@ -12,6 +12,7 @@ from istbench.base.error_lines import error_line
 from istbench.base.errors import UserError
 from istbench.methods.base import materialise
 from istbench.methods.ist import IndependentSubnetTraining
+from istbench.methods.local_sgd import LocalSGD
 from istbench.node.evaluate import calibrated, calibration_batches, evaluate
 from istbench.node.model_proof import prove_model
 from istbench.node.registry import build_method, build_workload, code_of, load_workload, plugin_names
@@ -525,6 +526,61 @@ def test_a_loss_uses_no_parameter_that_nobody_trains(task, used, fits):
     assert "loss: uses a parameter of shape (2, 2) that model() does not return, so nobody would train it" in said
 
 
+WORDS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 9)
+
+    def forward(self, x):
+        return self.head(self.words(x))
+
+def model():
+    return Words()
+
+def data(train):
+    return [torch.arange(8).reshape(2, 4)] * 3
+
+def loss(model, batch):
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+"""
+
+
+def test_a_sparse_embedding_gets_dense_gradients_and_a_function_of_sparse_ones_is_refused(task):
+    workload = task(code=WORDS)
+    workload.try_out()
+    workload.loss(model := workload.own_model(0), batch(workload)).backward()
+    assert model.words.weight.grad.layout == torch.strided
+    prove_model(workload, LocalSGD)
+    said = refusal(task, "self.words(x)", "F.embedding(x, self.words.weight, sparse=True)", code=WORDS)
+    place = ", line 14, model: forward gives words.weight a sparse gradient"
+    assert said == f"{place}; leave sparse=True out of its functions"
+
+
+def test_a_model_without_a_loss_in_evaluation_names_its_line_and_the_way_out(task):
+    boxes = """
+class Detector(nn.Linear):
+    def forward(self, x):
+        return {"loss": super().forward(x).mean()} if self.training else [{"boxes": x}]
+
+def model():
+    return Detector(3, 1)
+
+def loss(model, batch):
+    return sum(model(batch[0]).values())
+"""
+    workload = task(more=boxes)
+    workload.try_out()
+    with pytest.raises(UserError) as refused:
+        evaluate(workload.own_model(0), workload, torch.device("cpu"))
+    said = "line 28, in loss: AttributeError: 'list' object has no attribute 'values', in evaluation mode; write "
+    assert str(refused.value) == f"{workload.in_errors}, {said}evaluate(model, batches)"
+
+
 PENALTY = """
 def loss(model, batch):
     points, labels = batch
@@ -596,6 +652,7 @@ OPTIMIZERS = {
     "wrapped(parameters)": "optimizer: its step is wrapped by other code",
     "torch.optim.SGD(parameters[:1], lr=0.1)": "optimizer: trains 1 tensors, not the 6 parameters",
     "torch.optim.LBFGS(parameters)": "optimizer: LBFGS computes the loss several times",
+    "torch.optim.SparseAdam(parameters)": "optimizer: SparseAdam takes sparse gradients alone",
     "torch.optim.SGD(parameters, lr='high')": "",
 }
 

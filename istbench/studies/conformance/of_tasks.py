@@ -64,7 +64,10 @@ def the_data(task: Task) -> str:
         raise task.file.wrong("data", "gives other samples the second time; it should draw its random numbers from "
                               "torch, NumPy or Python's random")  # fmt: skip
     shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in one.tensors)
-    sizes = f"{task.train_size:,} training and {task.split(False).count:,} test samples"
+    splits = task.split(True), task.split(False)
+    sizes = "{:,} training and {:,} test samples".format(*(split.count for split in splits))
+    if any(split.in_turn for split in splits) and task.file.settings.samples is None:
+        sizes += " if every batch has as many as the first"
     return f"{sizes}; a batch: {shapes}{'; every n-th batch for a node' if task.in_turn else ''}"
 
 

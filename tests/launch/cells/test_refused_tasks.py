@@ -76,6 +76,57 @@ def test_the_files_own_groups_and_optimizer_are_taken(tmp_path):
         assert prepared(tmp_path, TASK + OPTIMIZER, method=method, nodes=2).config.method == method
 
 
+MARKED = """
+def model():
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    for number, own in enumerate(net.parameters()):
+        own.rate, own.mask = 0.1 * number, torch.ones_like(own)
+    net[0].weight.requires_grad_(False)
+    VALUES
+    return net
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for own in group["params"]:
+                if own.grad is not None:
+                    own.grad.mul_(own.mask)
+        STEPPED
+        return super().step(closure)
+
+def optimizer(parameters):
+    assert len(parameters) == 4
+    return Own([{"params": [own], "lr": own.rate} for own in parameters], lr=0.1, momentum=0.9)
+"""
+
+
+@pytest.mark.parametrize("method", ["ddp", "local_sgd"])
+@pytest.mark.parametrize("values", ["", "net[0].bias.sum().item()"])
+def test_an_optimizer_reads_attributes_of_all_parameters_before_a_run_and_in_a_plan(tmp_path, method, values):
+    code = TASK + MARKED.replace("VALUES", values).replace("STEPPED", "")
+    assert prepared(tmp_path, code, method=method, nodes=2).config.method == method
+    request = RunRequest(workload=str(tmp_path / "mine.py"), method=method, nodes=2)
+    memory = make_plan(request, load_profile("m5.2xlarge"), limits=False).memory
+    assert memory.optimizer_state == 4 * (8 + 8 + 1)  # of what trains
+
+
+@pytest.mark.parametrize("method", ["ddp", "local_sgd", "noloco"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        MARKED.replace("VALUES", "").replace("STEPPED", "own.grad.norm().item()"),
+        MARKED.replace("VALUES", "").replace("STEPPED", "own.grad.numpy()"),
+        OPTIMIZER.replace("AdamW(parameters", "AdamW(parameters, fused=True"),
+    ],
+)
+def test_an_optimizer_that_reads_values_is_taken_and_a_plan_leaves_its_memory_out(tmp_path, method, code):
+    assert prepared(tmp_path, TASK + code, method=method, nodes=2).config.method == method
+    request = RunRequest(workload=str(tmp_path / "mine.py"), method=method, nodes=2)
+    planned = make_plan(request, load_profile("m5.2xlarge"), limits=False)
+    assert planned.memory.optimizer_state == 0
+    assert "the optimizer's memory is unknown, since it needs values" in planned.assumed
+
+
 @pytest.mark.parametrize(("more", "supposed"), [("", True), ("samples = 4\n", False)])
 def test_the_count_of_an_iterables_samples_is_called_supposed(tmp_path, more, supposed):
     source = prepared(tmp_path, TASK + more).data_source

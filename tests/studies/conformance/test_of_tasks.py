@@ -61,6 +61,18 @@ def test_written_groups_are_proved_and_files_without_them_have_no_such_check(fil
         of_tasks.the_neuron_groups(task)
 
 
+@pytest.mark.parametrize(("more", "supposed"), [("", True), ("\nsamples = 48\n", False)])
+def test_samples_of_an_iterable_are_counted_as_if_every_batch_had_as_many_as_the_first(file, more, supposed):
+    code = TASK.replace("    return TensorDataset", "    return torch.utils.data.DataLoader(TensorDataset").replace(
+        "points[:, :4].argmax(1))", "points[:, :4].argmax(1)), 48)"
+    )
+    code = code.replace("batch_size = 16", "batch_size = 48")
+    said = of_tasks.the_data(of_tasks.opened_task(file(code + more)))
+    alike = " if every batch has as many as the first" if supposed else ""
+    assert said.startswith(f"528 training and 144 test samples{alike}; a batch: ")
+    assert " test samples; a batch" in of_tasks.the_data(of_tasks.opened_task(file(TASK, "set.py")))
+
+
 def test_a_method_of_a_plug_in_deals_groups_too(file, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.setattr(of_tasks, "on_nodes", lambda *_, **__: [([""], False)])  # it trains
