@@ -47,7 +47,8 @@ def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) ->
         UserError: naming the place and the type or bound that is broken.
     """
     try:
-        return msgspec.convert(value, kind, strict=not text, dec_hook=decode_own)
+        # Otherwise a text could stand for bytes, as their base64.
+        return msgspec.convert(value, kind, strict=not text, builtin_types=(bytes,), dec_hook=decode_own)
     except msgspec.ValidationError as error:
         plain = plain_numbers(value) if text else value
         if plain != value:

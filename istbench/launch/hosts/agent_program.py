@@ -28,6 +28,7 @@ from typing import Any, TextIO
 MARK = "istbench> "
 SILENCE_S = 60.0
 INSTALLED = "installed"
+_LONGEST_ERROR = 4096
 
 
 class Agent:
@@ -47,7 +48,7 @@ class Agent:
     def say(self, frame: dict[str, Any], content: bytes = b"") -> None:
         """Send one frame, and the bytes after it; does nothing if the connection is closed."""
         with self._lock, contextlib.suppress(OSError, ValueError):
-            self._out.write(MARK + json.dumps(frame) + "\n")
+            self._out.write(MARK + json.dumps(frame, ensure_ascii=False) + "\n")
             self._out.flush()
             if content:
                 self._out.buffer.write(content)
@@ -64,7 +65,8 @@ class Agent:
                 )
             found = action(self, question)
         except Exception as error:
-            self.say({"id": question["id"], "error": getattr(error, "strerror", None) or str(error) or repr(error)})
+            reason = getattr(error, "strerror", None) or str(error) or repr(error)
+            self.say({"id": question["id"], "error": str(reason)[:_LONGEST_ERROR]})
         else:
             if isinstance(found, bytes):
                 self.say({"id": question["id"], "bytes": len(found)}, found)
@@ -227,6 +229,7 @@ def _action_of_istbench(name: str) -> Callable[[Agent, dict[str, Any]], Any] | N
 
 def main() -> None:
     """Answer requests on standard input, until it ends or is silent."""
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]  # names may not be UTF-8
     agent = Agent(sys.stdout, {"facts": facts, "clock": lambda *_: time.time(), "install": install})
     # Its `put` may be called from a signal's handler.
     questions: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

@@ -16,19 +16,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from istbench.base.decode import convert, path_text
+import msgspec
+
+from istbench.base.decode import convert, decode_json, path_text
 from istbench.base.errors import UserError, printable
+from istbench.base.options.numbers import Natural
+from istbench.base.options.texts import Message, Short
 from istbench.base.threads import thread_beside
 from istbench.launch.hosts import agent_program
 from istbench.launch.hosts.agent_program import INSTALLED
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_programs import source_key
+from istbench.launch.hosts.run_folder import Failure, Status
 from istbench.launch.processes.launcher import Signals
 
 T = TypeVar("T")
@@ -39,6 +45,7 @@ _LEAVES_S = 2.0
 _LEAST_PYTHON = (3, 11)
 _LAST_LINES = 20
 _MOST_BYTES = 1 << 24  # of a part of a file
+_LONGEST_LINE = 1 << 27  # the longest names the contents of a million files
 _BEAT = 0  # its number among questions
 _OPTIONS = {
     "BatchMode": "yes",
@@ -59,6 +66,7 @@ _READ = (
     "exec(compile(sys.stdin.buffer.read({size}), 'istbench', 'exec'))"
 )
 _NO_PYTHON = 127
+_WRONG, _SAME = "it sends a wrong message", "install the same istbench on every host"
 
 
 class Lost(Exception):  # noqa: N818  (it names an event of a host)
@@ -69,12 +77,39 @@ class Refused(Exception):  # noqa: N818
     """A host answered that a request failed; the message has the reason."""
 
 
+class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of a host, which has exactly one of `python`, `said`, `cell`, `ended` and `id`.
+
+    Attributes:
+        python: the version of its Python. said: a line for the user. cell: the name of the cell that it runs.
+        ended: the exit status of its run. failure: of the run. tail: the last lines of torchrun.
+        id: the number of a request. It comes with one of `answer`, `error` and `bytes`, the size of raw content.
+    """
+
+    python: tuple[Natural, Natural] | None = None
+    said: Message | None = None
+    cell: Short | None = None
+    ended: Status | None = None
+    failure: Failure | None = None
+    tail: tuple[Message, ...] = ()
+    id: Natural | None = None
+    answer: Any = msgspec.UNSET
+    error: Message | None = None
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)] | None = None
+
+    def __post_init__(self) -> None:
+        kinds = [self.python, self.said, self.cell, self.ended, self.id]
+        results = [self.answer is not msgspec.UNSET, self.error is not None, self.bytes is not None]
+        if sum(kind is not None for kind in kinds) != 1 or sum(results) != (self.id is not None):
+            raise ValueError("must be one message")
+
+
 @dataclass(frozen=True)
 class Event:
-    """A message of a host that answers no request, or the loss of its connection (`frame` has `lost`)."""
+    """A message of a host that answers no request, or the loss of its connection."""
 
     host: "Connection"
-    frame: dict[str, Any]
+    frame: Frame | Lost
 
 
 Events = queue.SimpleQueue[Event]
@@ -134,8 +169,9 @@ class Connection:
         self._futures: dict[int, Future[Any]] = {}
         self._lock, self._count = threading.Lock(), 0
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
-        self._python_version: Future[list[int]] = Future()
+        self._python_version: Future[tuple[int, int]] = Future()
         self._lost: Lost | None = None
+        self._wrong = ""  # its message that ended the connection
         self._heard, self._silent = time.monotonic(), False
         program = Path(agent_program.__file__).read_bytes()
         # In a session of its own, so that a Ctrl-C at the terminal is left to this program.
@@ -158,7 +194,7 @@ class Connection:
             Lost: where it does not.
         """
         found = self.answer(self._python_version)
-        if tuple(found) < _LEAST_PYTHON:
+        if found < _LEAST_PYTHON:
             version, least = ".".join(map(str, found)), ".".join(map(str, _LEAST_PYTHON))
             raise Lost(f"its Python is {version}, and istbench needs {least}; name another by --hosts-python")
 
@@ -219,6 +255,9 @@ class Connection:
     def close(self) -> None:
         """End the connection."""
         self.hang_up()
+        self._leave()
+
+    def _leave(self) -> None:
         try:
             self._process.wait(_LEAVES_S)
         except subprocess.TimeoutExpired:
@@ -241,45 +280,54 @@ class Connection:
             self._said.append(printable(line.decode(errors="replace").strip()))
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        mark = agent_program.MARK.encode()
-        for line in self._process.stdout:
-            _, found, content = line.partition(mark)
-            if found:
-                self._heard = time.monotonic()
-                with contextlib.suppress(ValueError):
-                    frame = json.loads(content)
-                    if "bytes" in frame:
-                        frame["answer"] = self._content(frame["bytes"])
-                    self._hear(frame)
+        try:
+            self._read_frames()
+        except UserError as error:
+            self._wrong = str(error)
+            self._process.terminate()  # the agent ends all that it started
+            self._leave()
         self._errors.join()
         self._lost = Lost(self._why_lost(self._process.wait()))
         for future in [*self._futures.values(), self._python_version]:
-            if not future.done():
+            with contextlib.suppress(InvalidStateError):
                 future.set_exception(self._lost)
-        self._events.put(Event(self, {"lost": str(self._lost)}))
+        self._events.put(Event(self, self._lost))
 
-    def _content(self, size: int) -> bytes:
-        """The raw bytes after a line that announces them; ValueError if they break off."""
+    def _read_frames(self) -> None:
+        """Pass on the messages of the host until it ends.
+
+        Raises:
+            UserError: for another message than a `Frame`, and for a result that nobody requested.
+        """
         assert self._process.stdout is not None
-        if not 0 <= size <= _MOST_BYTES or len(content := self._process.stdout.read(size)) < size:
-            raise ValueError
-        return content
+        mark = agent_program.MARK.encode()
+        for line in iter(partial(self._process.stdout.readline, _LONGEST_LINE), b""):
+            _, found, content = line.partition(mark)
+            if found and (line.endswith(b"\n") or len(line) == _LONGEST_LINE):  # else the connection broke off
+                self._heard = time.monotonic()
+                frame = decode_json(content, Frame, _WRONG, _SAME)
+                raw = self._process.stdout.read(frame.bytes or 0)
+                if len(raw) == (frame.bytes or 0):
+                    self._hear(frame, raw)
 
-    def _hear(self, frame: dict[str, Any]) -> None:
-        if "python" in frame:
-            self._python_version.set_result(frame["python"])
-        elif "id" not in frame:
+    def _hear(self, frame: Frame, raw: bytes) -> None:
+        if frame.python is None and frame.id is None:
             self._events.put(Event(self, frame))
-        elif frame["id"] != _BEAT:
-            future = self._futures.pop(frame["id"])
-            if "error" in frame:
-                future.set_exception(Refused(printable(str(frame["error"]))))
+        elif frame.id != _BEAT:
+            future: Future[Any] | None = self._python_version
+            if frame.id is not None:
+                future = self._futures.pop(frame.id, None)
+            if future is None or future.done():
+                raise UserError(f"{_WRONG}: nobody requested this result; {_SAME}")
+            if frame.error is not None:
+                future.set_exception(Refused(printable(frame.error)))
             else:
-                future.set_result(frame["answer"])
+                future.set_result(frame.python or (frame.answer if frame.bytes is None else raw))
 
     def _why_lost(self, status: int) -> str:
         said = next((line for line in reversed(self._said) if line), "")
+        if self._wrong:
+            return self._wrong
         if self._silent:
             silence = f"{agent_program.SILENCE_S:g} s"
             return f"it has said nothing for {silence} (its Python was stopped, or it is overloaded)"
@@ -367,4 +415,4 @@ def told(host: str, answer: Any, kind: type[T]) -> T:
     Raises:
         UserError: naming the host and the wrong part.
     """
-    return convert(answer, kind, lambda path: f"{host}: {path_text(path)}")
+    return convert(answer, kind, lambda path: f"{host}: {path_text(path) or 'its answer'}")

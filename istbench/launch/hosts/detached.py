@@ -14,7 +14,8 @@ import msgspec
 
 from istbench.base.decode import encode_own, read_text
 from istbench.base.errors import RunFailed, UserError
-from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, way
+from istbench.base.options.texts import Text
+from istbench.launch.hosts.connection import Connection, Lost, Refused, connected, told, way
 from istbench.launch.hosts.finished_cells import name_cells_there, runs_alike
 from istbench.launch.hosts.group import Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
@@ -43,7 +44,7 @@ def detach(runs: Sequence[HostsRun], say: Say) -> None:
         group = gather(connections, out, paths_of(runs))
         with _naming(first):
             for run in runs:
-                if first.do("has_detached", key=run.key):
+                if told(first.name, first.do("has_detached", key=run.key), bool):
                     raise UserError(
                         f"{first.name} runs this command detached already; the same command without --detach "
                         "follows it, and --stop ends it"
@@ -96,7 +97,8 @@ def follow(
             return None
         if theirs is None:
             return None
-        session = _Detached([first], events, run, str(theirs), facts[first.name].shared, say, started)
+        out = told(first.name, theirs, Text)
+        session = _Detached([first], events, run, out, facts[first.name].shared, say, started)
         with _naming(first):
             return session.follow(stopped)
 
@@ -112,7 +114,7 @@ def stop(runs: Sequence[HostsRun]) -> None:
         survey([first], run.out, marks=False)
         with _naming(first):
             # One job has all cells of a command, and a second signal would not let it stop by itself.
-            if not any(first.do("stop_detached", key=run.key) for run in runs):
+            if not any(told(first.name, first.do("stop_detached", key=run.key), bool) for run in runs):
                 raise UserError(f"nothing of this command runs detached on {first.name}; leave out --stop")
 
 

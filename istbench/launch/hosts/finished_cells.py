@@ -90,7 +90,7 @@ def _names(runs: Sequence[HostsRun], say: Say) -> _Names:
         there = push([first], paths_of(runs), say)[first.name]
         names = name_cells_there(first, runs, there)
         # A detached cell goes on, or waits to be copied, whatever an earlier run left here.
-        waiting = [first.do("has_detached", key=run.key) for run in runs]
+        waiting = [told(first.name, first.do("has_detached", key=run.key), bool) for run in runs]
         return [None if one else name for one, name in zip(waiting, names, strict=False)]
 
 

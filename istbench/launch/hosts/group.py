@@ -13,7 +13,7 @@ import msgspec
 
 import istbench
 from istbench.base.files import is_there, write_errors
-from istbench.base.options.numbers import Count, Natural
+from istbench.base.options.numbers import Count, Duration, Natural
 from istbench.launch.hosts.connection import ANSWERS_S, Connection, ask_each, each, told
 
 T = TypeVar("T")
@@ -249,7 +249,7 @@ def _clocks(connections: Sequence[Connection]) -> tuple[dict[str, HostClock], li
         readings = []
         for _ in range(_CLOCK_READINGS):
             before = time.time()
-            there = float(connection.do("clock"))
+            there = told(connection.name, connection.do("clock"), Duration)
             readings.append((before, there, time.time()))
         return clock_of(readings)
 
@@ -290,6 +290,8 @@ def _tried(
     """
     each_one = [place for own in places.values() for place in own]
     answers = ask_all(connections, "try_connections", list[tuple[str, str]], lambda _: {"places": each_one})
+    if wrong := [name for name, own in answers.items() if len(own) != len(each_one)]:
+        raise Unfit([f"{name}: it tested another number of addresses than it was sent" for name in wrong])
     answered = {name: dict(zip(each_one, own, strict=True)) for name, own in answers.items()}
     reasons, callers = (
         {name: {place: both[part] for place, both in own.items()} for name, own in answered.items()}

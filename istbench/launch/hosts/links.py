@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from istbench.base.machine import HOST
+from istbench.base.options.numbers import Amount
 from istbench.cluster.profile import bandwidth_text
-from istbench.launch.hosts.connection import Connection, Lost, Refused, each
+from istbench.launch.hosts.connection import Connection, Lost, Refused, each, told
 from istbench.launch.hosts.group import HostGroup, Say, Unfit, ask_all, listening
 from istbench.launch.hosts.remote_programs import BusBandwidth, HostGpus, program
 from istbench.launch.processes.world import World
@@ -113,7 +114,7 @@ def _measuring(
 
         def end() -> float:
             try:
-                return float(source.answer(asked, 60 + 20 * seconds))
+                return told(source.name, source.answer(asked, 60 + 20 * seconds), Amount)
             except (Lost, Refused) as error:
                 raise Unfit([f"{source.name}: sending to {target.name}: {error}"]) from None
 

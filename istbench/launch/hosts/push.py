@@ -20,11 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from istbench.base.cache import cache_directory
 from istbench.base.errors import UserError
 from istbench.base.files import is_there, writing_whole
+from istbench.base.options.numbers import Natural
+from istbench.base.options.texts import Short, Text
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.connection import Connection, Refused, each
+from istbench.launch.hosts.connection import Connection, Refused, each, told
 from istbench.launch.hosts.group import Say, Unfit
 from istbench.launch.hosts.remote_files import PART
 
@@ -35,6 +39,15 @@ File = tuple[str, int, int, str]
 _WRITES_S = 300.0
 _ON_ITS_WAY = 64
 """Parts of files that are sent before the first of them is answered."""
+
+
+class _Offer(msgspec.Struct, frozen=True):
+    """The answer of `expect_tree`."""
+
+    incoming: Text
+    missing: frozenset[Short]
+    free: Natural
+    folder: Text
 
 
 def push(connections: Sequence[Connection], paths: Sequence[str], say: Say) -> dict[str, dict[str, str]]:
@@ -88,25 +101,26 @@ def _copy(host: Connection, path: str, files: Sequence[File]) -> tuple[str, int]
     """Copy the tree of `files` at `path`; returns its place there, and the bytes sent."""
     own = Path(path).resolve() if Path(path).name == ".." else Path(path).absolute()
     tree = {"content": json.dumps(files).encode(), "name": own.name or "data"}
-    offer = host.do("expect_tree", _WRITES_S, **tree)
+    offer = told(host.name, host.do("expect_tree", _WRITES_S, **tree), _Offer)
     contents = {sha256: (Path(path, file) if file else Path(path), size) for file, size, _, sha256 in files}
-    missing = [(*contents[sha256], sha256, None) for sha256 in offer["missing"]]
+    missing = [(*place, sha256, None) for sha256, place in contents.items() if sha256 in offer.missing]
     size = sum(size for _, size, *_ in missing)
     full = (
-        f"no space for {path}: {size / 1e6:,.1f} MB are to go to {offer['folder']}, and "
-        f"{offer['free'] / 1e6:,.1f} MB are free; free some, or set ISTBENCH_CACHE there to a larger disk"
+        f"no space for {path}: {size / 1e6:,.1f} MB are to go to {offer.folder}, and "
+        f"{offer.free / 1e6:,.1f} MB are free; free some, or set ISTBENCH_CACHE there to a larger disk"
     )
-    if size > offer["free"]:
+    if size > offer.free:
         raise Refused(full)
     try:
-        send(host, offer["incoming"], missing)
-        return str(host.do("finish_tree", LISTS_S, incoming=offer["incoming"], **tree)), size
+        send(host, offer.incoming, missing)
+        finished = host.do("finish_tree", LISTS_S, incoming=offer.incoming, **tree)
+        return told(host.name, finished, Text), size
     except OSError as error:
         raise Refused(f"cannot read {error.filename or path} here: {error.strerror}") from None
     except Refused as error:
         if str(error) == os.strerror(errno.ENOSPC):
             raise Refused(full) from None
-        raise Refused(f"cannot take {path} into {offer['folder']}: {error}") from None
+        raise Refused(f"cannot take {path} into {offer.folder}: {error}") from None
 
 
 def send(host: Connection, folder: str, files: Iterable[tuple[Path, int, str, int | None]]) -> None:

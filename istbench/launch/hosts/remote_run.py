@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from istbench.base.options.texts import message_of
 from istbench.base.scratch import scratch_folder
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.run_folder import FOLDER, watch
@@ -74,7 +75,7 @@ class _Run:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._tail.append(line.decode(errors="replace").rstrip())
+            self._tail.append(message_of(line.decode(errors="replace").rstrip()))
 
     def _watch(self) -> None:
         failure = watch(self.folder, self._agent.say, self._lives)

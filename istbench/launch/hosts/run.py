@@ -22,7 +22,7 @@ from istbench.base.decode import convert
 from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.machine import HOST
 from istbench.base.options.run import RunRequest
-from istbench.launch.hosts.connection import Connection, Event, Events, Lost, Refused, ask_each, connected, told
+from istbench.launch.hosts.connection import Connection, Event, Events, Frame, Lost, Refused, ask_each, connected
 from istbench.launch.hosts.group import HostGroup, Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
@@ -157,14 +157,6 @@ def _error_of(failure: Failure, host: str) -> BaseException:
     return (UserError if failure.status == 2 else RunFailed)(failure.message)
 
 
-class _End(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a run on a host: exit status, failure and last lines of torchrun."""
-
-    ended: int
-    failure: Failure | None
-    tail: list[str]
-
-
 def run_named_by(host: str, cell: str, out: Path) -> RunDirectory:
     """The run directory in results directory `out` of the cell `cell`, a name that `host` reports.
 
@@ -233,7 +225,7 @@ def returns(run: HostsRun, grow: Callable[[Sequence[Host]], None]) -> Iterator[N
 def answers(host: Host, run: HostsRun) -> bool:
     """Whether `host` can be reached, and is fit for the run."""
     connection = Connection(host, run.pythons, queue.SimpleQueue(), run.config)
-    with closing(connection), suppress(Lost, Refused, Unfit):
+    with closing(connection), suppress(Lost, Refused, Unfit, UserError):
         survey([connection], run.out, marks=False)
         return True
     return False
@@ -274,7 +266,7 @@ class Session:
         self._hosts, self._events, self._first = hosts, events, hosts[0]
         self._run, self._theirs, self._shared = run, theirs, shared
         self._say, self._started = say, started
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[str, Frame] = {}
         self._lost: dict[str, str] = {}  # why, by host
         # Hosts that had failed when istbench ended the others, which therefore report an interrupt.
         self._failed_first: list[str] = []
@@ -533,14 +525,16 @@ class Session:
         name, frame = event.host.name, event.frame
         if event.host not in self._hosts:
             return
-        if "lost" in frame and name not in self._ends:
-            self._lost[name] = frame["lost"]
-        if "ended" in frame:
-            self._ends[name] = told(name, frame, _End)
-        if event.host is self._first and frame.get("said", "").strip():
-            self._say(printable(frame["said"]))
-            if found := _STEP.search(frame["said"]):
+        if isinstance(frame, Lost):
+            if name not in self._ends:
+                self._lost[name] = str(frame)
+            return
+        if frame.ended is not None:
+            self._ends[name] = frame
+        if event.host is self._first and frame.said is not None and frame.said.strip():
+            self._say(printable(frame.said))
+            if found := _STEP.search(frame.said):
                 self._step = found[1]
                 self._reports.append((time.monotonic(), int(found[1])))
-        if event.host is self._first and "cell" in frame:
-            self._cell = self._cell or str(frame["cell"])  # checked once
+        if event.host is self._first and frame.cell is not None:
+            self._cell = self._cell or frame.cell  # checked once

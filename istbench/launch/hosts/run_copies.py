@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 
 from istbench.base.decode import read_bytes
-from istbench.base.errors import RunFailed, UserError
+from istbench.base.errors import RunFailed, UserError, printable
 from istbench.base.files import require_no_link, sync, writing_whole
 from istbench.base.options.numbers import Natural
 from istbench.base.threads import thread_beside
@@ -30,6 +30,8 @@ from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirector
 Pace = Callable[[float, int, int], None]
 """Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
 _EVENTS, _HEADER = "events.jsonl", "run.json"
+_Changed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Progress = Annotated[list[Natural], msgspec.Meta(min_length=3, max_length=3)]
 _TRIES = 5
 _EVERY_S = 15.0
 # The copies may use the links that the run measures, so they take only this share of the time.
@@ -43,8 +45,8 @@ def at_once(_seconds: float, _size: int, _left: int) -> None:
 class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `list_run` of `remote_files`."""
 
-    files: list[tuple[str, Natural, int]]
-    steps: list[tuple[int, str]]
+    files: list[tuple[str, Natural, _Changed]]
+    steps: list[tuple[Natural, str]]
     damaged: bool
 
     def steps_in(self, directory: Path) -> Iterator[Step]:
@@ -107,7 +109,8 @@ class _PartReader:
     def part(self, name: str, offset: int) -> bytes:
         """A part of file `name` from `offset`."""
         began = time.monotonic()
-        content: bytes = self._first.do("read", path=self._theirs, name=name, offset=offset)[:PART]
+        answer = self._first.do("read", path=self._theirs, name=name, offset=offset)
+        content = told(self._first.name, answer, bytes)[:PART]
         self._left = max(0, self._left - len(content))
         self._pace(time.monotonic() - began, len(content), self._left)
         return content
@@ -233,10 +236,10 @@ def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once
 
 
 def _how_far_there(first: Connection, theirs: str) -> list[int]:
-    found: list[int] | str = first.do("how_far", path=theirs)
+    found = first.do("how_far", path=theirs)
     if isinstance(found, str):
-        raise UserError(f"{first.name}: {found}")
-    return found
+        raise UserError(f"{first.name}: {printable(found)}")
+    return told(first.name, found, _Progress)
 
 
 def bring(first: Connection, here: Path, theirs: str) -> bool:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from istbench.base.decode import decode_json
 from istbench.base.files import writing_whole
+from istbench.base.options.texts import Message, message_of
 from istbench.base.threads import thread_beside
 from istbench.results.events import Loss, Return
 
@@ -23,6 +24,8 @@ FOLDER, REASON = "ISTBENCH_RUN_FOLDER", "ISTBENCH_REASON"
 SAID, CELL, FAILED = "said", "cell", "failed"  # from a run: lines for the user, the name of its cell, its failure
 TRAIN, GROW = "train", "grow"  # to a run: train, after it named its cell; stop, to begin again with more hosts
 _POLL_S, _WATCHES_S, _LOOKS_S = 0.05, 0.1, 0.5
+Status = Annotated[int, msgspec.Meta(ge=-255, le=255)]
+"""The exit status of a process; below 0, the signal that ended it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -31,8 +34,8 @@ class Failure(msgspec.Struct, frozen=True):
     unfit: whether each line is a problem of a host. lost: whether a worker was lost, so that the run may go on.
     """
 
-    message: str
-    status: int
+    message: Message
+    status: Status
     unfit: bool = False
     lost: bool = False
 
@@ -105,7 +108,8 @@ def write_cell(where: Path, cell: str) -> None:
 
 def write_failure(where: Path, failure: Failure) -> None:
     """Report the failure of the run in folder `where`."""
-    _write(where / FAILED, msgspec.json.encode(failure))
+    cut = msgspec.structs.replace(failure, message=message_of(failure.message))
+    _write(where / FAILED, msgspec.json.encode(cut))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -127,7 +131,7 @@ def watch(where: Path, say: Callable[[dict[str, Any]], None], lives: Callable[[]
                     file.seek(place)
                     whole = file.read().rpartition(b"\n")[0]
                 for line in whole.split(b"\n") if whole else []:
-                    say({"said": line.decode(errors="replace")})
+                    say({"said": message_of(line.decode(errors="replace"))})
                 place += len(whole) + bool(whole)
             if (found := (where / CELL).read_text()) != cell:
                 say({"cell": found})

@@ -1,13 +1,16 @@
 """Failed workers: their reports, and the one error message that names the first cause."""
 
-import json
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from istbench.base.activity import Progress, read_activity
+from istbench.base.decode import decode_json, read_bytes
 from istbench.base.errors import RunFailed, UserError
 
 LOGS = "logs"
@@ -56,13 +59,20 @@ def may_go_on(error: BaseException | None) -> bool:
     return isinstance(error, WorkerLost) and not isinstance(error, StuckAtStep)
 
 
+class Report(msgspec.Struct, frozen=True):
+    """The failure report of a worker."""
+
+    kind: Literal["user", "run", "memory", "plugin", "fabric", "error"]
+    message: str
+
+
 def log_directory(logs: Path, rank: int) -> Path:
     """The directory of a worker's stdout.log, stderr.log and failure report."""
     return logs / f"rank-{rank}"
 
 
 def failure_path(logs: Path, rank: int) -> Path:
-    """The failure report of a worker: a message and its kind (user, run, memory, plugin, fabric or error)."""
+    """The file of a worker's `Report`."""
     return log_directory(logs, rank) / "failure.json"
 
 
@@ -107,24 +117,24 @@ def describe(exit_codes: Mapping[int, int], logs: Path, early: str = "", *, oom:
     """
     reports = _reports(logs)
     for report in reports.values():
-        if report["kind"] == "user":
-            return UserError(report["message"])
-        if report["kind"] == "run":
-            return RunFailed(report["message"])
+        if report.kind == "user":
+            return UserError(report.message)
+        if report.kind == "run":
+            return RunFailed(report.message)
     if lost := [rank for rank, code in sorted(exit_codes.items()) if code < 0 or rank not in reports]:
         rank, *_ = lost
         how = _how(exit_codes[rank], _while(logs, rank), oom)
         return WorkerLost(f"worker {rank} {how}", last_lines(_printed(logs, rank), early), len(lost))
     for rank, report in reports.items():
-        if report["kind"] == "memory":
-            return RunFailed(f"worker {rank} ran out of memory{report['message']}; {_LESS_MEMORY}")
+        if report.kind == "memory":
+            return RunFailed(f"worker {rank} ran out of memory{report.message}; {_LESS_MEMORY}")
     for kind in ("plugin", "error", "fabric"):
         for rank, report in reports.items():
-            if report["kind"] == kind:
+            if report.kind == kind:
                 tail = last_lines(_printed(logs, rank)) if kind == "error" else ""
                 if kind == "fabric":
-                    return PeersLost(f"worker {rank} failed: {report['message']}")
-                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {report['message']}{tail}")
+                    return PeersLost(f"worker {rank} failed: {report.message}")
+                return RunFailed(f"worker {rank} failed{_while(logs, rank)}: {report.message}{tail}")
     return RunFailed(f"a worker failed without a report; see {logs}")
 
 
@@ -153,15 +163,13 @@ def last_lines(*texts: str) -> str:
     return "; it printed nothing"
 
 
-def _reports(logs: Path) -> dict[int, dict[str, Any]]:
+def _reports(logs: Path) -> dict[int, Report]:
     """The failure reports by rank, in order, without incomplete ones."""
     reports = {}
     for directory in logs.glob("rank-*"):
         rank = int(directory.name.removeprefix("rank-"))
-        try:
-            reports[rank] = dict(json.loads(failure_path(logs, rank).read_text()))
-        except (OSError, ValueError):
-            continue
+        with suppress(UserError):
+            reports[rank] = decode_json(read_bytes(failure_path(logs, rank), ""), Report, "", "")
     return dict(sorted(reports.items()))
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import multiprocessing
 import os
 import re
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from istbench.base.activity import current
+from istbench.base.decode import encode_json
 from istbench.base.error_lines import error_line
 from istbench.base.errors import RunFailed, UserError, lacks_memory
 from istbench.fabric import FabricError
@@ -111,6 +111,6 @@ def _report(logs: Path, error: BaseException) -> None:
         kind, text = "plugin", plugin
     path = failure_path(logs, int(os.environ["RANK"]))
     try:
-        path.write_text(json.dumps({"kind": kind, "message": text}))
+        path.write_bytes(encode_json({"kind": kind, "message": text}))
     except OSError as problem:
         print(f"could not write {path}: {problem}", file=sys.stderr)

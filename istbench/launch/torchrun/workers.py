@@ -8,7 +8,6 @@ the process group of an earlier cell: threads, connections, a CUDA context, and 
 
 import dataclasses
 import ipaddress
-import json
 import os
 import signal
 import socket
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from istbench.base.decode import encode_json, encode_own
+from istbench.base.decode import decode_json, encode_json, encode_own
 from istbench.base.errors import RunFailed, UserError, shown
 from istbench.base.machine import host_name
 from istbench.base.options.run import MAY_DIFFER_BY_HOST, RunRequest
@@ -48,6 +47,7 @@ _POLL_S = 1.0
 _ENDINGS_S = 8.0  # for all ranks to end their workers, which may take five seconds
 _OTHERS_END_S = 60.0  # for the other ranks to end normally after rank 0
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SAME = "install the same istbench on every host"
 _FAILURES = {"user": UserError, "run": RunFailed}
 
 
@@ -111,7 +111,7 @@ def command_as_text(requests: Sequence[RunRequest]) -> str:
     fields = {
         name: values[0] if values.count(values[0]) == len(values) else values for name, values in columns.items()
     }
-    return json.dumps({"number of cells": len(rows), **fields})
+    return encode_json({"number of cells": len(rows), **fields}).decode()
 
 
 def host_names(cards: Sequence[Card]) -> list[str]:
@@ -137,7 +137,10 @@ def check_agreement(cards: Sequence[Card]) -> None:
         if differing:
             raise UserError(f"{host} has {', '.join(differing)}; install the same on every host")
     for card, host in zip(cards, names, strict=True):
-        own, other = json.loads(card.config), json.loads(first.config)
+        own, other = (
+            decode_json(of.config.encode(), dict[str, Any], f"the command of {name}", _SAME)
+            for of, name in ((card, host), (first, here))
+        )
         for name in other:
             if name not in MAY_DIFFER_BY_HOST and own.get(name) != other[name]:
                 raise UserError(
@@ -320,6 +323,11 @@ def announced(request: RunRequest, own: Sequence[RunRequest]) -> Announced:
 
 def of_this_rank(found: Announced, own: Sequence[RunRequest]) -> RunRequest:
     """The cell that rank 0 announced, with the files that this rank's own command line names."""
+    if found.like >= len(own):
+        raise UserError(
+            f"rank 0 trains cell {found.like + 1} of its command, and this one has {counted(len(own), 'cell')}; "
+            "give the same command on every host"
+        )
     fields = {name: getattr(own[found.like], name) for name in _OWN}
     return msgspec.structs.replace(found.request, **fields, save=None, sinks=())
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import istbench
 from istbench.launch.hosts import agent_program
 from istbench.launch.hosts import connection as ssh_connection
-from istbench.launch.hosts.connection import Lost, connected
+from istbench.launch.hosts.connection import Frame, Lost, connected
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.remote_files import PART, beside
 from istbench.launch.hosts.remote_programs import program
@@ -57,6 +58,23 @@ def test_a_request_that_the_istbench_there_does_not_know_names_the_way_out():
         "id": 3,
         "error": "the istbench there is of another version and cannot fly; install the same on every host",
     }
+
+
+def test_a_long_error_fits_into_a_message():
+    def fail(*_):
+        raise OSError("a" * 10**6)
+
+    out = io.StringIO()
+    agent_program.Agent(out, {"fail": fail}).answer({"id": 3, "do": "fail"})
+    frame = msgspec.json.decode(out.getvalue().removeprefix(agent_program.MARK), type=Frame)
+    assert frame.error == "a" * 4096
+
+
+@pytest.mark.processes
+def test_a_name_that_is_not_utf_8_comes_with_question_marks(own_host, tmp_path):
+    host, _ = own_host
+    facts = host.do("facts", folder=str(tmp_path), paths=["a\udcff"], out="out", marker="none")
+    assert facts["missing"] == ["a?"]
 
 
 def test_a_host_reports_the_cores_of_its_cpu_quota(tmp_path, monkeypatch):
@@ -120,7 +138,7 @@ def test_a_host_whose_python_was_stopped_is_given_up(own_host, monkeypatch):
     host, events = own_host
     monkeypatch.setattr(agent_program, "SILENCE_S", -1.0)
     host.beat()
-    assert "it has said nothing for" in events.get(timeout=60).frame["lost"]
+    assert "it has said nothing for" in str(events.get(timeout=60).frame)
 
 
 @pytest.mark.processes

@@ -13,9 +13,10 @@ import pytest
 
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
+from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.launch.hosts import detached_job, remote_detached
 from istbench.launch.hosts.agent_program import Agent
-from istbench.launch.hosts.connection import Event
+from istbench.launch.hosts.connection import Event, Frame, Lost
 from istbench.launch.hosts.detached import _Detached
 from istbench.launch.hosts.remote_detached import (
     DONE,
@@ -26,7 +27,7 @@ from istbench.launch.hosts.remote_detached import (
 )
 from istbench.launch.hosts.run import HostsRun, run_named_by
 from istbench.launch.hosts.run_folder import FAILED as REPORT
-from istbench.launch.hosts.run_folder import Failure, write_cell, write_failure
+from istbench.launch.hosts.run_folder import Failure, watch, write_cell, write_failure
 from istbench.launch.processes.failures import StuckAtStep, WorkerLost
 
 FAILED = {"message": "it diverged", "status": 1, "unfit": False, "lost": False}
@@ -81,6 +82,17 @@ def test_a_taken_cell_is_reported_as_long_as_its_job_works(job):
     assert messages() == [{"cell": "cell"}, {"ended": 1, "failure": FAILED, "tail": []}]
 
 
+def test_long_lines_fit_into_a_message(tmp_path):
+    (tmp_path / "said").write_text("a" * 10**6 + "\n")
+    write_cell(tmp_path, "cell")
+    write_failure(tmp_path, Failure("b" * 10**6, 1))
+    said = []
+    failure = watch(tmp_path, said.append, lambda: False)
+    for frame in (*said, {"ended": 1, "failure": failure, "tail": []}):
+        msgspec.convert(frame, Frame)
+    assert len(said[0]["said"]) == len(failure["message"]) == LONGEST_MESSAGE
+
+
 def test_a_killed_job_leaves_no_ssh_key_and_one_that_works_or_starts_keeps_it(job):
     folders = job("1"), job("2", works=True), job("3", started=False)
     assert messages() is None
@@ -128,7 +140,7 @@ class First:
     def __init__(self, *frames):
         self.events, self.taken = queue.SimpleQueue(), False
         for frame in frames:
-            self.events.put(Event(self, frame))
+            self.events.put(Event(self, frame if isinstance(frame, Lost) else msgspec.convert(frame, Frame)))
 
     def do(self, what, **_):
         assert what == "take_detached"
@@ -155,7 +167,7 @@ def test_a_followed_cell_is_named_before_its_failure_is_raised(follow):
 
 
 def test_a_lost_first_host_keeps_the_results_of_a_followed_cell(follow):
-    first = First({"cell": "cell"}, {"lost": "the connection to it is lost"})
+    first = First({"cell": "cell"}, Lost("the connection to it is lost"))
     follow(first, "^host0: the connection to it is lost; a detached cell goes on; the same command follows it$")
     assert not first.taken
 

@@ -10,7 +10,7 @@ from published_steps import publish_step, write_step
 from istbench.base.errors import RunFailed
 from istbench.base.options.run import RunRequest
 from istbench.launch.hosts import run as ssh_run
-from istbench.launch.hosts.connection import Event
+from istbench.launch.hosts.connection import Event, Frame, Lost
 from istbench.launch.hosts.group import HostClock, HostGroup
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.run import HostsRun, Session
@@ -31,7 +31,7 @@ class Pretended:
     def ask(self, do, grace_s):
         assert (do, grace_s) == ("end", None)
         for frame in self._words:
-            self._events.put(Event(self, frame))
+            self._events.put(Event(self, msgspec.convert(frame, Frame)))
 
 
 def test_a_cell_that_is_named_while_all_are_ended_is_not_trained(monkeypatch):
@@ -39,7 +39,7 @@ def test_a_cell_that_is_named_while_all_are_ended_is_not_trained(monkeypatch):
     events = queue.SimpleQueue()
     ended = {"ended": 1, "tail": [], "failure": INTERRUPTED}
     first, second = Pretended("a", events, {"cell": "cell"}, ended), Pretended("b", events)
-    events.put(Event(second, {"ended": 1, "tail": ["out of luck"], "failure": None}))
+    events.put(Event(second, Frame(ended=1, tail=("out of luck",))))
     run = HostsRun(request=REQUEST, out=Path("out"))
     ended = "^b: torchrun ended with status 1 while the hosts started and prepared data; run the same command again"
     with pytest.raises(RunFailed, match=f"{ended}.*\n  out of luck$"):
@@ -66,10 +66,8 @@ def session(tmp_path):
 
 
 def lose(session, number):
-    session._hear(Event(session._hosts[0], {"said": "toy ist n=2 seed 1: step 40/90 accuracy 0.5"}))
-    session._hear(
-        Event(session._hosts[number], {"lost": "the connection to it is lost (ssh ended with status 255)"})
-    )
+    session._hear(Event(session._hosts[0], Frame(said="toy ist n=2 seed 1: step 40/90 accuracy 0.5")))
+    session._hear(Event(session._hosts[number], Lost("the connection to it is lost (ssh ended with status 255)")))
     return str(session._cause())
 
 

@@ -130,9 +130,12 @@ def test_a_worker_that_fell_before_it_had_a_log(tmp_path):
     assert str(describe({3: 2}, tmp_path)) == "worker 3 ended with exit status 2; it printed nothing"
 
 
-def test_an_incomplete_failure_report_counts_as_none(tmp_path, say):
+@pytest.mark.parametrize(
+    "written", ['{"kind": "err', "5", "null", "[1]", '{"kind": "user"}', '{"kind": "x", "message": ""}', "[" * 9**5]
+)
+def test_an_incomplete_failure_report_counts_as_none(tmp_path, say, written):
     say(0, "error", "ValueError: no", printed="No space left")
-    failure_path(tmp_path, 0).write_text('{"kind": "err')
+    failure_path(tmp_path, 0).write_text(written)
     assert str(describe({0: 1}, tmp_path)).startswith("worker 0 ended with exit status 1; its last lines:")
 
 

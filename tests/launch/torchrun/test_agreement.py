@@ -51,6 +51,11 @@ def test_hosts_may_differ_in_threads_where_plugins_lie_and_patches_of_python():
         ({"versions": {"istbench": "0.9"}}, r"b has istbench 0.9 \(1.0 on a\), torch none"),
         ({"config": '{"steps": 30, "threads": 4}'}, "steps is 30 on b and 20 on a; give the same command"),
         ({"config": '{"threads": 4}'}, "steps is None on b and 20 on a"),
+        (
+            {"config": "[1]"},
+            r"the command of b: it must be a table, not \[1\]; install the same istbench on every host",
+        ),
+        ({"config": "{"}, "the command of b: not JSON"),
         ({"fingerprint": "0" * 64}, "b and a have different data"),
         ({"own_gpu": True}, "b has a GPU for every process, and a does not; use --device cpu"),
         ({"address": "127.0.1.1"}, "b reaches the rendezvous endpoint by its loopback interface"),
@@ -158,6 +163,8 @@ def test_ranks_take_the_options_of_a_cell_from_rank_0_and_files_from_their_own_c
     assert found.like == 1
     assert "/a" not in msgspec.json.encode(found, enc_hook=encode_own).decode()
     assert of_this_rank(found, [cell, own]) == msgspec.structs.replace(own, method="ist", nodes=2, steps=7)
+    with pytest.raises(UserError, match="^rank 0 trains cell 2 of its command, and this one has 1 cell; give"):
+        of_this_rank(found, [own])
 
 
 @pytest.mark.parametrize(
