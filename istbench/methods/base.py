@@ -168,7 +168,7 @@ class Method(ABC):
     def build_optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer of `workload` over the parameters of `model`, or that of the options."""
         parameters = list(model.parameters())
-        own = workload.optimizer(parameters)
+        own = workload.optimizer(parameters) if workload.optimizer else None
         self._own_rates = None if own is None else [group["lr"] for group in own.param_groups]
         if own is None:
             own = self.options.build(parameters, as_vectors=self.options.rule.as_vectors(model))

@@ -76,7 +76,7 @@ def batch_tensors(batch: Iterable[object]) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(parts) if isinstance(leaf, Tensor)]
 
 
-OwnOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer | None]
+OwnOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Builds a workload's own optimizer over some parameters."""
 
 
@@ -117,7 +117,6 @@ def _state_bytes(own: OwnOptimizer, parameters: list[nn.Parameter]) -> int:
     for tensor in tensors:
         tensor.grad = torch.empty_like(tensor)
     optimizer = own(tensors)
-    assert optimizer is not None
     optimizer.step()
     kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     return tensor_bytes(kept)

@@ -328,12 +328,12 @@ class Task(Workload):
                 count += len(batch[0])
         return {"loss": total / count if count else math.nan}
 
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        return own_optimizer(self.file, parameters) if "optimizer" in self.file else None
-
     @property
-    def has_optimizer(self) -> bool:  # type: ignore[override]
-        return "optimizer" in self.file
+    def optimizer(self) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None:  # type: ignore[override]
+        return self._own_optimizer if "optimizer" in self.file else None
+
+    def _own_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return own_optimizer(self.file, parameters)
 
     # Groups.
 
@@ -431,6 +431,11 @@ class Task(Workload):
         return state_kept(self.file.folder)
 
     def try_out(self) -> None:
+        """Try the file once, on throw-away weights; its data is open.
+
+        Raises:
+            UserError: for the first mistake.
+        """
         self.trial()
 
     def idle_parameters(self) -> list[str]:
@@ -464,8 +469,8 @@ class Task(Workload):
         after = plain_attributes(model)
         with suppress(Exception), torch.no_grad():  # to know early whether the loss needs a graph
             self.loss(model, copy.deepcopy(self.example_batch(model)))
-        optimizer = self.optimizer(list(model.parameters()))
-        if optimizer is not None:
+        if self.optimizer is not None:
+            optimizer = self.optimizer(list(model.parameters()))
             with self.file.watched("optimizer"):
                 optimizer.step()
             for kept in optimizer.state_dict()["state"].values():
