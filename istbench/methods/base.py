@@ -131,14 +131,6 @@ class Method(ABC):
     shares: Sequence[float] = ()
     """Relative speeds of the nodes to which it deals units, by rank; empty if all are equal. Set before `setup`."""
 
-    def check_shares(self, model: nn.Module, workload: Workload, shares: Sequence[float]) -> None:
-        """Refuse, before any process starts, `shares` by which it cannot deal units of `model` (meta device).
-
-        Raises:
-            UserError: naming the node or the units that do not fit.
-        """
-        return
-
     # The optimizer.
 
     scheduled: ClassVar[bool] = False
@@ -168,7 +160,7 @@ class Method(ABC):
     def build_optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer of `workload` over the parameters of `model`, or that of the options."""
         parameters = list(model.parameters())
-        own = workload.optimizer(parameters)
+        own = workload.optimizer(parameters) if workload.optimizer else None
         self._own_rates = None if own is None else [group["lr"] for group in own.param_groups]
         if own is None:
             own = self.options.build(parameters, as_vectors=self.options.rule.as_vectors(model))
@@ -229,21 +221,6 @@ class Method(ABC):
         """
         return 1
 
-    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
-        """A line before a run about `model` (meta device), which `check` has accepted; may be empty."""
-        return ""
-
-    def note(self) -> str:
-        """A line about this run once it trains; may be empty."""
-        return ""
-
-    def figures(self) -> dict[str, float]:
-        """Figures of the training since the last call, by name. An evaluation records them beside its metrics.
-
-        Every rank calls it, outside the clock; istbench records those of rank 0.
-        """
-        return {}
-
 
 # Optional parts of a method. A method needs no other base class: its function is enough.
 
@@ -291,6 +268,45 @@ class CutsUnits(Protocol):
         """The number that divides the units of the full model in the part that one of `world_size` nodes trains.
 
         1 if layers are cut differently.
+        """
+
+
+@runtime_checkable
+class ChecksShares(Protocol):
+    """It cannot deal its units by all shares of unequal nodes."""
+
+    def check_shares(self, model: nn.Module, workload: Workload, shares: Sequence[float]) -> None:
+        """Refuse, before any process starts, `shares` by which it cannot deal units of `model` (meta device).
+
+        Raises:
+            UserError: naming the node or the units that do not fit.
+        """
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """It has a line about the model before a run."""
+
+    def remark(self, model: nn.Module, workload: Workload, world_size: int) -> str:
+        """The line about `model` (meta device), which `check` has accepted; may be empty."""
+
+
+@runtime_checkable
+class Notes(Protocol):
+    """It has a line about a run that trains."""
+
+    def note(self) -> str:
+        """The line; may be empty."""
+
+
+@runtime_checkable
+class Figures(Protocol):
+    """It has figures of its training."""
+
+    def figures(self) -> dict[str, float]:
+        """Figures since the last call, by name. An evaluation records them beside its metrics.
+
+        Every rank calls it, outside the clock; istbench records those of rank 0.
         """
 
 

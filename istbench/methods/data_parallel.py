@@ -249,14 +249,7 @@ class DataParallel(Method):
                 node.update()
                 yield
 
-        whole = whole_model(
-            model,
-            self.options,
-            rounds,
-            batch_size,
-            gradients_copied=True,
-            own=workload.optimizer if workload.has_optimizer else None,
-        )
+        whole = whole_model(model, self.options, rounds, batch_size, gradients_copied=True, own=workload.optimizer)
         notes = list(whole.notes)
         if self.options.compress != "none":
             notes.append("compression takes no time in the plan")

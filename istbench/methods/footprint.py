@@ -80,7 +80,7 @@ def batch_tensors(batch: Iterable[object]) -> list[Tensor]:
 NEEDS_VALUES = (RuntimeError, NotImplementedError, TypeError, ValueError)
 """The errors of code that reads values of tensors on the meta device."""
 
-OwnOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer | None]
+OwnOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Builds a workload's own optimizer over some parameters."""
 
 

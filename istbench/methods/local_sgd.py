@@ -265,9 +265,7 @@ class LocalSGD(Method):
 
         warmup = self._ddp_rounds
         note = f"in the first {warmup} rounds the nodes average after every local step; a later round is planned"
-        whole = whole_model(
-            model, self.options, rounds, batch_size, own=workload.optimizer if workload.has_optimizer else None
-        )
+        whole = whole_model(model, self.options, rounds, batch_size, own=workload.optimizer)
         grouped = self._group != 1
         plain = updates_wide_layers(self.options.build(trained(model)), self.options, workload) and not grouped
         # The gradients in one tensor, and the terms of the other nodes.

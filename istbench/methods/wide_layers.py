@@ -24,7 +24,7 @@ _WIDE = 2**20
 
 def updates_wide_layers(optimizer: torch.optim.Optimizer, options: ClippedOptions, workload: Workload) -> bool:
     """Whether local steps are plain SGD of `options`, on the gradients of torch's uncompiled functions."""
-    return is_plain_sgd(optimizer) and not (options.clip or workload.has_optimizer or workload.compiles)
+    return is_plain_sgd(optimizer) and not (options.clip or workload.optimizer or workload.compiles)
 
 
 def wide_weights(model: nn.Module) -> list[nn.Parameter]:

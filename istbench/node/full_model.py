@@ -17,7 +17,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import EvaluatedInParts, Method, ReadInBlocks
+from istbench.methods.base import EvaluatedInParts, Figures, Method, ReadInBlocks
 from istbench.node.checkpoint import random_state_kept
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, metrics_by, statistics_layers
@@ -68,7 +68,7 @@ class Evaluator:
     def evaluate(self, step: int) -> Evaluated:
         """Assemble and evaluate the model after local step `step`. Metrics include the method's own figures."""
         current.begin("evaluating after step", step)
-        figures = self._method.figures()
+        figures = self._method.figures() if isinstance(self._method, Figures) else {}
         started = time.perf_counter()
         with self._full_model() as model:
             metrics = {} if model is None else {**figures, **model.metrics()}

@@ -39,10 +39,10 @@ def rehearse(workload: Workload, method: type[Method], nodes: int = 1) -> None:
         UserError: the workload returns a wrong value, or a neuron group does not fit the model.
     """
     with no_messages_of(f"the code of {workload.in_errors}"):
-        with RandomNumbers(0).drawn():
-            workload.try_out()
         task = whole(workload)
         if isinstance(task, Task):
+            with RandomNumbers(0).drawn():
+                task.try_out()
             prove_model(task, method, nodes)
             return
         try:

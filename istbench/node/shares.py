@@ -6,7 +6,7 @@ from torch import nn
 
 from istbench.base.errors import UserError
 from istbench.base.options.shares import Shares, in_proportion
-from istbench.methods.base import Method
+from istbench.methods.base import ChecksShares, Method
 from istbench.workloads.base import Workload
 
 
@@ -45,7 +45,8 @@ def check_shares(
             f"--shares: {method.name} {why}; leave it out, or use ddp, zero, fsdp, p3, local_sgd, diloco or ist"
         )
     if method.unequal == "units":
-        method.check_shares(model, workload, shares.speeds)
+        if isinstance(method, ChecksShares):
+            method.check_shares(model, workload, shares.speeds)
         return
     if workload.in_turn:
         raise UserError(

@@ -16,6 +16,7 @@ from istbench.base.machine import own_cores
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric, connect
+from istbench.methods.base import Notes
 from istbench.node.checkpoint import seed_random_state
 from istbench.node.destinations import Destinations, RequestedSink, RunFiles
 from istbench.node.full_model import Evaluated, Evaluator
@@ -209,7 +210,8 @@ class RankTraining:
                 return False
             over = self._evaluate(loss)
             method = self._setup.method
-            self._log.method_note(method.note())
+            if isinstance(method, Notes):
+                self._log.method_note(method.note())
             self._save_trace(whole=True)
             if not over and self._state.save_if_due(totals, self._grow is not None and self._grow.due()):
                 return True

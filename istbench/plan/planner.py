@@ -32,7 +32,7 @@ from istbench.cluster.scale import on_gpus, speed_of
 from istbench.cluster.speed import GIGA, StepWork
 from istbench.cluster.trace import segment
 from istbench.cluster.trace_builder import merge
-from istbench.methods.base import OwnKernels
+from istbench.methods.base import OwnKernels, Remarks
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
 from istbench.node.registry import build_workload
 from istbench.plan.planned_cell import SizedCell
@@ -270,9 +270,9 @@ class _Planner:
     def _assumed(self, cell: SizedCell, memory: NodeMemory | None, *, simulated: bool) -> tuple[str, ...]:
         if memory is None:
             return (f"method {cell.method.name} has no footprint (docs/plugins.md)",)
-        remark = cell.method.remark(cell.model, cell.workload, self._request.nodes)
+        method, about = cell.method, (cell.model, cell.workload, self._request.nodes)
         lines = [
-            *filter(None, [cell.expected, remark]),
+            *filter(None, [cell.expected, method.remark(*about) if isinstance(method, Remarks) else ""]),
             "float32 throughout; evaluation, assembling and the processes themselves are not counted",
         ]
         if cell.footprint is not None:

@@ -269,12 +269,8 @@ class Sampled(Part):
 class UsersObjects(Part):
     """Its model or its optimizer is an object of the user; task files have these."""
 
-    has_optimizer: ClassVar[bool] = False
-    """Whether `optimizer` returns one."""
-
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        """The workload's own optimizer over `parameters`, in place of the method's; None without one."""
-        return None
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
+    """A function that makes the workload's own optimizer over parameters, in place of the method's."""
 
     def own_model(self, seed: int) -> nn.Module | None:
         """A new model object of the user with its initial values for `seed`, on the CPU.
@@ -292,20 +288,12 @@ class UsersObjects(Part):
         """Afterwards, the state that the workload's functions keep outside the model is as before."""
         return nullcontext()
 
-    def try_out(self) -> None:
-        """Try the workload once, on throw-away weights, before it trains; its data is open.
-
-        Raises:
-            UserError: for the first mistake.
-        """
-        return
-
 
 class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects, ABC):
     """A model, its data, its loss and its metric.
 
-    A workload must have the eight functions below, `name`, `Options`, and the metric. All else has a default, here
-    or in one of the optional parts above.
+    A workload must have the first six functions below, `name`, `Options`, and the metric. All else has a default,
+    here or in one of the optional parts above.
 
     name: its name on the command line.
     Options: a frozen dataclass of workload options, all with defaults; their types have bounds, and each field's
@@ -332,24 +320,6 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
         """Number of training samples; available after `open`."""
 
     @abstractmethod
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        """Find the data in directory `data` or in `cache`, or make it; store it under `cache`, ready to map.
-
-        Only the launcher calls this, before any worker starts.
-
-        Raises:
-            UserError: for a missing or empty directory, one in the wrong layout, or a broken file.
-        """
-
-    @abstractmethod
-    def open(self, source: DataSource) -> None:
-        """Map the prepared data. Cheap; every worker calls it before the batch methods.
-
-        Raises:
-            UserError: if the data is missing or damaged, or not what `prepare` found.
-        """
-
-    @abstractmethod
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Training samples `indices` (int64 [b]) as CPU tensors; `generator` is the randomness of augmentation."""
 
@@ -363,6 +333,36 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
 
         `<metric>_standard_error` may be among them. Reports then say which targets it cannot tell apart.
         """
+
+    # Without these two, the samples follow from the options, and nothing is stored.
+
+    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+        """Find the data in directory `data` or in `cache`, or make it; store it under `cache`, ready to map.
+
+        Only the launcher calls this, before any worker starts.
+
+        Raises:
+            UserError: for a missing or empty directory, one in the wrong layout, or a broken file.
+        """
+        if data is not None:
+            raise UserError(f"{self.in_errors} makes its own data: leave out --data {data}")
+        self.open(DataSource.computed(b"", train=0, test=0, note=""))  # it may compute them too
+        train, test = [self.plain_batch(torch.arange(self.train_size))], list(self.test_batches())
+        parts = [torch.cat(part) for split in (train, test) for part in zip(*split, strict=True)]
+        return DataSource.computed(
+            b"".join(part.numpy().tobytes() for part in parts),
+            train=self.train_size,
+            test=sum(len(targets) for _, targets in test),
+            note=f"synthetic data: computed by {self.name}",
+        )
+
+    def open(self, source: DataSource) -> None:
+        """Map the prepared data. Cheap; every worker calls it before the batch methods.
+
+        Raises:
+            UserError: if the data is missing or damaged, or not what `prepare` found.
+        """
+        return
 
     unit: str = ""
     """Unit of the metric, for readers, such as "nats a token"; empty for a share or a count."""

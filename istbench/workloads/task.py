@@ -333,16 +333,14 @@ class Task(Workload):
                 count += len(batch[0])
         return {"loss": total / count if count else math.nan}
 
-    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
-        if "optimizer" not in self.file:
-            return None
+    @property
+    def optimizer(self) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None:  # type: ignore[override]
+        return self._own_optimizer if "optimizer" in self.file else None
+
+    def _own_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         if parameters[0].is_meta:  # of a plan
             self.task_model.mark(parameters)
         return own_optimizer(self.file, parameters)
-
-    @property
-    def has_optimizer(self) -> bool:  # type: ignore[override]
-        return "optimizer" in self.file
 
     # Groups.
 
@@ -440,6 +438,11 @@ class Task(Workload):
         return state_kept(self.file.folder)
 
     def try_out(self) -> None:
+        """Try the file once, on throw-away weights; its data is open.
+
+        Raises:
+            UserError: for the first mistake.
+        """
         self.trial()
 
     def idle_parameters(self) -> list[str]:
@@ -478,8 +481,8 @@ class Task(Workload):
         after = plain_attributes(model)
         with suppress(Exception), torch.no_grad():  # to know early whether the loss needs a graph
             self.loss(model, copy.deepcopy(self.example_batch(model)))
-        optimizer = self.optimizer(list(model.parameters()))
-        if optimizer is not None:
+        if self.optimizer is not None:
+            optimizer = self.optimizer(list(model.parameters()))
             with self.file.watched("optimizer"):
                 optimizer.step()
             for kept in optimizer.state_dict()["state"].values():

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Layers, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, DataSource, Progress, divided, opened
+from istbench.workloads.base import Batch, divided
 from istbench.workloads.classifier import Classifier
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
@@ -45,47 +44,30 @@ class Toy(Classifier):
 
     options: ToyOptions
 
-    def __init__(self, options: ToyOptions | None = None) -> None:
-        super().__init__(options)
-        self._train: Batch | None = None
-        self._test: Batch | None = None
-
     # Data.
-
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        if data is not None:
-            raise UserError(f"the toy workload makes its own data: leave out --data {data}")
-        train, test = self._points()
-        return DataSource.computed(
-            b"".join(part.numpy().tobytes() for part in (*train, *test)),
-            train=len(train[1]),
-            test=len(test[1]),
-            note="synthetic data: Gaussian clusters",
-        )
 
     def computed_bytes(self) -> int:
         return round(self.options.samples * (1 + _TEST_SHARE)) * (4 * self.options.features + 8)
 
-    def open(self, source: DataSource) -> None:
-        self._train, self._test = self._points()
-
     @property
     def train_size(self) -> int:
-        return len(opened(self._train)[1])
+        return len(self._splits[0][1])
 
     def train_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Points float32 [b, features] and their clusters int64 [b], without augmentation."""
-        points, clusters = opened(self._train)
+        points, clusters = self._splits[0]
         return points[indices], clusters[indices]
 
     def train_classes(self) -> Tensor:
-        return opened(self._train)[1]
+        return self._splits[0][1]
 
     def test_batches(self) -> Iterator[Batch]:
-        points, clusters = opened(self._test)
+        points, clusters = self._splits[1]
         return zip(points.split(_TEST_BATCH), clusters.split(_TEST_BATCH), strict=True)
 
-    def _points(self) -> tuple[Batch, Batch]:
+    @cached_property
+    def _splits(self) -> tuple[Batch, Batch]:
+        """The training and the test points."""
         options = self.options
         generator = torch.Generator().manual_seed(_SEED)
         count = options.samples + max(1, round(options.samples * _TEST_SHARE))

@@ -7,7 +7,7 @@ synthetic: words follow Zipf's law, and the translation of a sentence is its wor
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, DataSource, Progress, Workload
+from istbench.workloads.base import Batch, Workload
 
 _SEED = 1
 _TEST_SENTENCES = 32
@@ -85,31 +85,17 @@ class Translation(Workload):
 
     options: TranslationOptions
 
-    def __init__(self, options: TranslationOptions | None = None) -> None:
-        super().__init__(options)
-        self._sentences = torch.empty(0, 0, dtype=torch.int64)
-
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
-        if data is not None:
-            raise UserError(f"translation makes its own sentences: leave out --data {data}")
-        key = f"{_SEED}/{self.options.words}/{self.options.length}/{self.options.samples}"
-        return DataSource.computed(
-            key.encode(),
-            train=self.options.samples,
-            test=_TEST_SENTENCES,
-            note="synthetic data: made-up sentences",
-        )
-
     def computed_bytes(self) -> int:
         return (self.options.samples + _TEST_SENTENCES) * self.options.length * 8
 
-    def open(self, source: DataSource) -> None:
+    @cached_property
+    def _sentences(self) -> Tensor:
         options = self.options
         frequencies = 1 / torch.arange(1, options.words, dtype=torch.float64)
         shape = (options.samples + _TEST_SENTENCES, options.length)
         generator = torch.Generator().manual_seed(_SEED)
         drawn = torch.multinomial(frequencies, shape[0] * shape[1], replacement=True, generator=generator)
-        self._sentences = 1 + drawn.view(shape)
+        return 1 + drawn.view(shape)
 
     @property
     def train_size(self) -> int:

@@ -7,7 +7,8 @@ import pytest
 from fake_runs import evaluation, header, write_run
 
 from istbench.node import destinations as sinks
-from istbench.studies.conformance.check import check_method
+from istbench.studies.conformance.check import check_method, check_workload
+from istbench.workloads.base import Workload
 
 pytestmark = pytest.mark.processes
 
@@ -21,6 +22,15 @@ def test_the_documented_method_keeps_the_contract_in_forty_lines(tmp_path):
     plugin.write_text(code)
     outcomes = check_method("gossip", nodes=3, plugins=(str(plugin),))
     assert [outcome.outcome for outcome in outcomes] == ["holds"] * 6, outcomes
+
+
+def test_the_documented_workload_keeps_the_contract_with_six_functions(tmp_path):
+    code = re.search(r"## A workload.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL).group(1)
+    assert len(re.findall(r"    def [a-z]", code)) == len(Workload.__abstractmethods__) == 6
+    plugin = tmp_path / "sums.py"
+    plugin.write_text(code)
+    outcomes = check_workload("sums", plugins=(str(plugin),))
+    assert {outcome.outcome for outcome in outcomes} == {"holds"}, outcomes
 
 
 def test_the_documented_sink_gets_the_evaluations_and_the_end(results, monkeypatch):

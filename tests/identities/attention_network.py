@@ -34,7 +34,7 @@ class TinySequences(Toy):
         labels = torch.arange(SEQUENCES) % CLASSES
         centres = torch.randn(CLASSES, LENGTH, WIDTH, generator=draw, dtype=torch.float64)
         noise = torch.randn(SEQUENCES, LENGTH, WIDTH, generator=draw, dtype=torch.float64)
-        self._train = self._test = (centres[labels] + noise, labels)
+        self._splits = ((centres[labels] + noise, labels),) * 2
 
     def build_model(self):
         return Attending(self._heads).double()

@@ -24,7 +24,7 @@ class TinyImages(Toy):
         labels = torch.arange(IMAGES) % CLASSES
         centres = torch.randn(CLASSES, *shape, generator=draw, dtype=torch.float64)
         images = centres[labels] + torch.randn(IMAGES, *shape, generator=draw, dtype=torch.float64)
-        self._train = self._test = (images, labels)
+        self._splits = ((images, labels),) * 2
 
     def build_model(self):
         if self.model == "resnet18":

@@ -674,7 +674,7 @@ def optimizer(parameters):
     return {returned}
 """
     workload = task(more=more)
-    assert workload.has_optimizer
+    assert workload.optimizer
     if said is None:
         workload.try_out()
     elif said:

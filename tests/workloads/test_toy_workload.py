@@ -36,11 +36,6 @@ def test_a_data_directory_is_refused(tmp_path, no_progress):
         Toy().prepare(tmp_path, tmp_path, no_progress)
 
 
-def test_data_before_open_is_a_programming_error():
-    with pytest.raises(RuntimeError, match="open the workload"):
-        _ = Toy().train_size
-
-
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_plain_training_reaches_the_targets(tmp_path, no_progress, batch_norm):
     toy = Toy(ToyOptions(batch_norm=batch_norm))

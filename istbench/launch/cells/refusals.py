@@ -101,7 +101,7 @@ def _schedule(unchecked: UncheckedCell) -> None:
 def _own_optimizer(unchecked: UncheckedCell) -> None:
     """The method can step the workload's own optimizer, if it has one, and no option of another is set."""
     workload, method, request = unchecked.workload, unchecked.method, unchecked.request
-    if not workload.has_optimizer:
+    if not workload.optimizer:
         return
     if method.own_updates:
         raise UserError(

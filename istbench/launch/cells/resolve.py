@@ -26,7 +26,7 @@ from istbench.base.options.options import build_options, label_of
 from istbench.base.options.run import LABELLED, Device, RunConfig, RunRequest
 from istbench.base.units import counted
 from istbench.launch.cells.refusals import UncheckedCell, refuse
-from istbench.methods.base import CutsUnits, Method, OwnKernels
+from istbench.methods.base import CutsUnits, Method, OwnKernels, Remarks
 from istbench.node.registry import build_method, build_workload, code_of_cell, suited_defaults
 from istbench.node.shares import divided_by_shares
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
@@ -249,7 +249,8 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
         size = f"{most}" if least == most else f"{least} to {most}"
         step = f"{together:,} in a step of {counted(nodes, 'node')}"
         notes.append(f"{size} samples in a minibatch of a node, {step}")
-    notes.append(method.remark(unchecked.model, workload, nodes))
+    if isinstance(method, Remarks):
+        notes.append(method.remark(unchecked.model, workload, nodes))
     return msgspec.structs.replace(source, unit=unit, note="; ".join(filter(None, notes)))
 
 

@@ -1,8 +1,9 @@
 """The program that a Python on a host runs, sent over ssh; it answers requests and needs no istbench there.
 
-A request is a line of JSON with an `id`, an action to `do`, and its arguments. An answer is a line of JSON after a
-mark, because start-up files of a shell may print before it. After a line with `bytes` follow that many raw bytes.
-The program ends, with all that it started, when requests end or stay away.
+A request is a line of JSON with an `id`, an action to `do`, and its arguments. `of` names the module with the
+actions that this program lacks; they need istbench there. An answer is a line of JSON after a mark, because start-
+up files of a shell may print before it. After a line with `bytes` follow that many raw bytes. The program ends,
+with all that it started, when requests end or stay away.
 """
 
 # Python 3.7 must be able to compile this file, so that an old Python can report its version.
@@ -32,7 +33,7 @@ _LONGEST_ERROR = 4096
 
 
 class Agent:
-    """Answers requests by `actions`, and by those of the istbench there when the first one of them is due.
+    """Answers requests by `actions`, and by the `ACTIONS` of the module that a request names.
 
     An action takes this agent and the request, and returns bytes, or a value for JSON. Its error is an answer too.
 
@@ -58,7 +59,7 @@ class Agent:
         """Run the action of a request, and send its result or its error."""
         try:
             do = question["do"]
-            action = self._actions.get(do) or _action_of_istbench(do)
+            action = self._actions.get(do) or importlib.import_module(question["of"]).ACTIONS.get(do)
             if action is None:
                 raise OSError(
                     f"the istbench there is of another version and cannot {do}; install the same on every host"
@@ -218,13 +219,6 @@ def _addresses() -> list[str]:
                     request = name.encode()[:15].ljust(256, b"\0")
                     found.append(socket.inet_ntoa(fcntl.ioctl(probe.fileno(), 0x8915, request)[20:24]))
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
-
-
-def _action_of_istbench(name: str) -> Callable[[Agent, dict[str, Any]], Any] | None:
-    """The action of the istbench there, which this program is no part of. Without one, the error is the answer."""
-    actions = importlib.import_module("istbench.launch.hosts.remote_actions").ACTIONS
-    found: Callable[[Agent, dict[str, Any]], Any] | None = actions.get(name)
-    return found
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ _LAST_LINES = 20
 _MOST_BYTES = 1 << 24  # of a part of a file
 _LONGEST_LINE = 1 << 27  # the longest names the contents of a million files
 _BEAT = 0  # its number among questions
+_ACTIONS = "istbench.launch.hosts.remote_actions"  # of the istbench on the host
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": str(_CONNECTS_S),
@@ -206,7 +207,8 @@ class Connection:
             number = self._count
             self._futures[number] = future
         size = {} if content is None else {"bytes": len(content)}
-        self._write(json.dumps({"id": number, "do": do, **rest, **size}).encode() + b"\n" + (content or b""))
+        asked = {"id": number, "do": do, "of": _ACTIONS, **rest, **size}
+        self._write(json.dumps(asked).encode() + b"\n" + (content or b""))
         if self._lost is not None:
             with contextlib.suppress(Exception):
                 future.set_exception(self._lost)

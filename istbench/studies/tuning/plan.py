@@ -78,11 +78,11 @@ def plan_trials(
         if twice:
             raise UserError(f"--range {twice[0]}: --set gives it a value; leave one of the two out")
         # A task file with an optimizer of its own sets that optimizer's options itself.
-        left_out = {*fixed, *(OF_RULES if workload.has_optimizer else ())}
+        left_out = {*fixed, *(OF_RULES if workload.optimizer else ())}
         ranges[name] = ranges_of(name, defaults[name], given, left_out=left_out, by_seconds=by_seconds)
         if not ranges[name]:
             own = f"{workload.name} has an optimizer of its own; give a --range of another option"
-            way_out = "take one --set out" if fixed else own if workload.has_optimizer else _GIVE_RANGE
+            way_out = "take one --set out" if fixed else own if workload.optimizer else _GIVE_RANGE
             raise UserError(f"method {name!r} has nothing to tune here: {way_out}, or leave the method out")
     found = {
         name: trials_of(name, ranges[name], trials, shared.seed, partial(options_of, name), fixed)

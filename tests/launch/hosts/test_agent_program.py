@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import istbench
-from istbench.launch.hosts import agent_program
+from istbench.launch.hosts import agent_program, remote_actions
 from istbench.launch.hosts import connection as ssh_connection
 from istbench.launch.hosts.connection import Frame, Lost, connected
 from istbench.launch.hosts.names import Host
@@ -53,7 +53,7 @@ def test_files_come_and_go_as_they_are(own_host, tmp_path):
 
 def test_a_request_that_the_istbench_there_does_not_know_names_the_way_out():
     out = io.StringIO()
-    agent_program.Agent(out, {}).answer({"id": 3, "do": "fly"})
+    agent_program.Agent(out, {}).answer({"id": 3, "do": "fly", "of": remote_actions.__name__})
     assert json.loads(out.getvalue().removeprefix(agent_program.MARK)) == {
         "id": 3,
         "error": "the istbench there is of another version and cannot fly; install the same on every host",
@@ -159,6 +159,10 @@ def test_the_program_that_is_sent_stands_alone_and_ends_with_its_questions():
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.startswith(agent_program.MARK.encode() + b'{"python": [')
+
+
+def test_a_connection_names_the_module_of_the_actions():
+    assert remote_actions.__name__ == ssh_connection._ACTIONS
 
 
 def test_a_part_fits_into_what_is_read_at_once():

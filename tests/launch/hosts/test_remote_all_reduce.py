@@ -13,6 +13,7 @@ import ssh_hosts
 from agent_here import AgentHere
 from free_port import free_port
 
+from istbench.launch.hosts import remote_actions
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.group import HostGroup
 from istbench.launch.hosts.links import measure_bus
@@ -42,7 +43,7 @@ def test_rank_0_listens_on_the_address_of_the_endpoint_only():
     agent, port = Agent(io.StringIO(), {}), free_port()
     world = World(rank=0, size=2, local_rank=0, local_size=1, master="127.0.0.1", port=port)  # rank 1 never comes
     words = program("all_reduce", "cpu", "0.05", environments=[world.environment(1, "ab" * 32)])
-    asked = {"id": 1, "do": "run_programs", **words}
+    asked = {"id": 1, "do": "run_programs", "of": remote_actions.__name__, **words}
     thread = threading.Thread(target=agent.answer, args=(asked,))
     thread.start()
     try:
