@@ -224,7 +224,7 @@ class ShapedNetwork(Place):
         with namespaces.exclusive():
             namespaces.ip(self._network())
             for host in range(self.hosts):
-                for name, value in self._parameters().items():
+                for name, value in self.parameters().items():
                     namespaces.set_parameter(_name(host), f"net/ipv4/{name}", value)
                 if self._by_process:
                     # The switch sends to a node by its port, not back to where its frames come from.
@@ -312,7 +312,8 @@ class ShapedNetwork(Place):
             ),
         ]
 
-    def _parameters(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
+        """Values of the parameters under /proc/sys/net/ipv4 in the namespace of a host."""
         # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
         unsent = min(max(_LEAST_UNSENT, self.lab.burst_bytes), _MOST_UNSENT)
         one_way = {f"conf/{device}/rp_filter": "0" for device in ("all", "eth0")} if self._by_process else {}
