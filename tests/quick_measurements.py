@@ -5,11 +5,10 @@ fill in each worker. Matrix products and the costs of messages are measured a fe
 they were a quarter of the CPU time of workers.
 """
 
-from istbench.launch.processes import message_costs
-from istbench.node import machine_speed, trace_sample
+from istbench.node.effort import EFFORT, Effort
 
-machine_speed._CALIBRATION_S, trace_sample._MEASUREMENTS = 0.0, 1
-machine_speed._ARRAY, machine_speed._GATHERED = 1 << 18, 1 << 10
-message_costs._IN_A_ROW, message_costs._AFTER_COMPUTING = 10, 3
-message_costs._BESIDE_COMPUTING, message_costs._REPEATS = 2, 1
-message_costs._WIDTH = 256
+QUICK = Effort(
+    kernel_s=0.0, array=1 << 18, gathered=1 << 10, repeats=1,
+    in_a_row=10, after_computing=3, beside_computing=2, rounds=1, width=256,
+)  # fmt: skip
+vars(EFFORT).update(vars(QUICK))

@@ -2,9 +2,7 @@
 
 import sys
 
-from istbench.launch.processes import recorded_script
-
-recorded_script._GRACE_S, recorded_script._CLEANING_S = 2.0, 1.0
+from istbench.launch.processes.recorded_script import record_here
 
 if __name__ == "__main__":
-    recorded_script._record_here(*sys.argv[1:])
+    record_here(*sys.argv[1:], grace_s=2.0, cleaning_s=1.0)

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 SCRIPT_NODES = (2, 4, 8)
 """Numbers of nodes of a recorded script, unless the user names others."""
-_PATIENCE_S, _LINE_S = 1.5, 3.0
 
 
 @contextmanager
-def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Replay inside the block. After a while, one line gives the reason for the wait, unless `quiet`.
+def replaying(
+    *, quiet: bool = False, patience_s: float = 1.5, line_s: float = 3.0
+) -> Iterator[Callable[[int, int], None]]:
+    """Replay inside the block. After `patience_s`, one line gives the reason for the wait, unless `quiet`.
 
-    Yields a function to call with the runs that are replayed, and all of them: now and then, a line tells both.
+    Yields a function to call with the runs that are replayed, and all of them: every `line_s`, a line tells both.
     """
     # At its end Python searches the objects of the simulation for garbage, which takes a third of a second.
     atexit.register(gc.freeze)
-    timer = threading.Timer(_PATIENCE_S, _say_why)
+    timer = threading.Timer(patience_s, _say_why)
     timer.daemon = True
     if not quiet:
         timer.start()
@@ -40,7 +41,7 @@ def replaying(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
 
     def tell(done: int, runs: int) -> None:
         nonlocal told
-        if not quiet and time.monotonic() - told >= _LINE_S:
+        if not quiet and time.monotonic() - told >= line_s:
             told = time.monotonic()
             print(f"replayed {done:,} of {runs:,} runs", file=sys.stderr, flush=True)
 

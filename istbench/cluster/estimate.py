@@ -17,7 +17,7 @@ GIB = 2**30
 PLANNED_ROUNDS = 3
 """Rounds to trace. Each round waits for the one before, so the last one lasts as long as all later rounds."""
 
-_MOST_MESSAGES = 20_000_000  # half a minute of simulation
+MOST_MESSAGES = 20_000_000  # half a minute of simulation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def round_seconds(trace: Trace, profile: ClusterProfile) -> float | None:
     """
     from istbench.cluster.simulator import replay
 
-    if _messages(trace.nodes, trace.world_size, profile.collectives) > _MOST_MESSAGES:
+    if _messages(trace.nodes, trace.world_size, profile.collectives) > MOST_MESSAGES:
         return None
     found = replay(trace, profile, compute_scale=1.0)
     ends = found.finish_s[:, round_ends(found.mark_kind)].max(axis=0)

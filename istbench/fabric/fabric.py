@@ -50,7 +50,7 @@ class Fabric:
         several_hosts: whether the nodes run on more than one host. host_nodes: nodes of a host, in rank order; 1 if
             the hosts have different numbers, or before `look_at_distance`.
         far: whether the nodes are distant, so that means are taken in turns; see `look_at_distance`.
-        traffic: `Traffic` by purpose.
+        timeout_s: of an operation. traffic: `Traffic` by purpose.
         recorder: the trace of this node's training.
         texts: short texts between ranks, not counted.
     """
@@ -66,7 +66,7 @@ class Fabric:
         self.traffic = {purpose: Traffic() for purpose in ("training", "assemble", "control")}
         self._purpose, self._recorded = "training", True
         self._store = store
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._operations = 0
         self.far = False
         self._meshes: dict[int, DeviceMesh] = {}
@@ -414,7 +414,7 @@ class Fabric:
     def transport(self) -> Transport:
         """Connections to all peers beside the process group's. Every rank must use it. Bytes count as training."""
         with self._operation("connecting to all ranks"):
-            return Transport(self._store, self.rank, self.world_size, self._timeout_s, self.traffic["training"])
+            return Transport(self._store, self.rank, self.world_size, self.timeout_s, self.traffic["training"])
 
     @property
     def uses_transport(self) -> bool:
@@ -528,5 +528,5 @@ class Fabric:
         late = timed_out(error)
         missing = self.texts.who_is_missing(self._operations, late)
         if late:
-            return FabricError(f"{where} gave up after {self._timeout_s:g} s: {missing or 'all ranks wait'}")
+            return FabricError(f"{where} gave up after {self.timeout_s:g} s: {missing or 'all ranks wait'}")
         return FabricError(f"{where} lost a connection: {missing or str(error).splitlines()[0]}")

@@ -16,7 +16,6 @@ from istbench.fabric.heartbeats import Heartbeats, doing, waits
 from istbench.fabric.signed_store import SignedStore
 
 T = TypeVar("T")
-_GRACE_S = 3.0  # seconds a rank that timed out waits for others to report the same
 _SHORTEST_S, _LONGEST_S, _LATE = 3e-4, 0.05, 0.1
 _SLACK_S = 2.0
 
@@ -25,13 +24,21 @@ class Texts:
     """Texts between rank 0 and the others. Every node sends and reads them in the same order.
 
     A text may take long, since its sender may have work of its own. The wait ends after `timeout_s` seconds without
-    a heartbeat of the sender. `hosts` are the hosts by rank, if there are several.
+    a heartbeat of the sender. `hosts` are the hosts by rank, if there are several. A rank that timed out waits
+    `grace_s` for others to report the same.
     """
 
     def __init__(
-        self, store: SignedStore, rank: int, world_size: int, timeout_s: float = 300.0, hosts: Sequence[str] = ()
+        self,
+        store: SignedStore,
+        rank: int,
+        world_size: int,
+        timeout_s: float = 300.0,
+        hosts: Sequence[str] = (),
+        grace_s: float = 3.0,
     ) -> None:
         self._store, self._rank, self._world_size, self._timeout_s = store, rank, world_size, timeout_s
+        self._grace_s = grace_s
         self.heartbeats = Heartbeats(store, rank, timeout_s, hosts)
         self._answers, self._background = _Answers(), _Answers()
         self._said = 0
@@ -90,7 +97,7 @@ class Texts:
         without heartbeats is missing.
         """
         try:
-            return self._answers.of(lambda: self._missing(operations, timed_out), _GRACE_S + _SLACK_S)
+            return self._answers.of(lambda: self._missing(operations, timed_out), self._grace_s + _SLACK_S)
         except (RuntimeError, TimeoutError):
             return ""
 
@@ -99,7 +106,7 @@ class Texts:
         before = {rank: self.heartbeats.sign_of(rank) for rank in others}
         if timed_out:
             self._give_up(operations)
-        time.sleep(_GRACE_S)
+        time.sleep(self._grace_s)
         absent = [rank for rank in others if self._store.read(f"gave-up/{rank}") is None]
         if not timed_out and len(absent) < len(others):  # the connection broke because others timed out
             timed_out = True

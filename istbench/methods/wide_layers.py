@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from istbench.methods.optimizer import ClippedOptions, is_plain_sgd
 from istbench.workloads.base import Workload
 
-_WIDE = 2**20
+WIDE = 2**20
 """Values of a weight, 4 MB. Smaller gradients stay in a core's cache."""
 
 
@@ -127,7 +127,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _is_wide(weight: Tensor) -> bool:
-    wide = weight.dim() == 2 and weight.numel() >= _WIDE and weight.is_contiguous()
+    wide = weight.dim() == 2 and weight.numel() >= WIDE and weight.is_contiguous()
     return (
         wide and type(weight) is nn.Parameter and weight.is_floating_point() and (weight.is_cpu or weight.is_meta)
     )

@@ -10,11 +10,10 @@ from torch.nn import functional
 
 from istbench.base.machine import memory_bytes
 from istbench.cluster.speed import Speed
+from istbench.node.effort import EFFORT
 from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPES
 
-_CALIBRATION_S = 0.02
-_ARRAY = 1 << 23  # float32 values: 32 MiB
-_ROW, _GATHERED = 128, 1 << 14
+_ROW = 128
 _TIMES = 5
 _QUEUED = 8  # calls that a GPU finds ready one after the other, as in training
 
@@ -33,20 +32,20 @@ class MemoryArrays:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         own = torch.Generator(device).manual_seed(0)  # leaves the random numbers of training alone
-        self._all = _ones(3, _ARRAY, device)
+        self._all = _ones(3, EFFORT.array, device)
         self._rows = self._all.view(-1, _ROW)
-        self._numbers = torch.randint(len(self._rows), (_GATHERED,), device=device, generator=own)
-        self._found = _ones(_GATHERED, _ROW, device)
+        self._numbers = torch.randint(len(self._rows), (EFFORT.gathered,), device=device, generator=own)
+        self._found = _ones(EFFORT.gathered, _ROW, device)
 
     def stream_gb_per_s(self) -> float:
         """GB/s of adding two arrays into a third, read and written in order."""
         one, other, total = self._all
-        size = 1e-9 * 4 * 3 * _ARRAY
+        size = 1e-9 * self._all.nbytes
         return _rate(lambda: torch.add(one, other, out=total), size, self._device, first=self._device.type == "cpu")
 
     def gather_gb_per_s(self) -> float:
         """GB/s of copying rows of 512 bytes in random order, read and written."""
-        size = 1e-9 * 4 * 2 * _ROW * _GATHERED
+        size = 1e-9 * 2 * self._found.nbytes
         return _rate(lambda: torch.index_select(self._rows, 0, self._numbers, out=self._found), size, self._device)
 
 
@@ -129,7 +128,7 @@ def _rate(kernel: Callable[[], object], amount: float, device: torch.device, *, 
     if not first:
         kernel()
     seconds: list[float] = []
-    while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < _CALIBRATION_S):
+    while len(seconds) < 3 or (len(seconds) < 20 and sum(seconds) < EFFORT.kernel_s):
         finish_kernels(device)
         started = clock()
         for _ in range(calls):

@@ -41,7 +41,7 @@ def with_measured_shares(
     if not speeds:
         equal = msgspec.structs.replace(config, shares=None, compile=False)
         with _leaving_no_trace(fabric):
-            seconds = _step_seconds(equal, workload, fabric)
+            seconds = step_seconds(equal, workload, fabric)
         speeds = relative_speeds(seconds)
         destinations.record(Speeds(speeds=speeds, step_s=tuple(seconds)))
     return msgspec.structs.replace(config, shares=Shares(speeds))
@@ -53,7 +53,7 @@ def relative_speeds(seconds: list[float]) -> tuple[float, ...]:
     return tuple(max(1e-3, round(min(counted) / own, 3)) for own in counted)
 
 
-def _step_seconds(config: RunConfig, workload: Workload, fabric: Fabric) -> list[float]:
+def step_seconds(config: RunConfig, workload: Workload, fabric: Fabric) -> list[float]:
     """Seconds that each node computes in a step on equal shares, by rank: all at once, for a second."""
     current.begin(_NAME, timed=True)
     setup, clock = set_up(config, workload, fabric), TrainClock(fabric)

@@ -19,6 +19,7 @@ from istbench.cluster.trace import COMPUTE, EVENT, MOST_EVENTS, POST, WORK, spee
 from istbench.cluster.trace_builder import merge
 from istbench.cluster.trace_file import save_trace
 from istbench.fabric import Fabric
+from istbench.node.effort import EFFORT
 from istbench.node.machine_speed import MemoryArrays, matmul_gflops
 from istbench.node.step_work import USUAL_SHAPE, USUAL_SHAPES, CountedStep, Shape
 
@@ -26,10 +27,8 @@ _SHAPES = 2  # smaller products of a step hardly count
 _MOST_VALUES = 1 << 24  # of a matrix; larger ones are no faster, and a rank may not hold the whole model
 _MOST_PRODUCTS = {"cpu": 1 << 28, "cuda": 1 << 33}  # in one matrix product: some milliseconds
 _LEAST_ROWS = 64
-_MEASUREMENTS = 3  # in turn, before and after training: where a trace has the means of few ranks
 _OF_ALL_RANKS = 6  # so many ranks or more are as precise together with one each
 _MOST_MOMENTS = 16
-_APART_S = 1.0  # between measurements while the sample grows
 _UNEQUAL = 1.25  # measurements of equal machines differ by less
 
 
@@ -40,15 +39,23 @@ class TraceSample:
         step: the work of a local step of this rank.
         in_lab: whether all nodes are on this machine and its clock is a lab's. Then nothing measures the machine
             inside a segment, where recording begins and ends.
+        apart_s: seconds between measurements while the sample grows, at least.
     """
 
     def __init__(
-        self, path: Path, step: CountedStep, fabric: Fabric, batch_size: int, *, in_lab: bool = False
+        self,
+        path: Path,
+        step: CountedStep,
+        fabric: Fabric,
+        batch_size: int,
+        *,
+        in_lab: bool = False,
+        apart_s: float = 1.0,
     ) -> None:
         self._path, self._fabric, self._batch_size = path, fabric, batch_size
         self._work, self._shapes = step.work, step.shapes
-        self._in_lab = in_lab
-        self._times = min(_MEASUREMENTS, -(-_OF_ALL_RANKS // fabric.world_size))
+        self._in_lab, self._apart_s = in_lab, apart_s
+        self._times = min(EFFORT.repeats, -(-_OF_ALL_RANKS // fabric.world_size))
         self._saved = self._was_running = False
         self._arrays: MemoryArrays | None = None
         self._measured_at = -math.inf
@@ -85,7 +92,7 @@ class TraceSample:
         A sample of more than `MOST_EVENTS` keeps its first rounds.
 
         An incomplete sample does not replace the trace of an earlier part of the run. While the sample grows, calls
-        measure the machine's speed again, a second or more after the last time. Returns the reason on rank 0 if
+        measure the machine's speed again, `apart_s` or more after the last time. Returns the reason on rank 0 if
         the run cannot have a trace.
 
         stalled_s: seconds of stalls in the sample, on rank 0.
@@ -95,7 +102,7 @@ class TraceSample:
             return None
         if whole and not recorder.finished:
             since_s = self._fabric.numbers(time.perf_counter() - self._measured_at)[0]
-            if since_s > _APART_S and len(self._moments) < _MOST_MOMENTS:
+            if since_s > self._apart_s and len(self._moments) < _MOST_MOMENTS:
                 self._calibrate(1)
             return None
         events, rounds = recorder.events(), recorder.whole_rounds

@@ -156,7 +156,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cases == ["others"]:
         arguments.cases = [*OTHERS]
-    cases = _cases(arguments)
+    cases = all_cases(arguments)
     restore(cases, arguments.target)
     chosen = [case for case in cases if not arguments.cases or case.name in arguments.cases]
     if unknown := set(arguments.cases or ()) - {case.name for case in cases}:
@@ -167,16 +167,17 @@ def main() -> None:
         check()  # else every run fails
     for case in chosen:
         if arguments.do in ("advice", "both") and case.done() is None:
-            _advise(case, arguments.minutes)
-            _write(cases, arguments)
+            advise(case, arguments.minutes)
+            write_table(cases, arguments)
         done = case.done()
         if arguments.do in ("truth", "both") and done is not None:
-            _measure(case, done, arguments.most)
-        _write(cases, arguments)
+            measure(case, done, arguments.most)
+        write_table(cases, arguments)
     print((arguments.target / "README.md").read_text())
 
 
-def _cases(arguments: argparse.Namespace) -> list[Case]:
+def all_cases(arguments: argparse.Namespace) -> list[Case]:
+    """The cases that `arguments` choose from. Links the files of their tasks in RUNS."""
     tasks, networks, names = {**TASKS, **OTHER_TASKS}, OTHER_NETWORKS, [*_product(TASKS, NETWORKS), *OTHERS]
     if arguments.toy:
         tasks, networks, names = TOY, NETWORKS, ["toy-1gbit"]
@@ -246,7 +247,8 @@ def _istbench(case: Case, *words: str) -> tuple[int, bytes]:
     return ended.returncode, ended.stdout
 
 
-def _advise(case: Case, minutes: float) -> None:
+def advise(case: Case, minutes: float) -> None:
+    """Run `istbench advise` on `case`. A failed one leaves nothing, so the next command runs it again."""
     resumed, began = (case.place / "advise").exists(), time.monotonic()
     status, _ = _istbench(
         case, "advise", *case.task, *case.network, f"--minutes={minutes:g}", f"--out={case.place}", "--json"
@@ -267,7 +269,8 @@ def to_measure(advice: Advice, most: int) -> list[RankedChoice]:
     return [*kept[:1], *alone, *(one for one in kept[1:] if one not in alone)]
 
 
-def _measure(case: Case, done: Done, most: int) -> None:
+def measure(case: Case, done: Done, most: int) -> None:
+    """Train at most `most` candidates of `case` that have no truth yet, and keep each result at once."""
     advice = case.advice()
     truth, failed, unknown = dict(done.truth), list(done.failed), False
     for choice in to_measure(advice, most):
@@ -275,7 +278,7 @@ def _measure(case: Case, done: Done, most: int) -> None:
             continue
         words = list(choice.command[2:])
         if choice is not advice.best:
-            words += _longer(choice, advice, truth)
+            words += longer(choice, advice, truth)
         # One node needs no network, and a lab would train it on all of its nodes. It has the cores of one of them.
         alone = [f"--nodes={choice.nodes}", f"--threads={max(1, cores() // advice.nodes)}"]
         where = ["run", *alone] if choice.nodes == 1 else ["lab", *case.network, "--", "run"]
@@ -285,12 +288,12 @@ def _measure(case: Case, done: Done, most: int) -> None:
         elif status not in (0, _MISSED):  # a signal ended it: the next command runs it again
             unknown = True
             continue
-        truth[choice.label] = None if status in _FAILED else _reached(printed, advice.target)
+        truth[choice.label] = None if status in _FAILED else reached(printed, advice.target)
         case.write(msgspec.structs.replace(done, truth=truth, failed=failed))
     case.write(msgspec.structs.replace(done, truth=truth, failed=failed, complete=not unknown))
 
 
-def _longer(choice: RankedChoice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
+def longer(choice: RankedChoice, advice: Advice, truth: Mapping[str, float | None]) -> list[str]:
     """Words that let a run end by its seconds, not by its steps, and that evaluate often.
 
     A run stops where it evaluates, and reaches a target there. Steps between evaluations that follow from a wrong
@@ -332,12 +335,13 @@ class _Ran(msgspec.Struct):
     targets: list[_Level]
 
 
-def _reached(printed: bytes, target: float) -> float | None:
+def reached(printed: bytes, target: float) -> float | None:
+    """Train seconds to `target` in the output of `istbench run --json`; None for a miss."""
     ran = decode_json(printed, _Ran, "the JSON of istbench run", "run the program again")
     return next(one.train_s for one in ran.targets if one.level == target)
 
 
-def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
+def write_table(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     """Write the table, and the lines of advice and truth, of all cases so far."""
     found = [(case, done, case.advice()) for case in cases if (done := case.done()) is not None]
     complete = [one for one in found if one[1].complete]
@@ -356,7 +360,7 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         "| case | advice | odds | minutes taken | expected seconds | measured seconds | fastest | its seconds | "
         "regret | measured |",
         "| :--- | :--- | ---: | ---: | ---: | ---: | :--- | ---: | ---: | ---: |",
-        *(_row(*one) for one in found),
+        *(row(*one) for one in found),
         "",
         "- Expected seconds: to the target, with a range that holds 8 of 10 draws.",
         "- Measured seconds: train seconds to the target in a lab with really shaped links, one seed. Candidates "
@@ -364,7 +368,7 @@ def _write(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         f"- Regret: measured seconds over those of the fastest candidate, less one: {_among(complete)}.",
         "- Measured: the number of candidates. It has those that step one left out for their speed.",
         "",
-        *_summary(read_checked(log)),
+        *summary(read_checked(log)),
     ]
     _write_whole(arguments.target / "README.md", ("\n".join(lines) + "\n").encode())
 
@@ -392,7 +396,8 @@ def _write_whole(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _row(case: Case, done: Done, advice: Advice) -> str:
+def row(case: Case, done: Done, advice: Advice) -> str:
+    """The line of `case` in the table."""
     best, truth = advice.best, done.truth
     fastest = min((label for label in truth if truth[label]), key=lambda label: truth[label] or 0.0, default="")
     minutes = f"{done.wall_s / 60:.1f}{' (resumed)' if done.resumed else ''}"
@@ -405,7 +410,7 @@ def _row(case: Case, done: Done, advice: Advice) -> str:
         _seconds(truth[best.label]) if best and best.label in truth else "",
         fastest,
         _seconds(truth[fastest]) if fastest else "",
-        _regret(advice, done),
+        regret_text(advice, done),
         f"{len(truth)}{'' if done.complete else ' so far'}{_failures(done)}",
     ]
     return f"| {' | '.join(cells)} |"
@@ -419,14 +424,15 @@ def _failures(done: Done) -> str:
     return f", failed: {', '.join(done.failed)}" if done.failed else ""
 
 
-def _regret(advice: Advice, done: Done) -> str:
+def regret_text(advice: Advice, done: Done) -> str:
+    """The regret of the advice as a cell of the table; empty until the case is complete."""
     if advice.best is not None and advice.best.label in done.failed:
         return "failed"
     found = regret(advice, done.truth) if done.complete else None
     return "" if found is None else "missed" if math.isinf(found) else f"{found:.1%}"
 
 
-def _needed(one: MeasuredAdvice) -> float | None:
+def needed_spread(one: MeasuredAdvice) -> float | None:
     """The spread of a later run with which the range of the recommended method holds its truth; None without one.
 
     Logs of the seconds are normal on either side of the expected ones. The spread of later runs that is in the
@@ -448,8 +454,9 @@ def held_by(needed: Sequence[float]) -> float:
     return sorted([*needed, math.inf])[math.ceil(_HELD * (len(needed) + 1)) - 1]
 
 
-def _ranges(checked: Sequence[MeasuredAdvice]) -> str:
-    needed = [(one.advice.run_spread, own) for one in checked if (own := _needed(one)) is not None]
+def ranges(checked: Sequence[MeasuredAdvice]) -> str:
+    """Whether ranges of expected seconds hold the measured ones, and the spread that they would need."""
+    needed = [(one.advice.run_spread, own) for one in checked if (own := needed_spread(one)) is not None]
     found = [own for _, own in needed]
     inside = sum(own <= had for had, own in needed)
     held = f"The range holds the measured seconds of {inside} of {len(found)} recommendations."
@@ -464,7 +471,8 @@ def _ranges(checked: Sequence[MeasuredAdvice]) -> str:
     )
 
 
-def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
+def summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
+    """Lines below the table: regret, ranges, and odds by bin."""
     regrets = [found for one in checked if (found := regret(one.advice, one.truth)) is not None]
     missed = sum(one.truth.get(one.advice.best.label, 0.0) is None for one in checked if one.advice.best)
     if not regrets:
@@ -473,7 +481,7 @@ def _summary(checked: Sequence[MeasuredAdvice]) -> list[str]:
         f"Regret in time to target over {len(regrets)} cases: median {statistics.median(regrets):.1%}, worst "
         f"{max(regrets):.1%}. Recommendations that missed the target, or failed: {missed}.",
         "",
-        _ranges(checked),
+        ranges(checked),
         "",
         "| odds of the first | advised | expected right | right |",
         "| :--- | ---: | ---: | ---: |",

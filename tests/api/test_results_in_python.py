@@ -83,11 +83,17 @@ def test_a_map_by_latency_has_the_rows_of_the_command(recorded):
             recorded.map(**given)
 
 
-def test_a_plug_in_may_be_given_as_one_text(recorded):
+def test_a_plug_in_may_be_given_as_one_text(recorded, monkeypatch):
     for call in (recorded.map, recorded.replay):
         with pytest.raises(UserError, match="has the code that"):
             call(plugins="my.py")
-    assert recorded.replay(plugins="my.py", nodes=8)._replay.plugins == ("my.py",)
+
+    def redealing(plugins):
+        raise LookupError(*plugins)
+
+    monkeypatch.setattr("istbench.api.results.redealing", redealing)
+    with pytest.raises(LookupError, match=r"^my\.py$"):
+        repr(recorded.replay(plugins="my.py", nodes=8))
 
 
 def test_the_answer_and_what_a_notebook_shows_are_those_of_the_report(recorded, results):

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from istbench.base import scratch
 from istbench.base.scratch import scratch_folder, socket_parent
 
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """A TMPDIR of the test's own, not swept yet."""
+    """A TMPDIR of the test's own, not swept yet. A process sweeps a path once: its path with a slash is another."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    scratch._sweep.cache_clear()
     return tmp_path
 
 
@@ -48,8 +46,7 @@ def test_the_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_stays(
     assert (left / "file").exists()
     with scratch_folder() as first:
         assert not left.exists()
-        scratch._sweep.cache_clear()
-        with scratch_folder():
+        with scratch_folder(f"{temporary}/"):
             assert first.exists()
 
 
@@ -89,11 +86,12 @@ def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_anew(t
     make, made = tempfile.mkdtemp, []
 
     def swept(**place):
-        made.append(make(**place))
+        made.append(mine := make(**place))
         if len(made) == 1:
-            scratch._sweep_one(made[0])
-        return made[-1]
+            with scratch_folder(f"{temporary}/"):
+                assert not Path(mine).exists()
+        return mine
 
     monkeypatch.setattr(tempfile, "mkdtemp", swept)
     with scratch_folder() as path:
-        assert [str(path), path.exists()] == [made[1], True]
+        assert [str(path), path.exists()] == [made[2], True]

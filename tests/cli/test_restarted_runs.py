@@ -140,7 +140,7 @@ def test_restarts_are_refused_under_torchrun_which_has_its_own(tmp_path, istbenc
         "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "MASTER_PORT": "1", "MASTER_ADDR": "127.0.0.1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("istbench.cli._said_together", lambda message, status: (message, status))
+    monkeypatch.setattr("istbench.launch.torchrun.meeting.leave", lambda _world, *ended: ended)
     status, _, said = istbench("run", "--method", "ddp", "--workload", "toy", "--restarts", 3, "--out", tmp_path)
     assert status == 2
     assert one_line(said) == (

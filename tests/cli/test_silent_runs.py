@@ -68,7 +68,7 @@ class Still:
 @pytest.fixture
 def run_still(tmp_path, istbench, monkeypatch):
     """Runs `Still` from this process; `then` gets the processes that stand still."""
-    monkeypatch.setattr(local, "_GRACE_S", 0.5)
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
 
     def run(where, on="", then=lambda _: None, **options):
         still = Still(tmp_path, where, on, **options)

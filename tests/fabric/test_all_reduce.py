@@ -272,7 +272,7 @@ def node_late(fabric, size):
     """Rank 1 joins the first all-reduce only."""
     fabric.barrier()
     fabric.far = True
-    fabric.transport._timeout_s = fabric._timeout_s = 2.0
+    fabric.transport.timeout_s = fabric.timeout_s = 2.0
     for number in range(2):
         if fabric.rank == 1 and number:
             time.sleep(30)

@@ -31,7 +31,7 @@ def test_what_comes_before_its_exchange_has_begun_waits_for_it():
         for number in reversed(numbers):
             wait(nodes[1], late, number)
         assert [buffer.tolist() for buffer in received] == [[1.0] * 3, [2.0] * 3]
-        assert nodes[1]._traffic.received == 0  # the fabric counts exchanges
+        assert nodes[1].traffic.received == 0  # the fabric counts exchanges
 
 
 def test_every_peers_message_of_an_exchange_is_awaited_and_only_those():
@@ -104,7 +104,7 @@ def test_an_exchange_overtakes_no_message_that_its_peer_needs_before_it_begins_t
                 nodes[0].send(1, [TransportMessage(channel, key, key, memoryview(bytes(SIZE)))])
             ends[0].begin([({1: torch.ones(1)}, {})])
             nodes[0].send(1, [TransportMessage(channel, 3, 3, memoryview(bytes(SIZE)))])
-        nodes[1]._timeout_s = 5.0
+        nodes[1].timeout_s = 5.0
         nodes[1].wait(lambda: {1, 2} <= set(inbox.came), lambda: {0})
         wait(nodes[1], ends[1], ends[1].begin([({}, {0: received})]))
         nodes[1].wait(lambda: 3 in inbox.came, lambda: {0})

@@ -229,7 +229,7 @@ def test_traffic_is_counted_by_purpose(seen):
 
 def node_late(fabric):
     fabric.barrier()  # by then they have met, for which a busy machine may take long
-    fabric._timeout_s = 2.0
+    fabric.timeout_s = 2.0
     _set_pg_timeout(timedelta(seconds=2))
     if fabric.rank == 1:
         time.sleep(30)
@@ -245,7 +245,7 @@ def test_a_time_out_names_the_operation_and_the_missing_rank():
 def node_late_to_gather(fabric):
     """Rank 1 joins the first all-gather only."""
     fabric.barrier()
-    fabric._timeout_s = 2.0
+    fabric.timeout_s = 2.0
     for number in range(2):
         if fabric.rank == 1 and number:
             time.sleep(30)

@@ -37,13 +37,12 @@ def texts(monkeypatch):
     own = Activity()  # threads of other tests may still wait
     for module in ("texts", "heartbeats"):
         monkeypatch.setattr(f"istbench.fabric.{module}.current", own)
-    monkeypatch.setattr("istbench.fabric.texts._GRACE_S", 1.0)
     store = Store()
     store.lost = threading.Event()
-    found = [Texts(store, rank, 3, TIMEOUT_S, HOSTS) for rank in range(3)]
+    found = [Texts(store, rank, 3, TIMEOUT_S, HOSTS, grace_s=1.0) for rank in range(3)]
     yield found, store
     for one in found:
-        one.heartbeats._over.set()
+        one.heartbeats.stop()
 
 
 def test_a_word_of_one_who_lives_is_waited_for_beyond_the_time_out(texts):

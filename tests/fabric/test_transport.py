@@ -79,7 +79,7 @@ def test_every_message_lands_in_its_own_buffer_and_is_counted():
             wait_for(node, inbox, 4)
         assert inboxes[2].buffers == {(0, 7): b"0->2!", (1, 7): b"1->2!"}
         assert sorted(inboxes[2].came) == [(0, 7, 5), (0, 8, 0), (1, 7, 5), (1, 8, 0)]
-        assert [(node._traffic.sent, node._traffic.received) for node in nodes] == [(10, 10)] * 3
+        assert [(node.traffic.sent, node.traffic.received) for node in nodes] == [(10, 10)] * 3
 
 
 def wait_until_under_way(connection):
@@ -174,7 +174,7 @@ def test_waiting_for_a_peer_that_is_gone_names_it():
         nodes[2].close()
         with pytest.raises(ConnectionError, match="rank 2: the peer closed the connection"):
             nodes[0].wait(lambda: False, lambda: {2})
-        nodes[0]._timeout_s = 0.05
+        nodes[0].timeout_s = 0.05
         with pytest.raises(TimeoutError):
             nodes[0].wait(lambda: False, lambda: {1})
 

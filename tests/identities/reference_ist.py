@@ -88,7 +88,7 @@ def factors_of(groups, partition, node, options):
     return {name: group.size / len(partition[group.name].units[node]) for group in groups for name in group.sums}
 
 
-class _Masked(nn.Module):
+class Masked(nn.Module):
     def __init__(self, model, masks, factors=None):
         super().__init__()
         self.model, self.masks, self.factors = model, masks, factors or {}
@@ -112,7 +112,7 @@ def _train(workload, options, full, state, masks, steps, node, nodes, seed, fact
     for step in steps:
         optimizer.zero_grad()
         batch = workload.train_batch(shard.indices(step), shard.generator(step))
-        workload.loss(_Masked(model, masks, factors), batch).backward()
+        workload.loss(Masked(model, masks, factors), batch).backward()
         optimizer.step()
     return parameters, {name: dict(optimizer.state[parameter]) for name, parameter in parameters.items()}
 

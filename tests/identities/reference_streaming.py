@@ -8,7 +8,7 @@ Tensors that no unit indexes are each node's own until the round ends.
 import copy
 
 import torch
-from reference_ist import _Masked, factors_of
+from reference_ist import Masked, factors_of
 
 from istbench.methods.base import materialise
 from istbench.methods.subnets.streaming import Timetable, turns_of
@@ -83,7 +83,7 @@ class StreamingReference:
         optimizer.zero_grad()
         batch = self.workload.train_batch(shard.indices(step), shard.generator(step))
         factors = factors_of(self.groups, self.partition, node, self.options)
-        self.workload.loss(_Masked(self.copies[node], masks, factors), batch).backward()
+        self.workload.loss(Masked(self.copies[node], masks, factors), batch).backward()
         optimizer.step()
 
     @torch.no_grad()

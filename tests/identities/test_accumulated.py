@@ -252,7 +252,8 @@ def warm_up_against_ddp(fabric, workload):
 
 
 def momenta_of(method):
-    return [method._optimizer.state[own]["momentum_buffer"] for own in method._model.parameters()]
+    state = method.state_dict()["optimizer"]["state"]
+    return [state[str(place)]["momentum_buffer"] for place in range(len(state))]
 
 
 def test_a_warm_up_of_local_sgd_is_ddp_and_then_its_rounds(seen):

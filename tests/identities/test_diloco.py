@@ -7,6 +7,7 @@ import torch
 
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.planned_node import message_bytes, part_lengths
+from istbench.methods.streaming_diloco import fragment_slices
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.training import (
     assembled,
@@ -18,6 +19,7 @@ from istbench.studies.conformance.training import (
     through_disk,
     train,
 )
+from istbench.workloads.contract import blank_model
 
 EXACT = 2e-6  # float32 sums in another order; the inner optimizers here do not magnify it
 NORMALISED = {"hidden": 13, "layers": 3, "batch_norm": True}
@@ -86,7 +88,8 @@ def inner_steps(fabric):
     for inner_state in ("reset", "keep"):
         method = set_up(fabric, workload, "diloco", {**ADAMW, "local_steps": ROUND, "inner_state": inner_state})
         train(fabric, workload, method, 0, 2 * ROUND + 1)
-        counted.append({float(state["step"]) for state in method._optimizer.state.values()} == {1.0})
+        state = method.state_dict()["optimizer"]["state"]
+        counted.append({float(slots["step"]) for slots in state.values()} == {1.0})
     return counted
 
 
@@ -160,7 +163,7 @@ class Written:
         self.optimizer = method.options.build(self.model.parameters())
         values, first = list(self.model.parameters()), 0
         self.fragments = []
-        for slices in method._slices:
+        for slices in fragment_slices(self.model, self.options.fragments):
             size, taken = slices[0].stop - slices[0].start, []
             while sum(own.numel() for own in taken) < size:
                 taken.append(values[first + len(taken)])
@@ -215,6 +218,7 @@ def stream_against_definition(fabric, options):
     """The largest difference of live weights after every step, and of outer weights at the ends of rounds."""
     workload = open_workload("toy", PLAIN)
     method = start(fabric, workload, options)
+    weights = method.state_dict()["model"]  # of training, not copies
     written = Written(fabric, method, workload)
     batches, live, outer = batches_of(fabric, workload, method), 0.0, 0.0
     for step in range(3 * ROUND):
@@ -224,7 +228,8 @@ def stream_against_definition(fabric, options):
         workload.loss(written.model, batch).backward()
         written.optimizer.step()
         written.after(step + 1)
-        live = max(live, largest_difference(method._model, written.model))
+        pairs = ((weights[name], own.detach()) for name, own in written.model.named_parameters())
+        live = max(live, *(float((a - b).abs().max()) for a, b in pairs))
         if (step + 1) % ROUND == 0:
             model = assembled(fabric, method)
             if model is not None:
@@ -269,14 +274,15 @@ def closed(fabric, options):
 def sent_in_a_round(fabric, options):
     """Bytes of all nodes in a round, the least of an all-reduce of such messages, and bytes of assembling."""
     workload = open_workload("toy", PLAIN)
-    method = start(fabric, workload, options)
+    method, model = start(fabric, workload, options), blank_model(workload)
     training, assembling = fabric.traffic["training"], fabric.traffic["assemble"]
     before, beside = training.sent, assembling.sent
     train(fabric, workload, method, 0, ROUND)
     method.drain()
     assembled(fabric, method)
     sent, beside = fabric.total(training.sent - before), fabric.total(assembling.sent - beside)
-    sizes = [sum(where.stop - where.start for where in slices) for slices in method._slices]
+    fragments = fragment_slices(model, method.options.fragments)
+    sizes = [sum(where.stop - where.start for where in slices) for slices in fragments]
     parts = [part for size in sizes for part in part_lengths(size, fabric.world_size)]
     whole = sum(message_bytes(part, method.options.send) for part in parts)
     return [sent, 2 * (fabric.world_size - 1) * whole, beside]

@@ -157,7 +157,8 @@ def node_normalised(fabric, method, rounds):
     held = []
     for number in range(rounds):
         train(fabric, workload, built, 3 * number, 3 * number + 3)
-        held.append((built._subnet.norm.weight.tolist(), built._subnet.norm.running_mean.tolist()))
+        subnet = built.state_dict()["subnet"]
+        held.append((subnet["norm.weight"].tolist(), subnet["norm.running_mean"].tolist()))
     whole = assembled(fabric, built)
     return held, None if whole is None else [whole.norm.running_mean.tolist(), whole.norm.training]
 

@@ -195,8 +195,9 @@ def node_ist_shares(fabric):
     workload = open_workload("toy", {"hidden": 64, "layers": 3})
     method = set_up(fabric, workload, "ist", {})
     train(fabric, workload, method, 0, 5)
-    held = sum(p.numel() for p in method._subnet.parameters())
-    at_home = sum(shard.numel() for shards in method._share.home.values() for shard in shards)
+    state = method.state_dict()
+    held = sum(own.numel() for own in state["subnet"].values())
+    at_home = sum(shard.numel() for shards in state["home"].values() for shard in shards.values())
     full = sum(p.numel() for p in workload.build_model().parameters())
     return [held, at_home, full]
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from istbench.launch.processes.on_nodes import on_nodes
+from istbench.methods.footprint import tensor_bytes
 from istbench.methods.noloco import partner_of
 from istbench.studies.conformance.training import (
     assembled,
@@ -38,15 +39,17 @@ def node_pair(fabric):
     both[0].close_round()
     before, ring = copy.deepcopy(assembled(fabric, both[0])), fabric.traffic["training"].sent
     both[0].finish()
+    state = both[0].state_dict()
     after = assembled(fabric, both[0])
     ends = None if after is None else largest_difference(before, after)
-    ring = fabric.traffic["training"].sent - ring - sum(flat.nbytes for flat in both[0]._flat)
+    mean = tensor_bytes(own for own in state["model"].values() if own.is_floating_point())
+    ring = fabric.traffic["training"].sent - ring - mean
     plain = against_definition(fabric)
     return {
         "finish": [ends, ring],
         "diloco": differences,
         "momentum": plain,
-        "slow": both[0]._outer.start[0].tolist(),
+        "slow": state["outer"]["start"]["0"].tolist(),
     }
 
 
@@ -89,12 +92,15 @@ def apart(fabric):
     """Distance of this node's slow weights from their mean, before and after rounds without training."""
     workload = open_workload("toy", PLAIN)
     method = set_up(fabric, workload, "noloco", {"local_steps": 1, "lr": 0.0, "weight_decay": 0.0})
-    (slow,), (live,) = method._outer.start, method._parameters_of(method._flat)
+    state = method.state_dict()
+    slow = state["outer"]["start"]["0"]
     slow.add_(torch.randn(len(slow), generator=torch.Generator().manual_seed(fabric.rank)))
-    live.copy_(slow)
+    vector_to_parameters(slow.clone(), state["model"].values())
+    method.load_state_dict(state)
     means, distances = [], []
     for step in range(41):
         if step % 40 == 0:
+            slow = method.state_dict()["outer"]["start"]["0"]
             mean = slow.clone()
             fabric.all_reduce_mean(mean)
             means.append(mean)

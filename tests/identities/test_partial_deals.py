@@ -13,10 +13,9 @@ from istbench.cluster.profile import load_profile
 from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.optimizer import started
 from istbench.node.digest import weights_sha256
 from istbench.plan.planner import make_plan
-from istbench.studies.conformance.of_methods import _read_in_blocks
+from istbench.studies.conformance.of_methods import reads_in_blocks
 from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
@@ -25,7 +24,9 @@ from istbench.studies.conformance.training import (
     through_disk,
     train,
 )
-from istbench.workloads.neuron_groups.layout import select, subnet_index
+from istbench.workloads.contract import blank_model
+from istbench.workloads.neuron_groups.layout import layout_of, select, subnet_index
+from istbench.workloads.neuron_groups.partition import Deals, home_partition
 from istbench.workloads.toy import Toy, ToyOptions
 
 NODES = 3
@@ -174,32 +175,37 @@ def warm_up(fabric):
 
 def first_deal(fabric, options):
     """The sizes of a matrix before and after the first deal, and what the share took from the whole model."""
-    workload = open_workload("toy", NORMALISED)
+    workload, modules = open_workload("toy", NORMALISED), []
+    loss = workload.loss
+    workload.loss = lambda model, batch: (modules.append(model), loss(model, batch))[1]
     method = set_up(fabric, workload, "ist", {**options, "warmup_rounds": 1})
     train(fabric, workload, method, 0, LOCAL_STEPS - 1)
-    whole = method._share
+    whole = method.state_dict()  # not copies: these tensors train until the deal
     train(fabric, workload, method, LOCAL_STEPS - 1, LOCAL_STEPS)
-    share, slots = method._share, method.options.slots if options.get("optimizer_state") != "reset" else ()
+    share, slots = method.state_dict(), method.options.slots if options.get("optimizer_state") != "reset" else ()
+    model = blank_model(workload)
+    layout, names = layout_of(model, workload.neuron_groups(model)), [name for name, _ in model.named_parameters()]
+    partition, home = Deals(layout.groups, NODES, seed=0).partition(1), home_partition(layout.groups, NODES)
+
+    def planes_of(state, name):
+        own = state["optimizer"]["state"].get(str(names.index(name)))
+        return [state["subnet"][name], *(own[slot] for slot in slots)]
+
     taken, trained_state = {}, False
-    for cut in method._layout.cut:
-        full = whole.tensors[cut.name]
-        state = whole.optimizer.state[full]
-        planes = [full, *(state[slot] for slot in slots)]
+    for cut in layout.cut:
+        planes = planes_of(whole, cut.name)
         trained_state |= any(bool(plane.any()) for plane in planes[1:])
-        index = subnet_index(cut, method._partition, fabric.rank)
-        held = started(share.optimizer, share.tensors[cut.name], slots)
-        pairs = [
-            *zip([share.tensors[cut.name], *held], (select(own, cut.axes, index) for own in planes), strict=True)
-        ]
+        index = subnet_index(cut, partition, fabric.rank)
+        pairs = [*zip(planes_of(share, cut.name), (select(own, cut.axes, index) for own in planes), strict=True)]
         if cut.needs_home:
-            first = subnet_index(cut, share.home_partition, fabric.rank)[:1]
-            pairs += zip(share.home[cut.name], (select(own, cut.axes[:1], first) for own in planes), strict=True)
+            first, shards = subnet_index(cut, home, fabric.rank)[:1], share["home"][cut.name].values()
+            pairs += zip(shards, (select(own, cut.axes[:1], first) for own in planes), strict=True)
         taken[cut.name] = all(torch.equal(own, wanted) for own, wanted in pairs)
     return {
-        "sizes": [whole.subnet.linear2.weight.numel(), share.subnet.linear2.weight.numel()],
+        "sizes": [state["subnet"]["linear2.weight"].numel() for state in (whole, share)],
         "taken": taken,
         "state": trained_state,
-        "gradients": [parameter.grad is None for parameter in whole.subnet.parameters()],
+        "gradients": [parameter.grad is None for parameter in modules[-1].parameters()],
     }
 
 
@@ -233,7 +239,7 @@ def against_reference(fabric):
                     workload, method.options, nodes=NODES, local_steps=LOCAL_STEPS, steps=last, seed=5
                 )
                 differences[name] = max(differences.get(name, 0), largest_difference(model, wanted))
-        in_blocks[name] = _read_in_blocks(fabric, method, workload, model)
+        in_blocks[name] = reads_in_blocks(fabric, method, workload, model)
     return differences, in_blocks
 
 
@@ -299,19 +305,22 @@ def test_all_of_few_groups_is_dealt_as_if_they_were_named(seen):
 
 
 def still(fabric):
-    workload, units = open_workload("toy", PLAIN), []
+    """A subnet's weights after each step of rate 0, the bytes sent, and the values that every node trains."""
+    workload, weights = open_workload("toy", PLAIN), []
     before = fabric.traffic["training"].sent
-    method = set_up(fabric, workload, "ist", {**MOMENTUM, "moving": 0})
+    method = set_up(fabric, workload, "ist", {**MOMENTUM, "lr": 0.0, "weight_decay": 0.0, "moving": 0})
     for step in range(STEPS):
         train(fabric, workload, method, step, step + 1)
-        units.append(torch.cat([parts.units[fabric.rank] for parts in method._partition.values()]).tolist())
-    shared = sum(plane.numel() for name in method._layout.replicated for plane in method._share.planes()[name])
-    return units, fabric.traffic["training"].sent - before, shared
+        weights.append(method.state_dict()["subnet"]["linear2.weight"].tolist())
+    model = blank_model(workload)
+    replicated = layout_of(model, workload.neuron_groups(model)).replicated
+    shared = 2 * sum(model.get_parameter(name).numel() for name in replicated)  # with their momentum
+    return weights, fabric.traffic["training"].sent - before, shared
 
 
 def test_units_that_never_move_send_only_the_tensors_that_every_node_trains(seen):
-    for units, sent, shared in (own["still"] for own in seen):
-        assert all(later == units[0] for later in units)
+    for weights, sent, shared in (own["still"] for own in seen):
+        assert all(later == weights[0] for later in weights)
         rounds = STEPS // LOCAL_STEPS
         assert sent == pytest.approx(rounds * 8 * shared * 2 * (NODES - 1) / NODES, abs=64)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,9 +11,8 @@ from odd_model import OddToy, mean_gradient_training
 
 from istbench.base.errors import RunFailed
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.base import materialise
+from istbench.methods.served import model as served_model
 from istbench.methods.served.memory import DirectMemory, StagedMemory
-from istbench.methods.served.model import ServedModel
 from istbench.studies.conformance.training import (
     assembled,
     largest_difference,
@@ -148,13 +148,8 @@ def node_staged_against_direct(fabric, steps):
     workload = odd_workload()
     weights = []
     for memory in (DirectMemory, StagedMemory):
-        method = set_up(fabric, workload, "p3", {})
-        with torch.device("meta"):
-            model = workload.build_model()
-        method._served = ServedModel(
-            materialise(model, workload, 0, fabric.device), fabric, method.options.build,
-            slice_params=50, split_params=0, priority=True, window=2, memory=memory,
-        )  # fmt: skip
+        with patch.object(served_model, "DirectMemory", memory):
+            method = set_up(fabric, workload, "p3", {"slice_params": 50})
         train(fabric, workload, method, 0, steps)
         method.load_state_dict(method.state_dict())
         train(fabric, workload, method, steps, 2 * steps)
@@ -167,20 +162,23 @@ def test_memory_beside_the_model_is_the_same_training_bit_for_bit():
 
 
 def node_orders(fabric):
-    """The urgency of the last slice's messages: while gradients come in, after that, and a step later."""
-    workload = open_workload("toy", WIDE)
+    """By gradient or reply that this node sends, its place among messages: in the first step and in the next."""
+    workload, send, orders = open_workload("toy", WIDE), fabric.transport.send, {}
+
+    def noted(peer, messages):
+        for message in messages:
+            orders.setdefault(message.key, []).append(message.order)
+        send(peer, messages)
+
+    fabric.transport.send = noted
     method = set_up(fabric, workload, "p3", {"slice_params": 1_000})
-    served, orders = method._served, []
-    first = next(served.model.parameters())
-    first.register_post_accumulate_grad_hook(
-        lambda _: orders.append(served._order.of(len(served._parameters.all) - 1))
-    )
-    train(fabric, workload, method, 0, 1)
-    orders.append(served._order.of(len(served._parameters.all) - 1))
-    train(fabric, workload, method, 1, 2)
-    return [*orders, served._order.of(0)]
+    train(fabric, workload, method, 0, 2)
+    method.drain()
+    return orders
 
 
 def test_replies_that_the_next_forward_pass_waits_for_go_before_the_next_gradients():
-    pushed, replied, _, next_most_urgent = on_nodes(node_orders, 1)[0]
-    assert pushed == replied < next_most_urgent
+    for orders in on_nodes(node_orders, 2):
+        assert {int(key) % 2 for key in orders} == {0, 1}
+        first, second = zip(*orders.values(), strict=True)
+        assert max(first) < min(second)

@@ -6,7 +6,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.sparseloco import Chunks
-from istbench.node.digest import weights_sha256
+from istbench.node.digest import blocks_of, sha256_of
 from istbench.studies.conformance.training import (
     assembled,
     batches_of,
@@ -99,7 +99,7 @@ def against_definition(fabric, mean):
             start = start - total / divisor
             vector_to_parameters(start.clone(), mine.parameters())
     return {
-        "kept": float((torch.cat(method._kept) - left).abs().max()),
+        "kept": float((torch.cat([*method.state_dict()["kept"].values()]) - left).abs().max()),
         "size": float(left.abs().max()),
         "model": None if model is None else largest_difference(model, mine),
         "few": chunks.sent < len(start) / 5,
@@ -121,7 +121,8 @@ def weights_of_rounds(fabric):
     method = set_up(fabric, workload, "sparseloco", {**SPARSE, "outer_momentum": 0.5})
     for first in range(0, 3 * LOCAL_STEPS, LOCAL_STEPS):
         train(fabric, workload, method, first, first + LOCAL_STEPS)
-        found.append([weights_sha256(method._model), method._kept[0].tolist()])
+        state = method.state_dict()
+        found.append([sha256_of(state["model"], blocks_of(state["model"])), state["kept"]["0"].tolist()])
     return found
 
 

@@ -11,8 +11,8 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.node.digest import weights_sha256
 from istbench.studies.conformance.of_methods import (
     CheckedMethod,
-    _read_in_blocks,
     bytes_sent_are_bytes_received,
+    reads_in_blocks,
     rounds_have_the_declared_length,
 )
 from istbench.studies.conformance.training import (
@@ -88,11 +88,11 @@ def seen_of(fabric, workload, options):
         if model is not None:
             reference.train(step, step + 1)
             differences.append(largest_difference(model, reference.model))
-    in_blocks = _read_in_blocks(fabric, method, workload, model)
+    in_blocks = reads_in_blocks(fabric, method, workload, model)
     ends = [model and weights_sha256(model)]
     ordinary = set_up(fabric, workload, "ist", {"local_steps": 0})
-    flying = sum(buffer.numel() for buffer in method._flying.arrived.values()) if method._flying else 0
-    subnets = [sum(parameter.numel() for parameter in each._subnet.parameters()) for each in (method, ordinary)]
+    flying = sum(buffer.numel() for buffer in method.state_dict()["flying"].get("arrived", {}).values())
+    subnets = [sum(own.numel() for own in each.state_dict()["subnet"].values()) for each in (method, ordinary)]
     undisturbed = start()
     train(fabric, workload, undisturbed, 0, steps, seed=5)
     ends.append(digest(fabric, undisturbed))

@@ -16,7 +16,7 @@ from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.data_parallel import DataParallel
 from istbench.node.destinations import Destinations
 from istbench.node.losses import Losses
-from istbench.node.measured_shares import _step_seconds, relative_speeds
+from istbench.node.measured_shares import relative_speeds, step_seconds
 from istbench.node.setup import set_up
 from istbench.node.worker import RankTraining
 from istbench.results.events import speeds_of
@@ -109,7 +109,7 @@ def speeds_with_a_slow_node(fabric, workload):
     make = workload.train_batch
     if fabric.rank == 1:
         workload.train_batch = lambda *given: time.sleep(0.1) or make(*given)
-    found = relative_speeds(_step_seconds(cell("local_sgd", SGD, None), workload, fabric))
+    found = relative_speeds(step_seconds(cell("local_sgd", SGD, None), workload, fabric))
     workload.train_batch = make
     return found
 
@@ -135,7 +135,7 @@ def units(fabric, workload, method):
     """The units of each node's subnet, and whether rounds that only exchange leave the model as it is."""
     options = {**SGD, "local_steps": 3}
     trainer, model, _ = trained(fabric, workload, cell(method, options))
-    sizes = [len(part) for part in next(iter(trainer._partition.values())).units]
+    sizes = [int(size) for size in fabric.numbers(len(trainer.state_dict()["subnet"]["linear1.weight"]))]
     finite = model is None or all(torch.isfinite(own).all() for own in model.parameters())
     still = 0.0
     if method == "ist":

@@ -19,7 +19,7 @@ RATE = 0.1
 
 @pytest.fixture(autouse=True)
 def _small_layers_are_wide(monkeypatch):
-    monkeypatch.setattr(wide_layers, "_WIDE", 24 * 16)
+    monkeypatch.setattr(wide_layers, "WIDE", 24 * 16)
 
 
 class Network(nn.Module):

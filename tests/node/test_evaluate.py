@@ -35,8 +35,8 @@ def test_rare_classes_are_drawn_as_often_as_they_are():
     rare = torch.zeros(700, dtype=torch.long)
     rare[::70] = 1  # one in seventy
     kept = open_workload("toy", {"samples": 700})
-    (points, _), test = kept._splits
-    kept._splits = (points, rare), test
+    train_batch = kept.train_batch
+    kept.train_batch = lambda indices, generator: (train_batch(indices, generator)[0], rare[indices])
     for seed in range(5):
         drawn = torch.cat([labels for _, labels in calibration_batches(kept, seed, 140, 140, rare)])
         assert drawn.sum() == 2

@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch):
         assert fabric.recorder is not RECORDERS[fabric.rank]
         return [0.5, 0.25, 0.26]
 
-    monkeypatch.setattr(measured_shares, "_step_seconds", slow_first_node)
+    monkeypatch.setattr(measured_shares, "step_seconds", slow_first_node)
     run = RunDirectory(tmp_path)
     run.append(Start())
     return run
@@ -59,7 +59,7 @@ def test_all_ranks_take_the_measured_speeds_and_the_run_records_them(run):
 
 def test_a_resumed_run_keeps_its_speeds_and_a_new_one_measures_again(run, monkeypatch):
     first = resolved(run)
-    monkeypatch.setattr(measured_shares, "_step_seconds", lambda *_: [1.0, 1.0, 4.0])
+    monkeypatch.setattr(measured_shares, "step_seconds", lambda *_: [1.0, 1.0, 4.0])
     run.append(Resume(step=-1))
     assert resolved(run) == first
     run.append(Start())

@@ -52,12 +52,13 @@ def test_plug_ins_that_do_not_load_are_named(tmp_path):
 def test_a_file_draws_the_same_numbers_wherever_it_loads_and_the_loader_draws_on(tmp_path):
     drawn = "random.random(), float(numpy.random.rand()), float(torch.rand(()))"
     for name in ("one.py", "two.py"):
-        (tmp_path / name).write_text(f"import random, numpy, torch\nDRAWN = {drawn}\ndef model():\n    pass\n")
+        mine = f"class Mine(Toy):\n    name, drawn = 'mine', ({drawn})\n"
+        (tmp_path / name).write_text(f"import random, numpy, torch\nfrom istbench.workloads.toy import Toy\n{mine}")
     random.seed(5)
     wanted = random.Random(5).random()
-    one, two = (registry._import_file(tmp_path / name) for name in ("one.py", "two.py"))
+    one, two = (registry.load_workload("mine", [str(tmp_path / name)]) for name in ("one.py", "two.py"))
     assert random.random() == wanted
-    assert one.DRAWN == two.DRAWN
+    assert one.drawn == two.drawn
 
 
 def test_a_file_that_is_edited_in_one_process_loads_anew(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from istbench.cluster.speed import StepWork
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.node import machine_speed, trace_sample
+from istbench.node import trace_sample
+from istbench.node.effort import EFFORT
 from istbench.node.step_work import CountedStep
 from istbench.node.trace_sample import TraceSample
 
@@ -51,8 +52,7 @@ def node_cannot_save(fabric, path):
 
 def node_measures(fabric, path, apart_s):
     """A run of two segments without a round, and then one with rounds."""
-    trace_sample._APART_S = apart_s
-    sample = TraceSample(path, STEP, fabric, 4)
+    sample = TraceSample(path, STEP, fabric, 4, apart_s=apart_s)
     sample.start()
     for _ in range(2):
         sample.save(whole=True)
@@ -120,8 +120,8 @@ def test_a_sample_that_is_too_large_for_a_trace_keeps_its_first_rounds(tmp_path,
 
 def node_array(fabric):
     """Values of an array with which it measures the speed of memory."""
-    return machine_speed._ARRAY
+    return EFFORT.array
 
 
 def test_workers_of_tests_measure_memory_on_small_arrays():
-    assert on_nodes(node_array, 1)[0] <= 1 << 20 < machine_speed._ARRAY
+    assert on_nodes(node_array, 1)[0] <= 1 << 20 < EFFORT.array

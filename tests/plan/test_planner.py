@@ -83,12 +83,12 @@ def test_parameters_gradients_and_slots_of_methods_that_keep_the_model(method, o
     ],
 )
 def test_weights_that_the_backward_pass_updates_have_no_gradient(monkeypatch, method, options, wide, gradients):
-    monkeypatch.setattr(wide_layers, "_WIDE", wide)
+    monkeypatch.setattr(wide_layers, "WIDE", wide)
     assert memory_of(method, options=options).gradients == gradients
 
 
 def test_on_a_gpu_all_weights_have_gradients(monkeypatch):
-    monkeypatch.setattr(wide_layers, "_WIDE", 16 * 16)
+    monkeypatch.setattr(wide_layers, "WIDE", 16 * 16)
     on_cpus, on_gpus = (plan("local_sgd", cluster=load_profile(name)) for name in ("m5.2xlarge", "p3.2xlarge"))
     assert on_gpus.memory.gradients - on_cpus.memory.gradients > 0
 
@@ -311,7 +311,7 @@ def test_thousands_of_nodes_are_planned():
 
 
 def test_seconds_of_too_many_messages_are_unknown_and_said_to_be(monkeypatch):
-    monkeypatch.setattr("istbench.cluster.estimate._MOST_MESSAGES", 100)
+    monkeypatch.setattr("istbench.cluster.estimate.MOST_MESSAGES", 100)
     unknown = plan("p3", nodes=8)
     assert unknown.seconds is None
     assert unknown.sent > 0
@@ -391,7 +391,7 @@ def test_a_cell_that_cannot_fit_runs_anyway(monkeypatch):
 def test_activations_alone_can_be_too_much(monkeypatch):
     options = {"hidden": 64, "samples": 20_000}
     request = RunRequest(workload="toy", method="ddp", workload_options=options, batch_size=16_384)
-    monkeypatch.setattr("istbench.launch.cells.refusals._OF_A_WORKER", 0)
+    monkeypatch.setattr("istbench.launch.cells.refusals.WORKER_BYTES", 0)
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 10_000_000)
     with pytest.raises(UserError, match=r"activations 0\.0[1-9]"):
         prepare_cell(request, lambda *_: None)

@@ -20,6 +20,7 @@ from istbench.results.events import Fault, Note, Resume, Start, Stop, digest_wit
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory, wait_for_space
 
+END_BYTES, END_EVENTS = 2**18, 2**10  # that a run keeps for its end
 HEADER = msgspec.convert(header(status="running"), Header, dec_hook=decode_own)
 
 
@@ -103,10 +104,8 @@ def test_events_come_back_in_order(run):
 
 @pytest.mark.parametrize("bound", ["bytes", "lines"])
 def test_a_run_writes_no_more_events_than_a_reader_takes(run, monkeypatch, bound):
-    monkeypatch.setattr(store, "_END_BYTES", 1000)
-    monkeypatch.setattr(store, "_END_EVENTS", 2)
-    monkeypatch.setattr(store, "MOST_EVENTS_BYTES", 3000 if bound == "bytes" else 10**6)
-    monkeypatch.setattr(store, "MOST_EVENTS", 10**6 if bound == "bytes" else 20)
+    monkeypatch.setattr(store, "MOST_EVENTS_BYTES", END_BYTES + 2000 if bound == "bytes" else 10**6)
+    monkeypatch.setattr(store, "MOST_EVENTS", 10**6 if bound == "bytes" else END_EVENTS + 18)
     run.append(evaluation(0, 1.0, 0.5))
     held = 18 if bound == "lines" else 2000 // run.events_jsonl.stat().st_size
     for _ in range(held - 1):
@@ -119,7 +118,7 @@ def test_a_run_writes_no_more_events_than_a_reader_takes(run, monkeypatch, bound
 
 
 def test_the_lines_of_long_events_are_counted_by_their_new_part(run, monkeypatch):
-    monkeypatch.setattr(store, "MOST_EVENTS", store._END_EVENTS + 50)
+    monkeypatch.setattr(store, "MOST_EVENTS", END_EVENTS + 50)
     sizes = []
     pread = os.pread
     monkeypatch.setattr(store.os, "pread", lambda file, size, at: sizes.append(size) or pread(file, size, at))

@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import msgspec
@@ -73,7 +74,7 @@ def ends(program, monkeypatch):
 
 
 def measure(program, case, most=100):
-    program._measure(case, case.done(), most)
+    program.measure(case, case.done(), most)
     return case.done()
 
 
@@ -99,48 +100,48 @@ def test_the_others_train_until_they_are_slower_than_the_fastest(program):
     found = advice()
     by_label = {one.label: one for one in found.choices}
     soon = msgspec.structs.replace(by_label["ddp"], seconds=4.0)
-    assert program._longer(soon, found, {"ist": 20.0, "zero": 40.0, "fsdp": None}) == [
+    assert program.longer(soon, found, {"ist": 20.0, "zero": 40.0, "fsdp": None}) == [
         "--steps=1200", "--eval-every=1.333s", "--max-seconds=21",
     ]  # fmt: skip
     late = msgspec.structs.replace(by_label["ddp"], seconds=400.0)
-    assert program._longer(late, found, {"ist": 20.0})[1] == "--eval-every=1.75s", "also if none is expected soon"
-    words = program._longer(by_label["fsdp"], found, {"ist": 20.0})
+    assert program.longer(late, found, {"ist": 20.0})[1] == "--eval-every=1.75s", "also if none is expected soon"
+    words = program.longer(by_label["fsdp"], found, {"ist": 20.0})
     assert words == ["--steps=400", "--eval-every=1.75s", "--max-seconds=21"], "without steps, those of the advice"
 
 
 def test_a_schedule_trains_as_many_steps_as_its_advice_says(program):
     found = advice()
     cosine = msgspec.structs.replace(found.best, options={"schedule": "cosine"})
-    assert program._longer(cosine, found, {"ist": 20.0})[0] == "--steps=100"
-    assert program._longer(found.best, found, {"ist": 20.0})[0] == "--steps=400"
+    assert program.longer(cosine, found, {"ist": 20.0})[0] == "--steps=100"
+    assert program.longer(found.best, found, {"ist": 20.0})[0] == "--steps=400"
 
 
 def test_the_further_cases_need_no_text(program, tmp_path):
     words = SimpleNamespace(toy=False, text=None, do="both", runs=tmp_path / "runs", cases=[*program.OTHERS])
-    cases = {case.name: case for case in program._cases(words)}
+    cases = {case.name: case for case in program.all_cases(words)}
     assert set(program.OTHERS) < set(cases)
     assert cases["beats-1gbit-4"].network == ["--nodes", "4", "--bandwidth", "1gbit"]
     for name in program.OTHERS:
         assert (tmp_path / "runs" / cases[name].task[0]).exists()
     words.cases = None
     with pytest.raises(SystemExit, match="give --text"):
-        program._cases(words)
+        program.all_cases(words)
 
 
 def test_a_run_is_bounded_before_any_candidate_has_reached_the_target(program):
     found = advice()
-    assert program._longer(found.best, found, {"ist": None})[-1] == "--max-seconds=600"
+    assert program.longer(found.best, found, {"ist": None})[-1] == "--max-seconds=600"
     late = msgspec.structs.replace(found, best=msgspec.structs.replace(found.best, seconds=1000.0))
-    assert program._longer(late.best, late, {})[-1] == "--max-seconds=4000"
+    assert program.longer(late.best, late, {})[-1] == "--max-seconds=4000"
     nobody = advice([candidate("ddp", curves=NEVER, command=run("ddp")), candidate("zero", curves=NEVER)])
     assert nobody.verdict == "none"
-    assert program._longer(nobody.choices[0], nobody, {}) == ["--eval-every=50s", "--max-seconds=600"]
+    assert program.longer(nobody.choices[0], nobody, {}) == ["--eval-every=50s", "--max-seconds=600"]
 
 
 def test_the_seconds_are_those_of_the_target_of_the_advice(program):
     printed = b'{"targets": [{"level": 0.7, "train_s": 3.0}, {"level": 0.8, "train_s": null}]}'
-    assert program._reached(printed, 0.7) == 3.0
-    assert program._reached(printed, 0.8) is None
+    assert program.reached(printed, 0.7) == 3.0
+    assert program.reached(printed, 0.8) is None
 
 
 def test_a_failed_candidate_is_a_miss_with_its_name_and_the_others_still_run(program, case, ends):
@@ -148,8 +149,8 @@ def test_a_failed_candidate_is_a_miss_with_its_name_and_the_others_still_run(pro
     done = measure(program, case)
     assert done.truth == {"ist": None, "ddp": 20.0, "zero": None, "fsdp": None}
     assert (done.failed, done.complete) == (["ist", "zero"], True)
-    assert program._regret(case.advice(), done) == "failed"
-    assert "4, failed: ist, zero |" in program._row(case, done, case.advice())
+    assert program.regret_text(case.advice(), done) == "failed"
+    assert "4, failed: ist, zero |" in program.row(case, done, case.advice())
     assert "--max-seconds=21" in runs[-1]
     measure(program, case)
     assert len(runs) == 4, "measured candidates do not run again"
@@ -166,21 +167,21 @@ def test_ctrl_c_stops_and_a_killed_run_runs_again(program, case, ends):
     ends(ddp=8.0)
     done = measure(program, case)
     assert done.complete
-    assert program._regret(case.advice(), done) == "25.0%"
+    assert program.regret_text(case.advice(), done) == "25.0%"
 
 
 def test_an_advice_that_fails_leaves_the_case_for_the_next_command(program, tmp_path, monkeypatch):
     case = program.Case(name="toy", task=["toy"], network=[], place=tmp_path / "toy")
     monkeypatch.setattr(program.subprocess, "run", lambda words, **_: SimpleNamespace(returncode=1, stdout=b""))
-    program._advise(case, 1.0)
+    program.advise(case, 1.0)
     assert case.done() is None
 
 
 def test_a_recommendation_counts_as_a_miss_though_nobody_reached_the_target(program):
     checked = program.MeasuredAdvice(advice=advice(), truth={"ist": None, "ddp": None})
-    assert program._summary([checked]) == ["Recommendations that missed the target, or failed: 1."]
+    assert program.summary([checked]) == ["Recommendations that missed the target, or failed: 1."]
     right = program.MeasuredAdvice(advice=advice(), truth={"ist": 10.0, "ddp": 20.0})
-    lines = program._summary([checked, right])
+    lines = program.summary([checked, right])
     assert lines[0].startswith("Regret in time to target over 1 cases: median 0.0%, worst 0.0%.")
     assert lines[0].endswith("missed the target, or failed: 1.")
     assert math.isclose(sum(one.advised for one in program.calibration([checked, right])), 1)
@@ -194,23 +195,23 @@ def test_the_spread_that_a_case_needs_is_beside_the_one_of_its_range(program):
         )
 
     def needs(found, **changed):
-        return program._needed(told(found, **changed))
+        return program.needed_spread(told(found, **changed))
 
     assert needs(9.5, run_spread=0.0) == needs(11.9, run_spread=0.0) == 0
     wider = needs(8.0, run_spread=0.0)
-    assert math.hypot(math.log(10 / 9), program._END * wider) == pytest.approx(math.log(10 / 8))
+    assert math.hypot(math.log(10 / 9), NormalDist().inv_cdf(0.9) * wider) == pytest.approx(math.log(10 / 8))
     assert needs(8.0, run_spread=0.05) == pytest.approx(math.hypot(wider, 0.05))
     assert needs(None) == math.inf
     assert program.held_by([0.0, 0.1, 0.2, 0.3]) == 0.3, "of five cases, four are within it"
     assert program.held_by([0.1, 0.2]) == math.inf, "too few cases tell no spread"
-    assert "of 2 of 3 recommendations" in program._ranges([told(10.0), told(11.0), told(20.0)])
+    assert "of 2 of 3 recommendations" in program.ranges([told(10.0), told(11.0), told(20.0)])
 
 
 def test_a_finished_case_stays_where_only_its_table_was_kept(program, case, ends, tmp_path, monkeypatch):
     runs = ends(ist=10.0, ddp=20.0, zero=None, fsdp=None)
     measure(program, case)
     target, text = tmp_path / "target", tmp_path / "input.txt"
-    program._write([case], SimpleNamespace(target=target, minutes=10.0))
+    program.write_table([case], SimpleNamespace(target=target, minutes=10.0))
     text.touch()
     monkeypatch.setattr(program, "TASKS", {"toy": "toy"})
     monkeypatch.setattr(program, "NETWORKS", {"1gbit": "--nodes 2"})

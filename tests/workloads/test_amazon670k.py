@@ -35,8 +35,14 @@ def opened(data, cache, options=None):
 
 
 def labels_of(workload, split):
-    points = workload._split(split)
-    return [own.tolist() for own in np.split(points.labels.indices, points.labels.ends)[: len(points)]]
+    every = torch.arange(workload.train_size)
+    batches = workload.test_batches() if split == "test" else [workload.train_batch(every, torch.Generator())]
+    (labels,) = [labels for _, labels in batches]
+    return [own.tolist() for own in labels.indices.tensor_split(labels.offsets[1:-1])]
+
+
+def propensity_of(source):
+    return json.loads((Path(source.path) / "prepared.json").read_text())["propensity"]
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("trn", "tst"), ("eurlex_train", "eurlex_test")])
@@ -96,19 +102,20 @@ def linked(root, files):
 def test_linked_files_go_by_their_links_names(tmp_path):
     store = folder(tmp_path / "store", ab12=TRAIN, cd34=TEST)
     named = {"wiki_train.txt": store / "ab12.txt", "wiki_test.txt": store / "cd34.txt"}
-    workload = opened(linked(tmp_path / "data", named), tmp_path / "cache")
+    workload = Amazon670k()
+    source = workload.prepare(linked(tmp_path / "data", named), tmp_path / "cache", lambda *_: None)
+    workload.open(source)
     assert (labels_of(workload, "train"), labels_of(workload, "test")) == ([[0, 2], [], [4]], [[1], [3, 0]])
-    assert workload._propensity == "wikipedia"
+    assert propensity_of(source) == "wikipedia"
 
 
 def test_a_linked_file_given_itself_goes_by_its_links_name(tmp_path, no_progress):
     store = folder(tmp_path / "store", ab12="5 4 5\n" + 5 * "0 0:1\n")
     data = linked(tmp_path / "data", {"amazon.txt": store / "ab12.txt"})
-    workload = Amazon670k()
-    source = workload.prepare(data / "amazon.txt", tmp_path / "cache", no_progress)
+    source = Amazon670k().prepare(data / "amazon.txt", tmp_path / "cache", no_progress)
     assert source.note.startswith("amazon.txt has no split")
     assert source.name == "data"
-    assert workload._propensity == "amazon"
+    assert propensity_of(source) == "amazon"
 
 
 def test_a_link_is_known_again_as_the_file_it_leads_to(tmp_path):
@@ -211,7 +218,7 @@ def test_indices_beyond_the_columns_are_made_again(tmp_path, no_progress):
 def test_propensities_go_by_the_files_names(tmp_path, no_progress, name, kind):
     data = folder(tmp_path / name, train=TRAIN, test=TEST)
     source = Amazon670k().prepare(data, tmp_path / "cache", no_progress)
-    assert json.loads((Path(source.path) / "prepared.json").read_text())["propensity"] == kind
+    assert propensity_of(source) == kind
 
 
 def test_the_synthetic_points_are_as_asked_for_and_labelled(tmp_path, no_progress):

@@ -23,23 +23,31 @@ from istbench.cluster.simulator.program import Program
 from istbench.cluster.simulator.state import SPAN_COMPUTE, SPAN_MESSAGE, State
 from istbench.cluster.trace import AFTER, COMPUTE, MARK, POST, RECEIVE, SEND, WAIT, WAIT_BEFORE, WORK, Ints
 
-# Events and messages of all replays of a process:
+# Events and messages so far:
 _MOST_INTERPRETED = 15_000  # they take Python some seconds
 _SOONER_INTERPRETED = 1_000  # they take Python less time than it takes to load what is compiled
-_steps_so_far = 0
 
 
-def simulation(steps: int) -> Callable[[Program, State, Ints], float]:
-    """`simulate` for this many more `steps`, which are events and messages.
+class Simulation:
+    """Chooses between `simulate` compiled and interpreted.
 
-    Compiling takes some 15 seconds, once on a machine. Before that, the first steps of a process are interpreted.
+    Compiling takes some 15 seconds, once on a machine. Before that, the first steps are interpreted.
     """
-    global _steps_so_far
-    _steps_so_far += steps
-    if _steps_so_far <= _SOONER_INTERPRETED and not compiler_is_loaded():
-        return simulate_interpreted
-    compiled = jit_whole(simulate)
-    return compiled if _steps_so_far > _MOST_INTERPRETED or is_compiled(compiled) else simulate_interpreted
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def __call__(self, steps: int) -> Callable[[Program, State, Ints], float]:
+        """`simulate` for this many more `steps`, which are events and messages."""
+        self._steps += steps
+        if self._steps <= _SOONER_INTERPRETED and not compiler_is_loaded():
+            return simulate_interpreted
+        compiled = jit_whole(simulate)
+        return compiled if self._steps > _MOST_INTERPRETED or is_compiled(compiled) else simulate_interpreted
+
+
+simulation = Simulation()
+"""That of all replays of a process."""
 
 
 def compiles() -> bool:

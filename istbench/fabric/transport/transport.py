@@ -54,11 +54,12 @@ class Transport:
 
     Attributes:
         lock: guards the state that receivers change in `arrived`.
+        timeout_s: of a `wait`. traffic: counts the payloads of counted channels.
     """
 
     def __init__(self, store: SignedStore, rank: int, world_size: int, timeout_s: float, traffic: Traffic) -> None:
-        self._timeout_s = timeout_s
-        self._traffic = traffic
+        self.timeout_s = timeout_s
+        self.traffic = traffic
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._channels: list[_Channel] = []
@@ -105,7 +106,7 @@ class Transport:
         size = sum(len(message.payload) for message in messages if self._channels[message.channel].counted)
         if size:  # a receiver that holds the lock may send what does not count
             with self.lock:
-                self._traffic.sent += size
+                self.traffic.sent += size
         may_overtake = all(self._channels[message.channel].overtaking for message in messages)
         self._links[peer].put(messages, behind=None if may_overtake else len(self._channels) - 1)
 
@@ -131,7 +132,7 @@ class Transport:
             Exception: the error of a task.
         """
         with self._changed:
-            in_time = self._changed.wait_for(lambda: done() or self._hopeless(awaited), self._timeout_s)
+            in_time = self._changed.wait_for(lambda: done() or self._hopeless(awaited), self.timeout_s)
             if done():
                 return
         if self._failure is not None:
@@ -184,7 +185,7 @@ class Transport:
     def _arrived(self, receiver: Receiver, number: int, peer: int, key: int, size: int) -> None:
         with self._changed:
             if self._channels[number].counted:
-                self._traffic.received += size
+                self.traffic.received += size
             if receiver.arrived(peer, key, size):
                 self._changed.notify_all()
 

@@ -37,7 +37,7 @@ _MOST_OF_WEIGHTS, _MOST_OF_BATCH = 4, 1000
 # An upper bound: no optimizer makes this many temporary tensors of a parameter's size in a step.
 _MOST_OF_STEPPED = 8
 # A lower bound: each of 12 workers of the toy workload has 122 MiB that it shares with no other process.
-_OF_A_WORKER = 100 * 2**20
+WORKER_BYTES = 100 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ def _memory(unchecked: UncheckedCell) -> None:
     footprint = method.footprint(model, workload, nodes, batch_size) if isinstance(method, Planned) else None
     there = memory_bytes()
     data = (here + 1) * workload.computed_bytes()  # the launcher computes the data too, for its fingerprint
-    processes = here * _OF_A_WORKER
+    processes = here * WORKER_BYTES
     always = data + processes
     if footprint is None:
         memory, needed = None, always

@@ -185,13 +185,13 @@ class ShapedNetwork(Place):
         os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
         if self.host_nodes > 1:
             os.environ["LOCAL_WORLD_SIZE"] = str(self.host_nodes)
-        if self._limited(rank) is not None:
+        if self.core_limit(rank) is not None:
             control_groups.join(_name(rank))
         if self.lab.dilation == 1:
             keep_to_share(rank, self.nodes)
             use_short_time_slices()
 
-    def _limited(self, rank: int) -> float | None:
+    def core_limit(self, rank: int) -> float | None:
         """The cores that a control group gives to node `rank`; None without one.
 
         With `speeds` every node has one, because the kernel serves these groups before other processes.
@@ -210,7 +210,7 @@ class ShapedNetwork(Place):
         check()
         if self._by_process:
             late_frames.check()
-        if self._limited(0) is not None:
+        if self.core_limit(0) is not None:
             control_groups.check()
 
     @contextlib.contextmanager
@@ -224,7 +224,7 @@ class ShapedNetwork(Place):
         with namespaces.exclusive():
             namespaces.ip(self._network())
             for host in range(self.hosts):
-                for name, value in self._parameters().items():
+                for name, value in self.parameters().items():
                     namespaces.set_parameter(_name(host), f"net/ipv4/{name}", value)
                 if self._by_process:
                     # The switch sends to a node by its port, not back to where its frames come from.
@@ -233,7 +233,7 @@ class ShapedNetwork(Place):
                     namespaces.run(["bridge", "-n", _HUB, "link", "set", "dev", f"in{host}", "learning", "off"])
             self._shape()
             for rank in range(self.nodes):
-                if (share := self._limited(rank)) is not None:
+                if (share := self.core_limit(rank)) is not None:
                     control_groups.limit(_name(rank), share)
             ports = [(_name(host), f"in{host}") for host in range(self.hosts)]
             held_s = self.latency_s * self.lab.dilation
@@ -312,7 +312,8 @@ class ShapedNetwork(Place):
             ),
         ]
 
-    def _parameters(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
+        """Values of the parameters under /proc/sys/net/ipv4 in the namespace of a host."""
         # At least a bucket, or the bucket runs dry when a busy machine refills the queue late.
         unsent = min(max(_LEAST_UNSENT, self.lab.burst_bytes), _MOST_UNSENT)
         one_way = {f"conf/{device}/rp_filter": "0" for device in ("all", "eth0")} if self._by_process else {}

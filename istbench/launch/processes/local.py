@@ -53,7 +53,7 @@ from istbench.node.stopping import END
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-_GRACE_S = 5.0
+GRACE_S = 5.0  # from the signal that ends a worker until it is killed
 _POLL_S = 1.0
 _LOST = 255  # exit code that multiprocessing reports after the fork server ended
 _IMPORTS_S = 60.0  # of the fork server, before it starts a worker
@@ -236,7 +236,7 @@ class LocalWorkers:
         if not all(map(self._is_done, self._running)):
             return False
         self._all_done = self._all_done or time.monotonic()
-        return time.monotonic() > self._all_done + _GRACE_S
+        return time.monotonic() > self._all_done + GRACE_S
 
     def _cause(self, failed: Mapping[int, int], living: Mapping[int, int]) -> Exception:
         oom = oom_kills() > self._oom_kills
@@ -304,7 +304,7 @@ def _end(processes: dict[int, ForkServerProcess]) -> None:
             if _exit_code(process) is None and process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
-        until = time.monotonic() + _GRACE_S
+        until = time.monotonic() + GRACE_S
         for process in processes.values():
             process.join(max(0.0, until - time.monotonic()))
     if any(process.is_alive() for process in processes.values()):

@@ -21,12 +21,11 @@ from istbench.fabric.transport import TransportMessage
 from istbench.launch.processes.local import LocalLauncher
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.launch.processes.place import Place, ThisMachine
+from istbench.node.effort import EFFORT
 
 _SMALL, _LARGE = 4, 2_000_000  # bytes
-_IN_A_ROW, _AFTER_COMPUTING, _BESIDE_COMPUTING = 100, 30, 8
 _COMPUTED_S = 5e-3
-_WIDTH, _SAMPLES = 2048, 32  # of the step that computes: its weights and gradients are larger than most caches
-_REPEATS = 3
+_SAMPLES = 32  # of the step that computes
 
 
 def measure_message_costs(nodes: int = 2, place: Place | None = None, dilation: float = 1.0) -> MessageWays:
@@ -74,13 +73,14 @@ def _costs(found: Sequence[_Found], dilation: float) -> MessageCosts:
 def measure_ways(fabric: Fabric) -> dict[str, _Found]:
     """Measure every way on this node."""
     ways = {name: way(fabric) for name, way in _WAYS.items()}
-    model = torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, 8))
-    inputs = torch.ones(_SAMPLES, _WIDTH)
+    width = EFFORT.width
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 8))
+    inputs = torch.ones(_SAMPLES, width)
     found: dict[str, _Found] = {}
     for name, way in ways.items():
         own = found[name] = {"size": list(way.size), "members": list(map(float, way.members))}
         own |= {figure: [] for figure in ("begin", "end", "following", "small", "large")}
-        for _ in range(_REPEATS):
+        for _ in range(EFFORT.rounds):
             fabric.barrier("measuring")
             if way.members:
                 _measure(way, lambda: model(inputs).sum().backward(), own)
@@ -88,14 +88,14 @@ def measure_ways(fabric: Fabric) -> dict[str, _Found]:
 
 
 def _measure(way: "_Way", step: Callable[[], None], found: _Found) -> None:
-    for _ in range(_AFTER_COMPUTING):
+    for _ in range(EFFORT.after_computing):
         _compute(_COMPUTED_S)
         found["begin"].append(time.perf_counter())
         way.start(_SMALL)()
         found["end"].append(time.perf_counter())
     began = time.perf_counter()
-    way.row(_SMALL, _IN_A_ROW)
-    found["following"].append((time.perf_counter() - began) / _IN_A_ROW)
+    way.row(_SMALL, EFFORT.in_a_row)
+    found["following"].append((time.perf_counter() - began) / EFFORT.in_a_row)
     alone, small, large = (_beside(way, step, size) for size in (0, _SMALL, _LARGE))
     found["small"].append(max(0.0, small - alone))
     found["large"].append(max(0.0, large - alone))
@@ -104,7 +104,7 @@ def _measure(way: "_Way", step: Callable[[], None], found: _Found) -> None:
 def _beside(way: "_Way", step: Callable[[], None], size: int) -> float:
     """CPU seconds of the threads that do not compute, in an operation of `size` bytes beside a step; 0 for none."""
     spent = []
-    for _ in range(_BESIDE_COMPUTING):
+    for _ in range(EFFORT.beside_computing):
         every, own = time.process_time(), time.thread_time()
         finish = way.start(size) if size else None
         step()

@@ -66,7 +66,7 @@ def _run(words: list[str]) -> int:
     adopt_orphans()
     sys.stderr.flush()
     with Signals() as signals:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # in the process, until `_record_here`
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # in the process, until `record_here`
         try:
             process = subprocess.Popen(words, stdout=2)
         finally:
@@ -83,8 +83,20 @@ def _run(words: list[str]) -> int:
             adopt_orphans(False)
 
 
-def _record_here(folder: str, steps: str, max_seconds: str, threads: str, script: str, *arguments: str) -> None:
-    """In the process of the script: run it, and leave its record or its failure in `folder`."""
+def record_here(
+    folder: str,
+    steps: str,
+    max_seconds: str,
+    threads: str,
+    script: str,
+    *arguments: str,
+    grace_s: float = _GRACE_S,
+    cleaning_s: float = _CLEANING_S,
+) -> None:
+    """In the process of the script: run it, and leave its record or its failure in `folder`.
+
+    The process ends `grace_s` after `max_seconds` at the latest, and `cleaning_s` after its record or failure.
+    """
     die_with_parent()
     # Ctrl-C ends an import at once. A KeyboardInterrupt would print its traceback, or vanish in a library.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -102,9 +114,9 @@ def _record_here(folder: str, steps: str, max_seconds: str, threads: str, script
 
     def done(record: ScriptRecord) -> None:
         save_script(record, Path(folder, _RECORD))
-        end_within(_CLEANING_S)
+        end_within(cleaning_s)
 
-    end_within(float(max_seconds) + _GRACE_S)
+    end_within(float(max_seconds) + grace_s)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         record_script(Path(script), arguments, steps=int(steps), max_seconds=float(max_seconds), done=done)
@@ -112,8 +124,8 @@ def _record_here(folder: str, steps: str, max_seconds: str, threads: str, script
         Path(folder, _FAILURE).write_text(f"{type(error).__name__}\n{error}")
     except KeyboardInterrupt:  # the parent says so
         pass
-    end_within(_CLEANING_S)
+    end_within(cleaning_s)
 
 
 if __name__ == "__main__":
-    _record_here(*sys.argv[1:])
+    record_here(*sys.argv[1:])

@@ -37,7 +37,6 @@ class ServedModel:
         priority: send and update slices in the order of their use in the forward pass; otherwise as they become
             ready.
         window: slices in a connection's buffer; more urgent slices cannot overtake them.
-        memory: the transport's access to the tensors; by default as their device requires.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class ServedModel:
         split_params: int,
         priority: bool,
         window: int,
-        memory: type[DirectMemory] | None = None,
     ) -> None:
         self.model = model
         self._transport, self._window = fabric.transport, window
@@ -59,8 +57,8 @@ class ServedModel:
         parameters = SlicedParameters(model, slice_params, split_params, fabric.world_size)
         self._parameters = parameters
         self._order = SendOrder(len(parameters.all), priority=priority)
-        kind = memory or (DirectMemory if fabric.device.type == "cpu" else StagedMemory)
-        self._memory = kind(parameters.flat, self._transport)
+        memory = DirectMemory if fabric.device.type == "cpu" else StagedMemory
+        self._memory = memory(parameters.flat, self._transport)
         # Slices are too small to share: with two threads a step of p3 with Adam took 135 ms on one node, not 60.
         self._transport.work([(-1, partial(torch.set_num_threads, 1))])
         fabric.recorder.window = window if priority else None

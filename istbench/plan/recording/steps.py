@@ -38,6 +38,7 @@ from istbench.cluster.script_record import (
 from istbench.cluster.trace import TraceMeta
 from istbench.fabric.timestamps import Timestamps
 from istbench.methods.footprint import tensor_bytes
+from istbench.node.effort import EFFORT
 from istbench.node.machine_speed import MemoryArrays, device_memory
 from istbench.node.peak_memory import PeakMemory
 from istbench.node.step_work import CountedStep, OperationCounter
@@ -47,7 +48,6 @@ from istbench.plan.recording.modules import FoundModel, compiled_frames, find_mo
 _LOOKED_AT = 2  # steps that show the optimizers
 _MOST_NOTED = 10  # steps with hooks on parameters
 _LEAST_TIMED = 3
-_MEASUREMENTS = 3
 _SLOW = 1.5  # times the median: an evaluation, or a checkpoint
 _NAMED = 3
 
@@ -387,7 +387,7 @@ class StepRecorder:
         shapes = calibrated_shapes(self._counted.shapes if self._counted else (), self._device.type)
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             arrays = MemoryArrays(self._device)
-            self._speeds += [measured(shapes, self._device, arrays) for _ in range(_MEASUREMENTS)]
+            self._speeds += [measured(shapes, self._device, arrays) for _ in range(EFFORT.repeats)]
 
     def _note_uses(self) -> None:
         """Hook the modules: torch would compile a hooked one again, so their uses stay unknown then."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import pairwise
@@ -91,6 +91,30 @@ def probe(
             journal.spend(probing.spent_s())
 
 
+class ProbeFailures:
+    """The failures of probes. Where another seed of a candidate trained, one that diverged is a miss of its seed.
+
+    Attributes:
+        reasons: why candidates failed, by label. diverged: their seeds that diverged.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self.diverged: dict[str, set[int]] = {}
+
+    def add(self, label: str, seed: int, reason: str, trained: Set[int]) -> None:
+        """`seed` of `label` failed for `reason`; seeds `trained` did not."""
+        diverged = self.diverged.setdefault(label, set())
+        if is_divergence(reason):
+            diverged.add(seed)
+        if not is_divergence(reason) or trained <= diverged:
+            self.reasons[label] = reason
+
+    def has(self, label: str, seed: int | None = None) -> bool:
+        """Whether `label` failed, or `seed` of it."""
+        return label in self.reasons or seed in self.diverged.get(label, ())
+
+
 class _Probing:
     """Implements `probe`; a `ProbeTrainer` of the halving. started, until: monotonic times of the probes."""
 
@@ -113,8 +137,7 @@ class _Probing:
         threads = question.base.threads or max(1, cores() // question.base.nodes)
         self._base = msgspec.structs.replace(question.base, threads=threads)
         self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
-        self._failed: dict[str, str] = {}
-        self._diverged: dict[str, set[int]] = {}  # seeds by label
+        self._failures = ProbeFailures()
         self._costs: dict[str, Cost] = {}
         self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
@@ -284,15 +307,10 @@ class _Probing:
 
     def failed(self, label: str, seed: int | None = None) -> bool:
         """Whether probes of `label` failed; see `ProbeTrainer.failed`."""
-        return label in self._failed or seed in self._diverged.get(label, ())
+        return self._failures.has(label, seed)
 
     def _fail(self, label: str, seed: int, reason: str) -> None:
-        """A probe failed for `reason`. Where another seed trained, one that diverged is only a miss of its seed."""
-        diverged = self._diverged.setdefault(label, set())
-        if is_divergence(reason):
-            diverged.add(seed)
-        if not is_divergence(reason) or {own for _, own in self._runs.get(label, {})} <= diverged:
-            self._failed[label] = reason
+        self._failures.add(label, seed, reason, {own for _, own in self._runs.get(label, {})})
 
     def cost(self, label: str) -> Cost:
         """The cost of the last probe of `label`; before the first one, the planned seconds of a step."""
@@ -331,7 +349,7 @@ class _Probing:
         try:
             return self._on_cluster(label, run)
         except UserError as error:
-            self._failed[label] = str(error)
+            self._failures.reasons[label] = str(error)
             return None
 
     def _done(self, cell: str | None) -> Run | None:
@@ -410,7 +428,7 @@ class _Probing:
         """
         found: dict[int, Curve] = {}
         for (_, seed), run in self._runs.get(label, {}).items():
-            if seed in self._diverged.get(label, ()):
+            if seed in self._failures.diverged.get(label, ()):
                 continue
             constant = had_constant_rate(run.header.config)
             there = run.reached(self._target) is not None
@@ -469,10 +487,10 @@ class _Probing:
             trace=trace,
             memory_bytes=one.memory_bytes,
             baseline=one.variant.baseline,
-            diverged=len(self._diverged.get(probed, ())) if curves else 0,
+            diverged=len(self._failures.diverged.get(probed, ())) if curves else 0,
             learns_as=learns_as,
             stopped="" if self.failed(label) or unable else stopped,
-            failed=self._failed.get(label, unable),
+            failed=self._failures.reasons.get(label, unable),
             redealt=redealt,
         )
 

@@ -120,7 +120,7 @@ def assembling_changes_nothing(fabric: Fabric, checked: CheckedMethod) -> str:
             model = assembled(fabric, method) if looking else None
             if model is not None and not all(torch.isfinite(p).all() for p in model.parameters()):
                 raise DoesNotHold(f"after step {step + 1} the assembled model has weights that are not finite")
-            if looking and step + 1 in in_blocks and _read_in_blocks(fabric, method, workload, model):
+            if looking and step + 1 in in_blocks and reads_in_blocks(fabric, method, workload, model):
                 blocks = "; in blocks as well"
         weights.append(_weights(fabric, method))
     if weights[0] != weights[1]:
@@ -229,7 +229,7 @@ def _marked(fabric: Fabric, workload: Workload, method: Method, first: int, last
     return ends
 
 
-def _read_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: nn.Module | None) -> bool:
+def reads_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: nn.Module | None) -> bool:
     """Whether the method reads its full model in blocks.
 
     The halves of each tensor along each dimension must equal the assembled model.

@@ -102,7 +102,7 @@ class Injector:
                 continue
             step = read_progress(self._scratch).step
             if self._waiting and self._progress.look(step) >= self._waiting[0].at_s:
-                self._hit(step)
+                self.hit(step)
 
     def _begin(self) -> None:
         with contextlib.suppress(OSError, UserError):
@@ -110,7 +110,8 @@ class Injector:
             if first is not None:
                 self.began = self._run.events_jsonl.stat().st_mtime
 
-    def _hit(self, step: int) -> None:
+    def hit(self, step: int) -> None:
+        """Hit the run with the next fault after `step`, if all of its workers are there."""
         workers, nodes = workers_in(self._scratch), self._nodes_now()
         if len(workers) < nodes:
             return

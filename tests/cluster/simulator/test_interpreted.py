@@ -6,6 +6,7 @@ from traces import cluster, random_trace
 
 from istbench.base.jit import jit_whole
 from istbench.cluster.simulator import replay, simulate
+from istbench.cluster.simulator.simulate import Simulation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -23,21 +24,21 @@ def test_interpreting_gives_the_same_bits(seed, monkeypatch):
 
 def test_few_steps_do_not_wait_for_compiling(monkeypatch):
     monkeypatch.setattr(simulate, "is_compiled", lambda function: False)
-    monkeypatch.setattr(simulate, "_steps_so_far", 0)
-    assert simulate.simulation(100) is simulate.simulate_interpreted
-    assert simulate.simulation(10**6) is jit_whole(simulate.simulate)
+    simulation = Simulation()
+    assert simulation(100) is simulate.simulate_interpreted
+    assert simulation(10**6) is jit_whole(simulate.simulate)
 
 
 def test_many_short_replays_are_worth_compiling(monkeypatch):
     monkeypatch.setattr(simulate, "is_compiled", lambda function: False)
-    monkeypatch.setattr(simulate, "_steps_so_far", 0)
-    found = [simulate.simulation(4_000) is jit_whole(simulate.simulate) for _ in range(6)]
+    simulation = Simulation()
+    found = [simulation(4_000) is jit_whole(simulate.simulate) for _ in range(6)]
     assert found == [False, False, False, True, True, True]
 
 
 def test_a_few_steps_do_not_even_load_what_is_compiled(monkeypatch):
     monkeypatch.setattr(simulate, "is_compiled", lambda function: True)
-    monkeypatch.setattr(simulate, "_steps_so_far", 0)
     monkeypatch.setattr(simulate, "compiler_is_loaded", lambda: False)
-    assert simulate.simulation(100) is simulate.simulate_interpreted
-    assert simulate.simulation(2_000) is jit_whole(simulate.simulate)
+    simulation = Simulation()
+    assert simulation(100) is simulate.simulate_interpreted
+    assert simulation(2_000) is jit_whole(simulate.simulate)

@@ -1,5 +1,7 @@
 """Outcomes of cells over hosts that an earlier command left to the first host; no host is reached."""
 
+from types import SimpleNamespace
+
 import pytest
 from fake_runs import header
 
@@ -13,6 +15,7 @@ from istbench.launch.hosts.names import Host
 from istbench.results.store import RunDirectory
 
 REQUEST = RunRequest(workload="toy", method="ist")
+SCREEN = SimpleNamespace(note=print)
 
 
 @pytest.fixture
@@ -27,9 +30,11 @@ def outcome(tmp_path, monkeypatch):
             return RunDirectory.of(tmp_path, "cell")
 
         monkeypatch.setattr(detached, "follow", follow)
+        monkeypatch.setattr(detached, "stop", lambda runs: None)
+        monkeypatch.setattr(finished_cells, "finished", lambda runs, _say: [None])
         monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
-        hosts = Hosts(hosts=(Host("a"),), stop=stop)
-        return hosts._trained(hosts._cell(REQUEST, tmp_path, False), print, False), trained
+        (ended,) = Hosts(hosts=(Host("a"),), stop=stop).run([REQUEST], tmp_path, False, SCREEN)
+        return ended, trained
 
     return found
 
@@ -74,7 +79,7 @@ def test_a_host_that_is_gone_after_a_cell_is_a_loss_for_the_next_and_no_loss_bef
 
     monkeypatch.setattr(ssh_restarts, "run_on_hosts", train)
     cells = [RunRequest(workload="toy", method="ist", nodes=1, seed=seed) for seed in endings]
-    outcomes = list(Hosts(hosts=(Host("a"),))._run(cells, tmp_path, False, print))
+    outcomes = list(Hosts(hosts=(Host("a"),)).run(cells, tmp_path, False, SCREEN))
     assert [outcome.lost for outcome in outcomes] == [False, False, True, False]
     assert [outcome.failure is None for outcome in outcomes] == [False, True, False, False]
     assert str(outcomes[2].failure) == "a: ssh does not reach it"

@@ -3,12 +3,14 @@
 import json
 import pickle
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import submitit
+from fake_clock import FakeClock
 from fake_runs import RESULT, header, ramp, write_run
 from garbage import one_line
 from small_task import write_task
@@ -93,6 +95,9 @@ class FakeExecutor:
         self.given, self.jobs = [], []
         self.at_a_time = self.in_all = 100
 
+    def update_parameters(self, **_):
+        pass
+
     def submit(self, job):
         alive = [job for job in self.jobs if job.asked < 2]
         if len(alive) >= self.at_a_time or len(self.jobs) >= self.in_all:
@@ -103,13 +108,43 @@ class FakeExecutor:
 
 
 @pytest.fixture
-def executor(monkeypatch):
+def clock(monkeypatch):
+    made = FakeClock()
+    monkeypatch.setattr(slurm, "time", made)
+    return made
+
+
+@pytest.fixture
+def executor(monkeypatch, clock):
     made = FakeExecutor()
-    monkeypatch.setattr(slurm, "_executor", lambda *_: made)
-    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0)
-    monkeypatch.setattr(slurm, "_SETTLES_S", 0)
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda **_: made)
     monkeypatch.setattr(submitit, "SlurmJob", FakeJob)
     return made
+
+
+@pytest.fixture
+def refusing(tmp_path, monkeypatch):
+    """Makes executors of submitit by options; they take no job."""
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = []
+
+    class Refusing(submitit.AutoExecutor):
+        def __init__(self, **given):
+            super().__init__(**given)
+            self.given = given
+
+        def submit(self, job):
+            made.append(self)
+            raise FailedJobError("no room")
+
+    def make(options):
+        monkeypatch.setattr(submitit, "AutoExecutor", Refusing)
+        with pytest.raises(UserError, match="took no job: no room"):
+            run(REQUESTS[:1], NAMES[:1], tmp_path, options, print)
+        return made[-1]
+
+    return make
 
 
 def test_every_cell_is_a_job_and_one_that_fails_stops_no_other(ran, said, tmp_path):
@@ -231,12 +266,11 @@ def test_names_that_are_paths_are_refused(executor, said, tmp_path, jobs):
         run(REQUESTS[:1], NAMES[:1], tmp_path, SLURM, said.append)
 
 
-def test_submitit_reads_no_pickle_that_lies_in_the_results(tmp_path):
+def test_submitit_reads_no_pickle_that_lies_in_the_results(refusing, tmp_path):
     """The names of jobs are process ids, which others can tell before."""
-    executor = slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor
-    folder = executor.folder.parent
+    folder, other = (refusing(SlurmOptions.parse(["executor=local"])).folder.parent for _ in range(2))
     assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path / "slurm", 0o700)
-    assert folder != slurm._executor(tmp_path, SlurmOptions.parse(["executor=local"]))._executor.folder.parent
+    assert folder != other
 
 
 def test_no_folder_is_made_for_jobs_where_no_job_is_submitted(said, tmp_path, monkeypatch):
@@ -279,7 +313,7 @@ def test_cells_that_slurm_has_no_room_for_are_submitted_as_jobs_end(executor, sa
     ]
 
 
-def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path, monkeypatch):
+def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, clock, said, tmp_path, monkeypatch):
     tried = []
     submit = executor.submit
     monkeypatch.setattr(executor, "submit", lambda job: (tried.append(job.request.method), submit(job))[1])
@@ -295,13 +329,14 @@ def test_slurm_is_asked_again_only_when_a_job_has_ended(executor, said, tmp_path
     assert left_after(0, 1, 1, 1) == [2, 2, 2, 2]
     assert tried == ["ddp", "ist"]
     executor.jobs[0].asked = 2
+    assert left_after(0) == [2], "Slurm still counts a job that ended just now"
+    clock.sleep(15)
     assert left_after(0, 1) == [1, 1]
     assert tried == ["ddp", "ist", "ist", "p3"]
 
 
 @pytest.mark.processes
-def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_PATIENCE_S", 0)
+def test_cells_that_slurm_takes_none_of_any_more_have_failed(executor, said, tmp_path):
     executor.in_all = 1
     first, *others = run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert first.startswith("a: job 9 ended: ")
@@ -322,38 +357,31 @@ def test_slurm_that_takes_no_job_is_said_at_once(executor, said, tmp_path):
 def test_jobs_that_were_taken_before_something_went_wrong_are_left_as_by_ctrl_c(
     executor, said, tmp_path, monkeypatch
 ):
-    def note(out, name, identity):
-        if name == "b":
-            raise UserError("cannot write")
-
-    monkeypatch.setattr(slurm, "_note", note)
-    with pytest.raises(UserError, match="^cannot write$"):
+    notes, submit = tmp_path / "slurm/jobs.json", executor.submit
+    monkeypatch.setattr(executor, "submit", lambda job: (notes.exists() and notes.write_text("{"), submit(job))[1])
+    with pytest.raises(UserError, match=f"^{notes}"):
         run(REQUESTS, NAMES, tmp_path, SLURM, said.append)
     assert said == ["2 jobs keep running, and the same command waits for them; `scancel 9 10` ends them"]
 
 
-def test_the_reason_is_the_last_line_of_a_traceback_and_no_path_of_a_log():
+@pytest.mark.processes
+def test_the_reason_is_the_last_line_of_a_traceback_and_no_path_of_a_log(executor, said, tmp_path, monkeypatch):
     trace = "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: out of luck\n"
-    said = (
+    text = (
         f"Job (task=0) failed during processing with trace:\n{'-' * 22}\n{trace}\n{'-' * 22}\n"
         "You can check full logs with 'job.stderr(0)' and 'job.stdout(0)'or at paths:\n  - there/7_0_log.out"
     )
-    job = FakeJob("there", "7")
-    job.exception = lambda: FailedJobError(said)
-    assert slurm._failure(job) == "job 7 ended: ValueError: out of luck; its output is in there"
+    monkeypatch.setattr(FakeJob, "exception", lambda job: FailedJobError(text))
+    (failure,) = run(REQUESTS[:1], NAMES[:1], tmp_path, SLURM, said.append)
+    assert failure == "a: job 9 ended: ValueError: out of luck; its output is in there"
 
 
-def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(tmp_path, monkeypatch):
-    (tmp_path / "srun").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert slurm._executor(tmp_path, SLURM)._executor.max_num_timeout == 1000
+def test_slurm_queues_a_job_again_as_often_as_it_reaches_its_time_limit(refusing):
+    assert refusing(SLURM).given["slurm_max_num_timeout"] == 1000
 
 
-def test_slurm_may_queue_a_job_again_whose_machine_failed_and_it_goes_on(tmp_path, monkeypatch):
-    (tmp_path / "srun").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    parameters = slurm._executor(tmp_path, SLURM)._executor.parameters
-    assert parameters["additional_parameters"] == {"requeue": True}
+def test_slurm_may_queue_a_job_again_whose_machine_failed_and_it_goes_on(refusing, monkeypatch):
+    assert refusing(SLURM).parameters["additional_parameters"] == {"requeue": True}
     ran = []
 
     class Place:
@@ -410,7 +438,7 @@ def test_a_damaged_list_of_jobs_is_said_with_the_way_out(executor, tmp_path, sai
 
 @pytest.mark.processes
 def test_compare_trains_in_a_job_and_collects_what_came_of_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(slurm, "_LOOKS_EVERY_S", 0.1)
+    monkeypatch.setattr(slurm, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: time.sleep(0.1)))
     task = str(write_task(tmp_path / "mine.py"))
     words = ["compare", "--workload", task, "--methods", "ist", "--nodes", "1", "--steps", "4"]
     with pytest.raises(SystemExit) as ended:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import submitit
+from fake_clock import FakeClock
 
 from istbench.launch.backends import slurm
 from istbench.launch.backends.slurm import Queue, queued_jobs
@@ -24,9 +25,9 @@ def squeue(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    now = SimpleNamespace(monotonic=lambda: now.seconds, seconds=100.0, sleep=lambda seconds: None)
-    monkeypatch.setattr(slurm, "time", now)
-    return now
+    made = FakeClock()
+    monkeypatch.setattr(slurm, "time", made)
+    return made
 
 
 @pytest.mark.processes

@@ -19,7 +19,6 @@ from istbench.launch.backends.slurm import Slurm
 from istbench.launch.cells.execute import execute
 from istbench.launch.cells.restarts import Members
 from istbench.launch.processes.failures import MoreNodes, PeersLost, WorkerLost
-from istbench.node.stopping import GrowRequest
 from istbench.results.events import Loss, Ready, Resume, Return
 from istbench.results.run_parts import changes, resizes, restarts
 from istbench.results.store import RunDirectory
@@ -86,7 +85,7 @@ class Scripted:
     def wait(self):
         run_path, scratch, _ = self.jobs[-1].args
         run = RunDirectory(Path(run_path))
-        self.may_grow.append(GrowRequest(Path(scratch))._file.exists())
+        self.may_grow.append(Path(scratch, "grow").exists())
         step, end = self.ends.pop(0)
         names = [f"rank-{rank}.json" for rank in range(self.jobs[-1].nodes)]
         write_step(run.checkpoint, step, dict.fromkeys(names, b"{}"))

@@ -41,7 +41,7 @@ def test_a_subnet_is_smaller_than_the_model():
 
 def test_what_an_optimizers_step_makes_is_looked_at_only_where_it_may_be_too_much(monkeypatch):
     monkeypatch.setattr("istbench.plan.step.optimizer_scratch", lambda *_, **__: 10**6)
-    monkeypatch.setattr("istbench.launch.cells.refusals._OF_A_WORKER", 0)
+    monkeypatch.setattr("istbench.launch.cells.refusals.WORKER_BYTES", 0)
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 2**20)
     assert prepare().config.nodes == 1  # a mebibyte is far more than a toy's step can take
     monkeypatch.setattr("istbench.launch.cells.refusals.memory_bytes", lambda: 60_000)

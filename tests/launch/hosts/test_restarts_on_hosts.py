@@ -9,7 +9,7 @@ import pytest
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.run import RunRequest
 from istbench.launch.backends.choose import choose
-from istbench.launch.hosts import group, install, restarts
+from istbench.launch.hosts import detached, finished_cells, group, install, restarts
 from istbench.launch.hosts.connection import Connection, Lost
 from istbench.launch.hosts.group import Unfit, Unlinked, gather
 from istbench.launch.hosts.names import Host
@@ -17,6 +17,7 @@ from istbench.launch.hosts.restarts import run_with_restarts, with_spares
 from istbench.launch.hosts.run import HostsRun, RunLost, trained_until
 from istbench.launch.processes.failures import WorkerLost, cause_in
 from istbench.results.events import Loss, Return
+from istbench.results.store import RunDirectory
 
 A, B, C, D, E = map(Host, "abcde")
 LOSS = Loss(cause="b: gone", noticed=1.0, noticing_s=2.0, redone_steps=3, redone_s=4.0)
@@ -265,9 +266,17 @@ def test_wrong_spares_are_refused(given, message):
     assert str(refused.value).startswith(message)
 
 
-def test_spares_and_restarts_reach_each_cell():
+def test_spares_and_restarts_reach_each_cell(tmp_path, monkeypatch):
+    cells = []
+    monkeypatch.setattr(finished_cells, "finished", lambda runs, _say: [None] * len(runs))
+    monkeypatch.setattr(detached, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(
+        restarts, "run_with_restarts", lambda run, *_: cells.append(run) or RunDirectory.of(tmp_path, "cell")
+    )
     backend = choose({"hosts": "a,b", "spare": "d,e"}).restarting(3, typed=True)
-    cell = backend._cell(RunRequest(workload="toy", method="ist", nodes=2), Path("out"), again=False)
+    request = RunRequest(workload="toy", method="ist", nodes=2)
+    list(backend.run([request], tmp_path, False, SimpleNamespace(note=print)))
+    (cell,) = cells
     assert (cell.hosts, cell.spares, cell.restarts) == ((A, B), (D, E), 3)
 
 

@@ -13,7 +13,7 @@ from istbench.studies.faults import small_disk
 
 def test_no_bandwidth_exceeds_the_kernels_largest_send_queue():
     unsent = [
-        int(ShapedNetwork(nodes=2, bandwidth=rate)._parameters()["tcp_limit_output_bytes"]) for rate in (1e8, 1e15)
+        int(ShapedNetwork(nodes=2, bandwidth=rate).parameters()["tcp_limit_output_bytes"]) for rate in (1e8, 1e15)
     ]
     assert unsent == [262_144, 2**31 - 1]
 

@@ -294,8 +294,8 @@ def test_a_link_is_cut_or_slowed_and_whole_again():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def rates():
-        ends = [("istbench-lab-1", place._sending), ("istbench-lab-hub", "port1")]
-        return [shown("tc", "-n", name, "qdisc", "show", "dev", device).split("rate ")[1] for name, device in ends]
+        ends = [("istbench-lab-1", ()), ("istbench-lab-hub", ("dev", "port1"))]
+        return [shown("tc", "-n", name, "qdisc", "show", *device).split("rate ")[1] for name, device in ends]
 
     with place.built():
         port = ("ip", "-n", "istbench-lab-hub", "link", "show", "port0")

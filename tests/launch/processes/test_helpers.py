@@ -26,7 +26,7 @@ def modules_of_tests(monkeypatch):
 
 @pytest.fixture
 def short_grace(monkeypatch):
-    monkeypatch.setattr(local, "_GRACE_S", 0.5)
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
 
 
 @pytest.fixture

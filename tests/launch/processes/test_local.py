@@ -118,7 +118,7 @@ def test_what_a_user_can_mend_comes_from_the_worker_as_it_is(tmp_path):
 
 
 def test_workers_are_ended_by_force_if_need_be_and_ending_twice_does_no_harm(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_GRACE_S", 0.5)
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
     workers = LocalLauncher().start(
         Job(target=jobs.do_not_end_when_asked, args=(str(tmp_path),), nodes=2, logs=tmp_path / "logs")
     )

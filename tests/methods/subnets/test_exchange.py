@@ -19,14 +19,14 @@ from istbench.workloads.neuron_groups.layout import layout_of, product_shape, se
 from istbench.workloads.neuron_groups.partition import Deals, home_partition
 
 
-def _mlp():
+def mlp():
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
     first = NeuronGroup("a", 7, (Slot("0.weight", 0), Slot("0.bias", 0), Slot("2.weight", 1)))
     second = NeuronGroup("b", 9, (Slot("2.weight", 0), Slot("2.bias", 0), Slot("4.weight", 1)))
     return model, [first, second]
 
 
-def _cnn():
+def cnn():
     model = nn.Sequential(
         nn.Conv2d(2, 6, 3),
         nn.BatchNorm2d(6),
@@ -43,7 +43,7 @@ def _cnn():
     ]
 
 
-def _attention():
+def attention():
     model = nn.Module()
     model.register_parameter("qkv", nn.Parameter(torch.randn(3 * 5 * 2, 7)))
     model.register_parameter("out", nn.Parameter(torch.randn(6, 2 * 5 * 2)))
@@ -53,14 +53,14 @@ def _attention():
     return model, [heads, inputs, NeuronGroup("hidden", 6, (Slot("out", 0), Slot("last", 1)))]
 
 
-def _recurrent():
+def recurrent():
     model = nn.Module()
     model.register_parameter("state", nn.Parameter(torch.randn(6, 6)))
     model.register_parameter("readout", nn.Parameter(torch.randn(2, 6)))
     return model, [NeuronGroup("hidden", 6, (Slot("state", 0), Slot("state", 1), Slot("readout", 1)))]
 
 
-MODELS = {"mlp": _mlp, "cnn": _cnn, "attention": _attention, "recurrent": _recurrent}
+MODELS = {"mlp": mlp, "cnn": cnn, "attention": attention, "recurrent": recurrent}
 
 
 def holdings_of(node, layout, full, partition, home):
@@ -94,9 +94,9 @@ class Cluster:
         self.home = home_partition(groups, world_size)
         self.round = 0
         self.partition = self.deals.partition(0)
-        self.nodes = [self._holdings(node) for node in range(world_size)]
+        self.nodes = [self.whole(node) for node in range(world_size)]
 
-    def _holdings(self, node):
+    def whole(self, node):
         return holdings_of(node, self.layout, self.full, self.partition, self.home)
 
     def meet(self):
@@ -138,7 +138,7 @@ def test_subnets_hold_the_full_models_values_after_every_round(name, world_size)
     for _ in range(4):
         cluster.repartition()
         for node in range(world_size):
-            wanted = cluster._holdings(node).subnet
+            wanted = cluster.whole(node).subnet
             for tensor, planes in cluster.nodes[node].subnet.items():
                 for plane, want in zip(planes, wanted[tensor], strict=True):
                     assert torch.equal(plane, want)
@@ -148,7 +148,7 @@ def test_subnets_hold_the_full_models_values_after_every_round(name, world_size)
 def test_trained_values_arrive_wherever_they_are_needed(world_size):
     """Each node adds a round's number to its subnet; every subnet is then cut from the same sum."""
     torch.manual_seed(0)
-    cluster = Cluster(*_mlp(), world_size)
+    cluster = Cluster(*mlp(), world_size)
     for round_index in range(5):
         for node in range(world_size):
             for cut in cluster.layout.cut:
@@ -158,7 +158,7 @@ def test_trained_values_arrive_wherever_they_are_needed(world_size):
                     write(full, cut.axes, index, select(full, cut.axes, index) + round_index)
         cluster.repartition()
         for node in range(world_size):
-            for tensor, planes in cluster._holdings(node).subnet.items():
+            for tensor, planes in cluster.whole(node).subnet.items():
                 assert torch.equal(cluster.nodes[node].subnet[tensor][0], planes[0])
 
 

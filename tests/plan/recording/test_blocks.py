@@ -13,7 +13,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 import istbench
 from istbench.base.errors import RunFailed, UserError
 from istbench.cluster.script_record import load_script
-from istbench.plan.recording import steps as recording_steps
+from istbench.node.effort import EFFORT
+from istbench.plan.recording.steps import CannotRecord, RecordingEnded, StepRecorder
 
 
 def network():
@@ -28,7 +29,7 @@ def loss_of(model):
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     """Measure the speed of this machine once, where a record measures it three times."""
-    monkeypatch.setattr(recording_steps, "_MEASUREMENTS", 1)
+    monkeypatch.setattr(EFFORT, "repeats", 1)
 
 
 @pytest.fixture
@@ -196,8 +197,8 @@ def test_updates_that_a_grad_scaler_leaves_out_are_no_steps(tmp_path):
             model[0].weight._backward_hooks.clear()
 
     scaler_step = torch.amp.GradScaler.step
-    recorder = recording_steps.StepRecorder(20)
-    with pytest.raises(recording_steps.RecordingEnded):
+    recorder = StepRecorder(20)
+    with pytest.raises(RecordingEnded):
         many(body, recorder)
     assert torch.amp.GradScaler.step is scaler_step
     assert len(taken) == 20 + 6  # the first one shows the optimizers all the same
@@ -346,8 +347,8 @@ def test_optimizers_that_step_together_are_one_step():
         first.step()
         second.step()
 
-    recorder = recording_steps.StepRecorder(10)
-    with pytest.raises(recording_steps.RecordingEnded):
+    recorder = StepRecorder(10)
+    with pytest.raises(RecordingEnded):
         many(body, recorder)
     assert len(taken) == 10
     assert recorder.record.optimizers == ("SGD", "AdamW")
@@ -365,11 +366,9 @@ def test_a_copy_of_the_model_copies_no_recorder(monkeypatch):
         optimizer.step()
 
     copies = []
-    monkeypatch.setattr(
-        recording_steps.StepRecorder, "__deepcopy__", lambda *_: pytest.fail("copied"), raising=False
-    )
-    with pytest.raises(recording_steps.RecordingEnded):
-        many(body, recording_steps.StepRecorder(10))
+    monkeypatch.setattr(StepRecorder, "__deepcopy__", lambda *_: pytest.fail("copied"), raising=False)
+    with pytest.raises(RecordingEnded):
+        many(body, StepRecorder(10))
     assert len(copies) == 10
 
 
@@ -435,8 +434,8 @@ def sparse():
     ],
 )
 def test_what_cannot_be_recorded_says_why(loop, reason):
-    recorder = recording_steps.StepRecorder(12)
-    with pytest.raises(recording_steps.CannotRecord) as refused:
+    recorder = StepRecorder(12)
+    with pytest.raises(CannotRecord) as refused:
         many(loop(), recorder)
     assert reason in str(refused.value)
     assert recorder.refusal == str(refused.value)

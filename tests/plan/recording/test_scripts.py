@@ -18,7 +18,7 @@ from istbench.base.errors import RunFailed, UserError
 from istbench.cli import main
 from istbench.cluster.script_record import load_script
 from istbench.launch.processes import recorded_script
-from istbench.plan.recording import steps
+from istbench.node.effort import EFFORT
 from istbench.plan.recording.script import record_script
 
 LOOP = """
@@ -58,7 +58,7 @@ def record(tmp_path, monkeypatch, capfd, warm_commands):
 def record_here(tmp_path, monkeypatch):
     """Records a script of this text in this process; returns the record."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(steps, "_MEASUREMENTS", 1)
+    monkeypatch.setattr(EFFORT, "repeats", 1)
     (tmp_path / "helper.py").write_text("HIDDEN = 5\n")
 
     def run(text, *, steps=8, max_seconds=60.0, arguments=()):

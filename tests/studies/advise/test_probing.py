@@ -4,25 +4,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from fake_runs import averaging_trace, evaluation, header, write_run
 
 from istbench.base.errors import UserError
+from istbench.base.options.run import RunRequest
 from istbench.studies.advise import probe
-from istbench.studies.advise.journal import Journal
-from istbench.studies.advise.probe import _Probing
-
-
-@pytest.fixture
-def probing(tmp_path):
-    """Probes of which seed 0 of `a` has trained 100 steps, on the data `old`."""
-    journal = Journal.of(tmp_path, 1)
-    screen = SimpleNamespace(note=print, preparing=print, training=print)
-    question = SimpleNamespace(base=probe.RunRequest(workload="toy", method="ddp", nodes=2))
-    backend = SimpleNamespace(run=lambda *_: pytest.fail("it trains"))
-    now = time.monotonic()
-    found = _Probing(question, backend, tmp_path, screen, journal, 60.0, started=now, until=now + 60)
-    found._runs = {"a": {(100, 0): "run"}}
-    found._data = "old"
-    return found
+from istbench.studies.advise.journal import Journal, StepRecorded
+from istbench.studies.advise.probe import ProbeFailures
 
 
 @pytest.mark.parametrize(
@@ -33,14 +21,25 @@ def probing(tmp_path):
         (1, "worker 1 was killed by SIGKILL", True),
     ],
 )
-def test_a_candidate_fails_by_a_divergence_only_if_no_other_seed_trained(probing, seed, reason, failed):
-    probing._fail("a", seed, reason)
-    assert probing.failed("a") == failed
-    assert probing.failed("a", seed)
+def test_a_candidate_fails_by_a_divergence_only_if_no_other_seed_trained(seed, reason, failed):
+    failures = ProbeFailures()
+    failures.add("a", seed, reason, {0})
+    assert failures.has("a") == failed
+    assert failures.has("a", seed)
 
 
-def test_data_that_changed_are_refused_before_one_node_trains_again(probing, monkeypatch):
+def test_data_that_changed_are_refused_before_one_node_trains_again(tmp_path, monkeypatch):
+    run = write_run(
+        tmp_path, header(nodes=1, workload="toy"), [evaluation(24, 0.1, 0.5)], trace=averaging_trace(nodes=1)
+    )
+    Journal.of(tmp_path, "question").add(StepRecorded(cell=run.header().cell))
+    question = SimpleNamespace(
+        base=RunRequest(workload="toy", method="ddp", nodes=2), given={}, as_json=lambda: "question",
+        profile=lambda recorded: None,
+    )  # fmt: skip
+    backend = SimpleNamespace(run=lambda *_: pytest.fail("it trains"))
+    screen = SimpleNamespace(note=print, preparing=print, training=print)
     other = SimpleNamespace(data_source=SimpleNamespace(fingerprint="new"))
     monkeypatch.setattr(probe, "prepare_cell", lambda *_: other)
     with pytest.raises(UserError, match=r"the data have changed since step one; delete .*jsonl to probe again"):
-        probing._run(probing._base, 10.0, compare_data=True)
+        probe.probe(question, backend, tmp_path, screen, seconds=60.0, answer_s=0.0, started=time.monotonic())

@@ -1,5 +1,7 @@
 """When faults hit: at train seconds of all steps, also of those that were lost, and while all nodes train."""
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -34,17 +36,19 @@ def test_steps_that_are_done_again_count_again():
 def test_a_smaller_group_is_hit_too_once_all_of_its_nodes_are_there(tmp_path, monkeypatch):
     run, there = RunDirectory(tmp_path), dict[int, int]()
     monkeypatch.setattr(injector, "workers_in", lambda _: there)
-    monkeypatch.setattr(Injector, "_act", lambda *_: None)
+    killed = []
+    monkeypatch.setattr(os, "kill", lambda *what: killed.append(what))
     faults = [PlannedFault(type=FaultType(kind="kill"), at_s=1.0, place=0.9) for _ in range(2)]
     made = Injector(faults, PACE, 3, run, tmp_path, None)
     there |= {0: 100, 1: 101}
-    made._hit(4)
+    made.hit(4)
     assert not made.hits
     run.append(Resume(step=4, resize=Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)))
-    made._hit(5)
+    made.hit(5)
     run.append(Resume(step=5, resize=Resize(before=2, after=3, cause="lost nodes are back", noticed=2.0)))
-    made._hit(6)
+    made.hit(6)
     assert [(hit.rank, hit.step) for hit in made.hits] == [(1, 5)]
+    assert killed == [(101, signal.SIGKILL)]
 
 
 def test_damage_flips_a_bit_of_the_newest_checkpoint_if_an_older_one_is_left(tmp_path):
