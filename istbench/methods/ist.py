@@ -108,7 +108,7 @@ class IndependentSubnetTraining(Method):
         self._cut(initial_rows(model, workload, self.seed))
 
     def _cut(self, rows: Rows) -> None:
-        """Make what this node trains in the current round, with the values of the full model from `rows`."""
+        """Build this node's subnet of the current round. Its values come from `rows` of the full model."""
         fabric, options = self._fabric, self.options
         layout, self._deals = self._dealing(fabric.world_size, self._round)
         self._layout, self._partition = layout, self._deals.partition(self._round)

@@ -297,9 +297,9 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def started(optimizer: torch.optim.Optimizer, parameter: Tensor, slots: Sequence[str]) -> list[Tensor]:
-    """The optimizer's tensors `slots` of `parameter`, made where there was no gradient of it so far.
+    """The optimizer's tensors `slots` of `parameter`. Before its first gradient, this makes them.
 
-    They are zero then, as the optimizer would make them at the first gradient: its next step is the same.
+    They are zeros, as the optimizer itself would make them, so its next step is the same.
     """
     state = optimizer.state[parameter]
     for slot in slots:

@@ -95,7 +95,7 @@ def _names(runs: Sequence[HostsRun], say: Say) -> _Names:
 
 
 def name_cells_there(first: Connection, runs: Sequence[HostsRun], there: Mapping[str, str]) -> _Names:
-    """The names of the cells of `runs` on host `first`, with its paths `there`; none on failure."""
+    """The names of the cells of `runs` on host `first`, which has the paths `there`; none if it cannot tell."""
     cells = [msgspec.to_builtins(run.request_there(there, None), enc_hook=encode_own) for run in runs]
     try:
         asked = program("names", limit_s=_NAMES_WITHIN_S, typed=cells)

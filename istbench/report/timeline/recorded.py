@@ -74,7 +74,7 @@ def _when_all_posted(trace: Trace, clocks: Sequence[Floats], keys: Sequence[Sequ
 
 
 def _when_waited_for(events: NDArray[Any], clock: Floats) -> Floats:
-    """The end of the wait for each operation [operations]; the end of the sample without a wait."""
+    """When the node ends its wait for each operation [operations]; the end of the sample if it never waits."""
     waits = events["code"] == WAIT
     ends = np.full(np.count_nonzero(events["code"] == POST), clock[-1])
     ends[events["op"][waits]] = clock[waits]

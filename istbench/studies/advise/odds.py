@@ -131,7 +131,7 @@ def odds(
 
 
 def first(seconds: Floats) -> Floats:
-    """The share of draws in which each row is first [rows], from seconds [rows, draws]; a tie counts in parts."""
+    """Each row's share of the draws that it wins [rows]; rows that tie share a draw. seconds: [rows, draws]."""
     if not len(seconds):
         return np.zeros(0)
     fastest = seconds.min(axis=0)

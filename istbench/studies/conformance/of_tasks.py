@@ -161,7 +161,7 @@ def two_steps(
 
 
 def _first_problems(ranks: Sequence[tuple[list[str], bool]]) -> list[str]:
-    """The problems of the rank that failed first, from the results of `two_steps` by rank. Others only lose it."""
+    """The problems of the rank that failed first; others fail as they lose it. ranks: results of `two_steps`."""
     failed = [found for found in ranks if any(found[0])]
     return min(failed or ranks, key=lambda found: found[1])[0]
 
