@@ -24,11 +24,11 @@ from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.cut_model import CutMethod
 from istbench.methods.footprint import Footprint
 from istbench.methods.optimizer import RULES, ClippedOptions
+from istbench.methods.planned_node import PlannedRounds
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.plan.planned_cell import SizedCell, sized_cell
 from istbench.plan.script_time import ChosenMethod, script_time, step_cost, trace_of_record
 from istbench.plan.step import node_memory
-from istbench.plan.traced_node import PlannedRounds
 from istbench.workloads.base import Workload
 
 _BY_STATE: tuple[dict[str, Any], ...] = (
