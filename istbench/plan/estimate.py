@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from istbench.base.errors import UserError
+from istbench.base.sign_change import sign_change
 from istbench.base.units import FASTEST
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import ReplayCheck, replay_check
@@ -157,29 +158,19 @@ class _Replays:
         """The least bandwidth at which the share `level` of a step computes; None if no link is that fast.
 
         It is a point of a grid, so that it does not depend on the bandwidth given; the point below does not reach
-        `level`. The Illinois rule finds it. It interpolates over 1 / bandwidth, as seconds of bytes do.
+        `level`.
         """
         longest = self.cluster.alone_s / level
 
-        def late(point: int) -> float:
+        def late(point: float) -> float:
+            self._points.add(int(point))
             return self.at(_bits(point)) - longest
 
         if late(_WIDEST) > 0:
             return None
         low = max((point for point in self._points if late(point) > 0), default=_SLOWEST)
         high = min(point for point in self._points if late(point) <= 0)
-        above, below, moved = late(low), late(high), 0
-        while high - low > 1:
-            slow, fast = 1 / _bits(low), 1 / _bits(high)
-            root = fast + (slow - fast) * below / (below - above)
-            point = min(max(low + 1, math.ceil(-_GRID * math.log10(root))), high - 1)
-            self._points.add(point)
-            if (off := late(point)) > 0:
-                low, above, below = point, off, below / 2 if moved > 0 else below
-            else:
-                high, below, above = point, off, above / 2 if moved < 0 else above
-            moved = 1 if off > 0 else -1
-        return _bits(high)
+        return _bits(sign_change(late, low, high, near=1, between=_between)[1])
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
@@ -188,9 +179,15 @@ class _Replays:
         return max(1, math.ceil(exposed * level / ((1 - level) * alone_s) - _CLOSE))
 
 
-def _bits(point: int) -> float:
+def _bits(point: float) -> float:
     """Bits/s at a point of the grid."""
     return float(10 ** (point / _GRID))
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """The point at this share of the way between two points, over 1 / bandwidth, as seconds of bytes are."""
+    slow, fast = 1 / _bits(low), 1 / _bits(high)
+    return min(max(low + 1, math.ceil(-_GRID * math.log10(slow + share * (fast - slow)))), high - 1)
 
 
 def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate:
