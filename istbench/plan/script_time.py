@@ -166,7 +166,7 @@ def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int
     itemsize = max(own.bytes // max(1, own.values) for own in trained)
     sizes = Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
     planned = None if None in given.values() else plan.rounds(sizes, {**defaults, **given})
-    return planned and trace_of_record(record, method.name, planned, nodes)
+    return None if planned is None else trace_of_record(record, method.name, planned, nodes)
 
 
 def _decoded(text: str, default: Any) -> Any:
