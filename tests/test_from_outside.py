@@ -17,6 +17,28 @@ central = outside_method:Central
 sign = outside_parts:SIGN
 [istbench.collectives]
 reduce = outside_parts:REDUCE
+[istbench.size_plans]
+central = outside_sizes:CENTRAL
+"""
+
+SIZES = """
+from istbench.methods.planned_node import PlannedRounds
+from istbench.methods.size_plans import SizePlan
+
+
+def of_sizes(sizes, options):
+    def rounds(node):
+        while True:
+            node.steps(1)
+            for values in sizes.values:
+                for kind in ("reduce", "broadcast"):
+                    node.wait([node.post(kind, values * sizes.itemsize, [0])])
+            yield
+
+    return PlannedRounds(rounds=rounds)
+
+
+CENTRAL = SizePlan(name="central", rounds=of_sizes)
 """
 
 PARTS = """
@@ -159,6 +181,7 @@ def outside(tmp_path):
     (info / "entry_points.txt").write_text(ENTRIES)
     (tmp_path / "outside_parts.py").write_text(PARTS)
     (tmp_path / "outside_method.py").write_text(METHOD)
+    (tmp_path / "outside_sizes.py").write_text(SIZES)
     return tmp_path
 
 
@@ -171,6 +194,7 @@ def test_every_command_takes_them(outside):
         "check": ["check", "central", "--set", "optimizer=sign"],
         "compare": ["compare", "--methods", METHODS, *TOY, *OWN, *SHORT, "--seeds", "1", "--controls"],
         "plan": ["plan", "--method", "central", *TOY, *OWN],
+        "estimate": ["estimate", "--parameters", "1M", "--step", "0.1", *TOY[2:], "--bandwidth", "1gbit"],
         "timeline": ["timeline", "results/runs/*central*"],
         "report": ["report", "--no-pictures"],
         "replay": ["replay", "--no-pictures", "--bandwidth", "100mbit"],
@@ -186,3 +210,4 @@ def test_every_command_takes_them(outside):
     assert "central" in said["report"][1]
     assert "central" in said["replay"][1]
     assert "unknown" not in said["plan"][1]
+    assert "\ncentral " in said["estimate"][1]

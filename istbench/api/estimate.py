@@ -15,7 +15,7 @@ from istbench.base.errors import UserError, shown
 from istbench.base.options.numbers import Count, Nodes, Part
 from istbench.base.units import number_or, parse_bandwidth, parse_parameters, parse_step, parse_time
 from istbench.cluster.profile import load_profile
-from istbench.plan.estimate import LEFT_OUT, Estimate, EstimateRow, checked_lines, curves
+from istbench.plan.estimate import Estimate, EstimateRow, checked_lines, curves, without_plan
 from istbench.plan.estimate import estimate as estimate_rows
 from istbench.plan.numbers import Numbers, read_layers
 from istbench.plan.script_time import chosen_methods
@@ -124,7 +124,7 @@ class Estimated:
                     "Of accuracy this says nothing."
                 ),
                 *(Lead(line) for line in said),
-                f"Left out: {LEFT_OUT}.",
+                f"Left out: {without_plan()}.",
                 *(f"Left out: {line}." for line in found.left_out),
             ),
             keys=1,

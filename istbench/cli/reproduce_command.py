@@ -29,6 +29,7 @@ from istbench.cli.options import (
     typed_options,
 )
 from istbench.launch.backends.backend import Backend, Outcome, failure_lines
+from istbench.studies.reproduce import NAMES
 
 if TYPE_CHECKING:
     from istbench.report.tables.table import Table
@@ -36,13 +37,12 @@ if TYPE_CHECKING:
     from istbench.studies.reproduce.hours import Forecast
     from istbench.studies.reproduce.paper import Experiment, Scale
 
-_PAPERS = ("ist", "p3", "dslide")
 _OUTSIDE = "outside"
 """Other people's measurements, which are predicted; nothing is trained."""
 
 
 @click.command("reproduce")
-@click.argument("paper", type=click.Choice((*_PAPERS, _OUTSIDE)))
+@click.argument("paper", type=click.Choice((*NAMES, _OUTSIDE)))
 @option(
     "--scale",
     "laptop: hours on two cores, without downloads. paper: the paper's sizes, on your machines.",

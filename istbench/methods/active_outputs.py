@@ -44,7 +44,7 @@ _PAIR_BYTES = (
 )
 
 
-_ROW_RULES = ("sgd", "adam")  # of the kernels
+_ROW_RULES = {"adam": Rule.ADAM, "sgd": Rule.SGD}  # those with kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class ActiveOptions(OptimizerOptions):
         if self.optimizer not in _ROW_RULES and not self.rule.whole_matrices:  # `Method` refuses those
             raise UserError(
                 f"optimizer={self.optimizer} updates every weight in every step, but this method touches only "
-                "active outputs; use adam or sgd"
+                f"active outputs; use {' or '.join(_ROW_RULES)}"
             )
         for name in ("momentum", "weight_decay"):
             if getattr(self, name):
@@ -74,9 +74,8 @@ class ActiveOptions(OptimizerOptions):
 
     @property
     def row_rule(self) -> Rule:
-        if self.optimizer == "sgd":
-            return Rule.SGD
-        return Rule.LAZY_ADAM if self.lazy else Rule.ADAM
+        rule = _ROW_RULES[self.optimizer]
+        return Rule.LAZY_ADAM if rule == Rule.ADAM and self.lazy else rule
 
     def active(self, outputs: int) -> int:
         """The number of active outputs, of `outputs` in all."""

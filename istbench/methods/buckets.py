@@ -5,10 +5,9 @@ torch fills buckets in the order in which a backward pass completes gradients, a
 they are averaged as by torch's hooks `bf16_compress_hook` and `fp16_compress_hook`, through the fabric.
 """
 
-import collections
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -22,15 +21,12 @@ from istbench.base.options.options import option
 from istbench.base.options.tunable import ACCUMULATED
 from istbench.fabric import Fabric
 from istbench.fabric.pending import MeanInTurns
-from istbench.methods.footprint import PlannedNode, tensor_bytes
+from istbench.methods.footprint import tensor_bytes
 from istbench.methods.optimizer import ClippedOptions
-from istbench.methods.planned_node import planned_buckets
+from istbench.methods.planned_node import BUCKET_MB, HALF_BYTES, BucketMessages, Rounds, bucket_averages
 from istbench.methods.powersgd import PowerSGD
 
-DEFAULT_MB = 25.0  # torch's own
-_FIRST_BYTES = 2**20  # torch's own, for the first bucket at that size
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_HALF_BYTES = 2
 _RANK, _LEAST = 4, 2.0
 
 
@@ -43,7 +39,7 @@ class BucketOptions(ClippedOptions):
     start_compress: Natural = option(0, "local steps without compression at the start, with powersgd")
     least_compression: Rate = option(_LEAST, "powersgd compresses a gradient that shrinks by more than this factor")
     bucket_mb: Mebibytes = option(
-        DEFAULT_MB, "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"
+        BUCKET_MB, "gradient bucket size in MiB; at 25 the first bucket has 1 MiB, as in torch"
     )
     accumulate: Count = option(1, "minibatches of a node in an optimizer step, with one exchange", tune=ACCUMULATED)
 
@@ -66,43 +62,24 @@ class BucketOptions(ClippedOptions):
         rank = min(rows, columns, self.rank)
         return rank if (rows + columns) * rank * self.least_compression < rows * columns else 0
 
-    @property
-    def capacities(self) -> Iterator[float]:
-        """The capacity in bytes of each bucket in turn."""
-        rest = itertools.repeat(self.bucket_mb * 2**20)
-        return itertools.chain([_FIRST_BYTES], rest) if self.bucket_mb == DEFAULT_MB else rest
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketMessages:
-    """Bytes of the all-reduces of a gradient bucket; 0 for none.
-
-    Attributes:
-        plain: gradients without factors. left, right: P and Q of PowerSGD. Q leaves after P of all buckets.
-    """
-
-    plain: int
-    left: int = 0
-    right: int = 0
-
-    @classmethod
-    def of(cls, options: BucketOptions, gradients: Iterable[Tensor]) -> "BucketMessages":
+    def messages(self, gradients: Iterable[Tensor]) -> BucketMessages:
+        """The messages of a bucket of `gradients`."""
         plain = left = right = 0
         for gradient in gradients:
-            size, rank = gradient.element_size(), options.rank_of(gradient)
+            size, rank = gradient.element_size(), self.rank_of(gradient)
             if rank:
                 left += size * rank * len(gradient)
                 right += size * rank * (gradient.numel() // len(gradient))
             else:
-                plain += gradient.numel() * (_HALF_BYTES if options.compress in _HALF else size)
-        return cls(plain=plain, left=left, right=right)
+                plain += gradient.numel() * (HALF_BYTES if self.compress in _HALF else size)
+        return BucketMessages(plain=plain, left=left, right=right)
 
 
 def compression_buffers(options: BucketOptions, gradients: Sequence[Tensor]) -> int:
     """Bytes that a node needs to compress `gradients`, beside them."""
     if options.compress == "none":
         return 0
-    sent = BucketMessages.of(options, gradients)
+    sent = options.messages(gradients)
     return sent.plain + sent.left + sent.right + tensor_bytes(own for own in gradients if options.rank_of(own))
 
 
@@ -152,27 +129,12 @@ class Averages:
             values.copy_(half)
 
 
-def planned_averages(
-    node: PlannedNode, parameters: Sequence[nn.Parameter], options: BucketOptions
-) -> Iterator[None]:
-    """Rounds of `node`, each up to the mean gradient of the trained `parameters`, before the optimizer steps."""
-    sizes = [tensor_bytes([parameter]) for parameter in parameters]
-    while True:
-        node.steps(options.accumulate - 1, updates=False)
-        collections.deque(node.forward(), maxlen=0)
-        of_buckets, factors = [], []
-        for numbers in planned_buckets(node, sizes, options.capacities):
-            sent = BucketMessages.of(options, [parameters[number] for number in numbers])
-            of_buckets.append([node.post("all_reduce", sent.plain)] if sent.plain else [])
-            if sent.left:
-                factors.append((of_buckets[-1], node.post("all_reduce", sent.left), sent.right))
-        for own, left, right in factors:
-            node.wait([left])
-            own.append(node.post("all_reduce", right))
-        if factors:  # PowerSGD awaits one after another, and computes between
-            for op in itertools.chain(*of_buckets):
-                node.wait([op])
-                node.builder.compute(0.0)
-        else:
-            node.wait(itertools.chain(*of_buckets))
-        yield
+def planned_averages(parameters: Sequence[nn.Parameter], options: BucketOptions) -> Rounds:
+    """Rounds of a node, each up to the mean gradient of the trained `parameters`, before the optimizer steps."""
+    return partial(
+        bucket_averages,
+        sizes=[tensor_bytes([parameter]) for parameter in parameters],
+        messages=lambda numbers: options.messages(parameters[number] for number in numbers),
+        accumulate=options.accumulate,
+        bucket_mb=options.bucket_mb,
+    )

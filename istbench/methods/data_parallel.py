@@ -11,7 +11,7 @@ estimates the statistics again (istbench/node/evaluate.py).
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.methods.base import Method, all_gradients, counted, is_parameter, materialise
-from istbench.methods.buckets import DEFAULT_MB, Averages, BucketOptions, compression_buffers, planned_averages
+from istbench.methods.buckets import Averages, BucketOptions, compression_buffers, planned_averages
 from istbench.methods.flat import average
-from istbench.methods.footprint import Footprint, PlannedNode, trained, whole_model
+from istbench.methods.footprint import Footprint, trained, whole_model
 from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state
+from istbench.methods.planned_node import BUCKET_MB, averaged_rounds
 from istbench.methods.resharding import mean_tensors
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.module_state import modules_kept
@@ -59,7 +60,7 @@ class DataParallel(Method):
         self._replica = Replica(
             self._model,
             # torch makes its first bucket small only without a given size.
-            bucket_cap_mb=None if self.options.bucket_mb == DEFAULT_MB else self.options.bucket_mb,
+            bucket_cap_mb=None if self.options.bucket_mb == BUCKET_MB else self.options.bucket_mb,
             broadcast_buffers=False,
             init_sync=False,
             gradient_as_bucket_view=True,  # an averaged bucket is not copied back into gradients
@@ -243,12 +244,7 @@ class DataParallel(Method):
 
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The whole model. Gradients are copied or added into buckets; each bucket is averaged in place."""
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            for _ in planned_averages(node, trained(model), self.options):
-                node.update()
-                yield
-
+        rounds = averaged_rounds(planned_averages(trained(model), self.options))
         whole = whole_model(model, self.options, rounds, batch_size, gradients_copied=True, own=workload.optimizer)
         notes = list(whole.notes)
         if self.options.compress != "none":

@@ -1,5 +1,7 @@
-"""A local step and a node of a plan, and the messages of a `BackgroundMean` there. Needs no torch."""
+"""A local step and a node of a plan, and the rounds of methods there from sizes. Needs no torch."""
 
+import collections
+import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -191,6 +193,20 @@ def balanced_runs(sizes: Sequence[int], count: int) -> list[range]:
 
 Rounds = Callable[[PlannedNode], Iterator[None]]
 """The rounds of a node, one after another."""
+LEAST_STEPS = 4
+"""Local steps of a planned trace, at least."""
+MOST_EVENTS = 1_000_000
+"""Events of all nodes that a simulation replays in minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRounds:
+    """Rounds of `steps` local steps each. window, last_bytes: as in `TraceMeta`."""
+
+    rounds: Rounds
+    steps: int = 1
+    window: int | None = None
+    last_bytes: int = 0
 
 
 def rounds_after(steps: int, averaged: Sequence[int], gathered: Sequence[int] = ()) -> Rounds:
@@ -269,6 +285,21 @@ class ShardedStep:
     _arriving: dict[int, Callable[[], object] | None] = field(default_factory=dict, init=False)
     _used: dict[int, None] = field(default_factory=dict, init=False)  # groups, in the order of their use
 
+    def rounds(self, finish: Callable[[], object], shards: int, accumulate: int) -> Iterator[None]:
+        """Rounds of one of `shards` nodes with `accumulate` minibatches. finish: waits for all averages."""
+        while True:
+            self._arriving.clear()
+            if accumulate > 1:
+                self.forward()
+                self.backward(last=False)
+                self.node.only_gradients()
+                self.node.steps(accumulate - 2, updates=False)
+            self.forward()
+            self.backward()
+            finish()
+            self.node.update(1 / shards)
+            yield
+
     def forward(self) -> None:
         following = range(self.own if self.ahead else 0)
         self._used = {}
@@ -304,6 +335,102 @@ class ShardedStep:
             if not place and wait is not None:
                 wait()
                 self._arriving[group] = None
+
+
+BUCKET_MB = 25.0  # torch's own
+_FIRST_BYTES = 2**20  # torch's own, for the first bucket at that size
+HALF_BYTES = 2
+"""Bytes of a gradient that travels in 16 bits."""
+
+
+def bucket_capacities(bucket_mb: float = BUCKET_MB) -> Iterator[float]:
+    """The capacity in bytes of each gradient bucket in turn."""
+    rest = itertools.repeat(bucket_mb * 2**20)
+    return itertools.chain([_FIRST_BYTES], rest) if bucket_mb == BUCKET_MB else rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketMessages:
+    """Bytes of the all-reduces of a gradient bucket; 0 for none.
+
+    Attributes:
+        plain: gradients without factors. left, right: P and Q of PowerSGD. Q leaves after P of all buckets.
+    """
+
+    plain: int
+    left: int = 0
+    right: int = 0
+
+
+def bucket_averages(
+    node: PlannedNode,
+    sizes: Sequence[int],
+    messages: Callable[[Sequence[int]], BucketMessages],
+    accumulate: int,
+    bucket_mb: float = BUCKET_MB,
+) -> Iterator[None]:
+    """Rounds of `node`, each up to the mean gradient in buckets, before the optimizer steps.
+
+    sizes: bytes of each gradient. messages: of a bucket, by the numbers of its gradients. accumulate: minibatches.
+    """
+    while True:
+        node.steps(accumulate - 1, updates=False)
+        collections.deque(node.forward(), maxlen=0)
+        of_buckets, factors = [], []
+        for numbers in planned_buckets(node, sizes, bucket_capacities(bucket_mb)):
+            sent = messages(numbers)
+            of_buckets.append([node.post("all_reduce", sent.plain)] if sent.plain else [])
+            if sent.left:
+                factors.append((of_buckets[-1], node.post("all_reduce", sent.left), sent.right))
+        for own, left, right in factors:
+            node.wait([left])
+            own.append(node.post("all_reduce", right))
+        if factors:  # PowerSGD awaits one after another, and computes between
+            for op in itertools.chain(*of_buckets):
+                node.wait([op])
+                node.builder.compute(0.0)
+        else:
+            node.wait(itertools.chain(*of_buckets))
+        yield
+
+
+def averaged_rounds(averages: Rounds, shares: Sequence[int] = ()) -> Rounds:
+    """Rounds of mean gradients, after which the optimizer steps.
+
+    shares: bytes of the parameters that each node alone updates and broadcasts; by default all update all.
+    """
+    whole = max(1, sum(shares))
+
+    def rounds(node: PlannedNode) -> Iterator[None]:
+        for _ in averages(node):
+            node.update(shares[node.rank] / whole if shares else 1.0)
+            # A node without parameters broadcasts one number.
+            node.wait([node.post("broadcast", size or 4, [root]) for root, size in enumerate(shares)])
+            yield
+
+    return rounds
+
+
+def dealt_out(sizes: Sequence[int], nodes: int) -> list[list[int]]:
+    """The numbers of the parameters that torch deals out to each node, from the values of each parameter."""
+    shares: list[list[int]] = [[] for _ in range(nodes)]
+    totals = [0] * nodes
+    for number in sorted(range(len(sizes)), key=lambda number: sizes[number], reverse=True):
+        fewest = totals.index(min(totals))
+        shares[fewest].append(number)
+        totals[fewest] += sizes[number]
+    return shares
+
+
+def sent_entries(length: int, chunk: int, top: int) -> int:
+    """The entries of a flat tensor that a node sends, `top` of each chunk, or all of a shorter last one."""
+    whole, rest = divmod(length, chunk)
+    return whole * top + min(top, rest)
+
+
+def place_bytes(chunk: int) -> int:
+    """Bytes of the place of an entry in its chunk."""
+    return 1 if chunk <= 2**8 else 2
 
 
 def planned_buckets(node: PlannedNode, sizes: Sequence[int], capacities: Iterator[float]) -> Iterator[list[int]]:

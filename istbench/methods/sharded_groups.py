@@ -200,19 +200,9 @@ class PlannedGroups:
                 parts = torch.empty(self.reduced[group] // dtype.itemsize, dtype=dtype, device="meta")
                 gradients.average(parts[: len(parts) // self.shards].clone(), parts, str(group))
 
-        while True:
-            own = len(self.gathered) - 1
-            step = ShardedStep(node, self.group_of, own, gather, average, self.ahead, self.accumulate > 1)
-            if self.accumulate > 1:
-                step.forward()
-                step.backward(last=False)
-                node.only_gradients()
-                node.steps(self.accumulate - 2, updates=False)
-            step.forward()
-            step.backward()
-            gradients.finish()
-            node.update(1 / self.shards)
-            yield
+        own = len(self.gathered) - 1
+        step = ShardedStep(node, self.group_of, own, gather, average, self.ahead, self.accumulate > 1)
+        return step.rounds(gradients.finish, self.shards, self.accumulate)
 
 
 def _names(module: nn.Module) -> Counter[nn.Parameter]:

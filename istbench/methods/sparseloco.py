@@ -32,7 +32,7 @@ from istbench.methods.base import fitting
 from istbench.methods.diloco import DiLoCo, OuterRoundOptions
 from istbench.methods.flat import by_dtype, floating_tensors
 from istbench.methods.footprint import Footprint, tensor_bytes, trained
-from istbench.methods.planned_node import rounds_after
+from istbench.methods.planned_node import place_bytes, rounds_after, sent_entries
 from istbench.methods.resharding import mean_tensors
 from istbench.methods.weights import Weights, weigh
 from istbench.workloads.base import Workload
@@ -51,8 +51,7 @@ class Chunks:
 
     @property
     def sent(self) -> int:
-        whole, rest = divmod(self.length, self.size)
-        return whole * self.top + min(self.top, rest)
+        return sent_entries(self.length, self.size, self.top)
 
     def message_bytes(self, dtype: torch.dtype) -> int:
         return self.sent * (dtype.itemsize + self._place_type.itemsize)
@@ -79,7 +78,7 @@ class Chunks:
 
     @property
     def _place_type(self) -> torch.dtype:
-        return torch.uint8 if self.size <= 2**8 else torch.int16
+        return torch.uint8 if place_bytes(self.size) == 1 else torch.int16
 
     def _starts(self, device: torch.device) -> Tensor:
         """The first place of the chunk of each sent entry, int64."""

@@ -10,7 +10,7 @@ BatchNorm: as in `ddp`.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,9 @@ from istbench.base.errors import UserError
 from istbench.fabric import Fabric, Pending
 from istbench.methods.buckets import BucketOptions, planned_averages
 from istbench.methods.data_parallel import DataParallel
-from istbench.methods.footprint import Footprint, PlannedNode, tensor_bytes, trained
+from istbench.methods.footprint import Footprint, tensor_bytes, trained
+from istbench.methods.planned_node import averaged_rounds, dealt_out
 from istbench.workloads.base import Workload
-
-_EMPTY_BYTES = 4  # a node without parameters broadcasts one number
 
 
 class ZeroRedundancy(DataParallel):
@@ -79,20 +78,14 @@ class ZeroRedundancy(DataParallel):
     def footprint(self, model: nn.Module, workload: Workload, world_size: int, batch_size: int) -> Footprint:
         """The footprint of `ddp`, with the optimizer state of the fullest node and a broadcast from every node."""
         whole = super().footprint(model, workload, world_size, batch_size)
-        shares = dealt_out(trained(model), world_size)
-        sizes = [tensor_bytes(share) or _EMPTY_BYTES for share in shares]
+        parameters = trained(model)
+        dealt = dealt_out([parameter.numel() for parameter in parameters], world_size)
+        shares = [[parameters[number] for number in share] for share in dealt]
         fullest = max(shares, key=tensor_bytes)
-        parts = [tensor_bytes(share) / max(1, tensor_bytes(trained(model))) for share in shares]
-
-        def rounds(node: PlannedNode) -> Iterator[None]:
-            for _ in planned_averages(node, trained(model), self.options):
-                node.update(parts[node.rank])
-                node.wait([node.post("broadcast", size, [root]) for root, size in enumerate(sizes)])
-                yield
-
+        averages = planned_averages(parameters, self.options)
         return dataclasses.replace(
             whole,
-            rounds=rounds,
+            rounds=averaged_rounds(averages, [tensor_bytes(share) for share in shares]),
             optimizer_state=len(self.options.slots) * tensor_bytes(fullest),
             stepped=tuple(fullest),
         )
@@ -108,11 +101,3 @@ class _Optimizer(ZeroRedundancyOptimizer):
     def _broadcast_params_from_rank(self, rank: int) -> list[Pending]:
         name = f"parameters updated on rank {rank}"
         return [self._fabric.broadcast_async(bucket[rank], rank, name) for bucket in self._buckets]
-
-
-def dealt_out(parameters: Sequence[nn.Parameter], world_size: int) -> list[list[nn.Parameter]]:
-    """The parameters that torch deals out to each node."""
-    shares: list[list[nn.Parameter]] = [[] for _ in range(world_size)]
-    for parameter in sorted(parameters, key=lambda parameter: parameter.numel(), reverse=True):
-        min(shares, key=lambda share: sum(own.numel() for own in share)).append(parameter)
-    return shares

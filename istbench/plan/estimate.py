@@ -2,40 +2,39 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from istbench.base.errors import UserError
+from istbench.base.sign_change import sign_change
 from istbench.base.units import FASTEST
 from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import ReplayCheck, replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
+from istbench.methods.size_plans import SIZE_PLANS, SizePlan
+from istbench.node.registry import names_of
 from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, alone_seconds, chosen_methods, sent_in_step, step_seconds
-from istbench.plan.size_rounds import SIZE_METHODS, size_trace, sized
+from istbench.plan.script_time import (
+    ChosenMethod,
+    alone_seconds,
+    chosen_methods,
+    sent_in_step,
+    size_trace,
+    step_seconds,
+)
 
 LEVELS = (0.5, 0.75, 0.9, 0.95)
 """Shares of a step that compute."""
 CARRIED = (0.58, 1.2)
 """Of their rate, links carried this much in the measurements of others: the ends of `reproduce outside`."""
-LEFT_OUT = (
-    "ist, dslide, model_parallel and sampled_softmax (they cut layers that numbers do not name), noloco (name it), "
-    "powersgd (it needs shapes: --layers, and --method 'ddp compress=powersgd')"
-)
 _EVENTS = 150_000
 _CLOSE = 4e-3
 _QUICK_NODES = 16
-_MANY_MESSAGES = ("zero", "parameter_server", "p3")
 _CURVE_STEPS = 4  # points of a curve in a decade of bandwidth
 _GRID = 500  # points of a search in a decade of bandwidth, .46 % apart
 _WIDEST = 13 * _GRID  # 10 Tbit/s: more than any link of today
 _SLOWEST = 3 * _GRID
-_HELPS = ("ddp accumulate=4", "ddp compress=bf16", "local_sgd local_steps=30")
-_DEFAULT = (
-    "ddp", "ddp accumulate=4", "local_sgd", "diloco", "streaming_diloco", "sparseloco", "zero", "fsdp",
-    "parameter_server", "p3",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +134,12 @@ class _Replays:
     def __init__(self, cluster: _Cluster, method: ChosenMethod, *, typed: bool) -> None:
         self.method, self.cluster = method, cluster
         record, nodes = cluster.record, cluster.numbers.nodes
-        known = sized(method)
-        if known is None:
-            from istbench.plan.script_trace import script_trace  # torch, which known options need not
+        found = size_trace(record, method, nodes, **({} if typed else {"most": _EVENTS}))
+        if found is None:
+            from istbench.plan.script_trace import script_trace  # torch, which a plan from sizes does not need
 
-            self.trace: Trace = script_trace(record, method, nodes)
-        else:
-            more = {} if typed else {"most": _EVENTS}
-            self.trace = size_trace(record, known, nodes, **more)
+            found = script_trace(record, method, nodes)
+        self.trace: Trace = found
         self.step_s = step_seconds(self.trace, cluster.profile)
         self._found = {cluster.given: self.step_s}
         self._points = {_SLOWEST, _WIDEST}
@@ -161,29 +158,19 @@ class _Replays:
         """The least bandwidth at which the share `level` of a step computes; None if no link is that fast.
 
         It is a point of a grid, so that it does not depend on the bandwidth given; the point below does not reach
-        `level`. The Illinois rule finds it. It interpolates over 1 / bandwidth, as seconds of bytes do.
+        `level`.
         """
         longest = self.cluster.alone_s / level
 
-        def late(point: int) -> float:
+        def late(point: float) -> float:
+            self._points.add(int(point))
             return self.at(_bits(point)) - longest
 
         if late(_WIDEST) > 0:
             return None
         low = max((point for point in self._points if late(point) > 0), default=_SLOWEST)
         high = min(point for point in self._points if late(point) <= 0)
-        above, below, moved = late(low), late(high), 0
-        while high - low > 1:
-            slow, fast = 1 / _bits(low), 1 / _bits(high)
-            root = fast + (slow - fast) * below / (below - above)
-            point = min(max(low + 1, math.ceil(-_GRID * math.log10(root))), high - 1)
-            self._points.add(point)
-            if (off := late(point)) > 0:
-                low, above, below = point, off, below / 2 if moved > 0 else below
-            else:
-                high, below, above = point, off, above / 2 if moved < 0 else above
-            moved = 1 if off > 0 else -1
-        return _bits(high)
+        return _bits(sign_change(late, low, high, near=1, between=_between)[1])
 
     def steps_for(self, level: float) -> int:
         """The least local steps of a round with the share `level` of computing, at the bandwidth given."""
@@ -192,9 +179,15 @@ class _Replays:
         return max(1, math.ceil(exposed * level / ((1 - level) * alone_s) - _CLOSE))
 
 
-def _bits(point: int) -> float:
+def _bits(point: float) -> float:
     """Bits/s at a point of the grid."""
     return float(10 ** (point / _GRID))
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """The point at this share of the way between two points, over 1 / bandwidth, as seconds of bytes are."""
+    slow, fast = 1 / _bits(low), 1 / _bits(high)
+    return min(max(low + 1, math.ceil(-_GRID * math.log10(slow + share * (fast - slow)))), high - 1)
 
 
 def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate:
@@ -207,12 +200,11 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
     cluster = _Cluster(numbers)
     rows: list[EstimateRow] = []
     left_out: list[str] = []
-    if numbers.nodes > _QUICK_NODES and not methods:
-        names = ", ".join(_MANY_MESSAGES)
+    slow = {plan.name for plan in SIZE_PLANS.values() if plan.many_messages and numbers.nodes > _QUICK_NODES}
+    if slow and not methods:
+        names = ", ".join(name for name in SIZE_PLANS if name in slow)
         left_out.append(f"{names}: on more than {_QUICK_NODES} nodes they take up to a minute to replay; name them")
-    for method in methods or chosen_methods(
-        text for text in _DEFAULT if numbers.nodes <= _QUICK_NODES or text not in _MANY_MESSAGES
-    ):
+    for method in methods or _rows_of(plan for plan in SIZE_PLANS.values() if plan.name not in slow):
         try:
             rows.append(_row(cluster.replays(method, typed=bool(methods))))
         except UserError as error:
@@ -232,6 +224,17 @@ def estimate(numbers: Numbers, methods: Sequence[ChosenMethod] = ()) -> Estimate
     )
 
 
+def _rows_of(plans: Iterable[SizePlan]) -> list[ChosenMethod]:
+    return chosen_methods(f"{plan.name} {options}" for plan in plans for options in ("", *plan.rows))
+
+
+def without_plan() -> str:
+    """The installed methods without a row, and the way to one."""
+    names = [name for name in names_of("methods") if name not in SIZE_PLANS]
+    others = f"{', '.join(names)} (numbers do not give their messages; name one to try its own plan)"
+    return ", ".join([others, *(plan.unknown for plan in SIZE_PLANS.values() if plan.unknown)])
+
+
 def curves(found: Estimate) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Seconds of a step at bandwidths around the one given, by method and label."""
     cluster = _Cluster(found.numbers)
@@ -248,7 +251,8 @@ def _row(replays: _Replays) -> EstimateRow:
     numbers, method = replays.cluster.numbers, replays.method
     least, most = (LEAST_CARRIED, 1.0) if numbers.nominal else CARRIED
     single = numbers.nodes == 1
-    every = SIZE_METHODS[method.name].every if method.name in SIZE_METHODS else ""
+    plan = SIZE_PLANS.get(method.name)
+    in_rounds = plan is not None and bool(plan.every)
     return EstimateRow(
         method=method,
         local_steps=replays.trace.round_steps,
@@ -259,7 +263,7 @@ def _row(replays: _Replays) -> EstimateRow:
         high_s=replays.carrying(least),
         sent=sent_in_step(replays.trace, replays.cluster.profile),
         bandwidth_for={} if single else {level: replays.bandwidth_for(level) for level in LEVELS},
-        steps_for={level: replays.steps_for(level) for level in LEVELS} if every and not single else {},
+        steps_for={level: replays.steps_for(level) for level in LEVELS} if in_rounds and not single else {},
         check=replay_check(method.name, {}),
     )
 
@@ -300,7 +304,8 @@ def _rounded(seconds: float) -> float:
 def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     """Remedies with the seconds of a step. A placement puts all nodes on one host."""
     numbers = cluster.numbers
-    helps = chosen_methods(text for text in _HELPS if numbers.dtype == "float32" or "bf16" not in text)
+    texts = [f"{plan.name} {options}" for plan in SIZE_PLANS.values() for options in plan.helps]
+    helps = chosen_methods(text for text in texts if numbers.dtype == "float32" or "bf16" not in text)
     found = [(method.label, cluster.replays(method).step_s) for method in helps]
     if numbers.hosts > 1 and numbers.nodes <= 16:
         ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()

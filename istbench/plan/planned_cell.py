@@ -15,10 +15,11 @@ from istbench.base.options.shares import Shares
 from istbench.cluster.trace import POST, WORK, Trace, TraceMeta
 from istbench.methods.base import Method, OwnKernels, Planned
 from istbench.methods.footprint import Footprint, StepCost
+from istbench.methods.planned_node import PlannedRounds
 from istbench.node.registry import build_method, build_workload
 from istbench.node.shares import check_shares, take_shares
 from istbench.plan.step import step_cost
-from istbench.plan.traced_node import PlannedRounds, TracedNode, trace_of_rounds
+from istbench.plan.traced_node import TracedNode, trace_of_rounds
 from istbench.workloads.base import Workload
 from istbench.workloads.contract import blank_model
 

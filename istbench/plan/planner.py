@@ -34,10 +34,10 @@ from istbench.cluster.trace import segment
 from istbench.cluster.trace_builder import merge
 from istbench.methods.base import OwnKernels, Remarks
 from istbench.methods.footprint import Footprint, PlannedNode, StepCost
+from istbench.methods.planned_node import MOST_EVENTS
 from istbench.node.registry import build_workload
 from istbench.plan.planned_cell import SizedCell
 from istbench.plan.step import node_memory, step_cost, unknown_cost
-from istbench.plan.traced_node import MOST_EVENTS
 
 _MOST_UNITS = 2**24
 _LONGEST_S = 1e8

@@ -18,10 +18,10 @@ from istbench.cluster.replay_checks import replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace, round_ends
 from istbench.cluster.trace_builder import TraceBuilder
-from istbench.methods.planned_node import StepCost
-from istbench.plan.traced_node import PlannedRounds, TracedNode, UpdateCost, trace_like, trace_of_rounds
+from istbench.methods.planned_node import LEAST_STEPS, MOST_EVENTS, PlannedRounds, StepCost
+from istbench.methods.size_plans import SIZE_PLANS, Sizes
+from istbench.plan.traced_node import TracedNode, UpdateCost, trace_like, trace_of_rounds
 
-LEAST_STEPS = 4
 _MOST_STEPS = 100_000  # of a round; each of them has events of its own
 
 
@@ -93,6 +93,7 @@ def alone_trace(record: ScriptRecord) -> Trace:
     return trace_like(record.machine, [builder.to_arrays()], 1, None, 0)
 
 
+_MOST_WHOLE = 2**40  # of a number as an option
 _STEPS = 64
 _SOON = 3  # rounds after which those that wait for all their messages take equally long
 _EQUAL = 1e-7  # of their seconds
@@ -144,6 +145,37 @@ def chosen_methods(texts: Iterable[str]) -> list[ChosenMethod]:
         name, *pairs = text.split()
         chosen.append(ChosenMethod(name=name, options=parse_pairs(pairs, "--method")))
     return chosen
+
+
+def size_trace(record: ScriptRecord, method: ChosenMethod, nodes: int, most: int = MOST_EVENTS) -> Trace | None:
+    """The trace of `record` by `method` on `nodes` nodes, as `script_trace` has it.
+
+    None if the method has no plan from sizes, or the plan lacks a value of an option.
+
+    most: events at most, about.
+
+    Raises:
+        UserError: for too many messages, or layers whose groups need more than their sizes.
+    """
+    plan = SIZE_PLANS.get(method.name)
+    if plan is None or not method.options.keys() <= plan.options.keys():
+        return None
+    given = {name: _decoded(str(value), plan.options[name]) for name, value in method.options.items()}
+    defaults = {name: own[0] if isinstance(own, tuple) else own for name, own in plan.options.items()}
+    trained = sorted((own for own in record.parameters if own.trained), key=lambda own: own.place)
+    itemsize = max(own.bytes // max(1, own.values) for own in trained)
+    sizes = Sizes(values=[own.values for own in trained], itemsize=itemsize, nodes=nodes, most=most)
+    planned = None if None in given.values() else plan.rounds(sizes, {**defaults, **given})
+    return None if planned is None else trace_of_record(record, method.name, planned, nodes)
+
+
+def _decoded(text: str, default: Any) -> Any:
+    """`text` as a word, a truth or a number above 0, as `default` is one; None if it is none."""
+    if isinstance(default, tuple):
+        return text if text in default else None
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower())
+    return int(text) if text.isdecimal() and 0 < int(text) < _MOST_WHOLE else None
 
 
 def script_time(record: ScriptRecord, method: ChosenMethod, trace: Trace, profile: ClusterProfile) -> ScriptTime:

@@ -23,19 +23,13 @@ from istbench.cluster.trace import Trace
 from istbench.methods.base import CutsUnits, Method, OwnKernels
 from istbench.methods.cut_model import CutMethod
 from istbench.methods.footprint import Footprint
-from istbench.methods.optimizer import RULES, ClippedOptions
+from istbench.methods.optimizer import RULES, ClippedOptions, OptimizerOptions
+from istbench.methods.planned_node import PlannedRounds
 from istbench.node.registry import build_method, load_method, names_of
 from istbench.plan.planned_cell import SizedCell, sized_cell
 from istbench.plan.script_time import ChosenMethod, script_time, step_cost, trace_of_record
 from istbench.plan.step import node_memory
-from istbench.plan.traced_node import PlannedRounds
 from istbench.workloads.base import Workload
-
-_BY_STATE: tuple[dict[str, Any], ...] = (
-    {"optimizer": "sgd", "momentum": 0.0},
-    {"optimizer": "sgd", "momentum": 0.9},
-    {"optimizer": "adamw"},
-)
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
@@ -73,13 +67,17 @@ class ScriptWorkload(Workload):
         return model
 
     def method_defaults(self, method: str) -> dict[str, Any]:
-        """The optimizer that keeps as much state as the script's own."""
+        """The script's own optimizer, or else the first one that keeps as much state."""
         record = self.record
-        rules = {rule.made_by.__name__: name for name, rule in RULES.items()}
-        own = rules.get(record.optimizers[0]) if len(set(record.optimizers)) == 1 else None
-        if own is None or own == "sgd":
-            return _BY_STATE[min(record.state_tensors, len(_BY_STATE) - 1)]
-        return {"optimizer": own}
+        own = [rule for rule in RULES.values() if {rule.made_by.__name__} == set(record.optimizers)]
+        tried = [
+            OptimizerOptions(optimizer=rule.name, momentum=momentum)
+            for rule in own or RULES.values()
+            for momentum in (0.0, 0.9)
+            if not momentum or "momentum" in rule.options
+        ]
+        closest = min(tried, key=lambda options: abs(len(options.slots) - record.state_tensors))
+        return {"optimizer": closest.optimizer, "momentum": closest.momentum}
 
     @property
     def train_size(self) -> int:

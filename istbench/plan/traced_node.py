@@ -13,20 +13,7 @@ from istbench.base.errors import UserError
 from istbench.cluster.repeated_nodes import one_stands_for_all
 from istbench.cluster.trace import Trace, TraceMeta
 from istbench.cluster.trace_builder import EarlierOperations, merge, set_work
-from istbench.methods.planned_node import PlannedNode, Rounds, StepCost
-
-MOST_EVENTS = 1_000_000
-"""Events of all nodes that a simulation replays in minutes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRounds:
-    """Rounds of `steps` local steps each. window, last_bytes: as in `TraceMeta`."""
-
-    rounds: Rounds
-    steps: int = 1
-    window: int | None = None
-    last_bytes: int = 0
+from istbench.methods.planned_node import MOST_EVENTS, PlannedNode, PlannedRounds, StepCost
 
 
 @dataclass(frozen=True, kw_only=True)

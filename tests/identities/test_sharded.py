@@ -8,7 +8,7 @@ from torch import nn
 
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.methods.footprint import PlannedNode
-from istbench.methods.zero import dealt_out
+from istbench.methods.planned_node import dealt_out
 from istbench.node.digest import weights_sha256
 from istbench.node.registry import build_method
 from istbench.plan.step import step_cost
@@ -159,7 +159,8 @@ def test_bytes_of_a_step_are_those_of_the_rings_and_of_the_plan():
     model = blank_model(workload)
     whole = 4 * sum(parameter.numel() for parameter in model.parameters())
     padded = 4 * sum(-(-len(parameter) // 3) * 3 * parameter[0].numel() for parameter in model.parameters())
-    shares = [4 * sum(parameter.numel() for parameter in share) for share in dealt_out(list(model.parameters()), 3)]
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    shares = [4 * sum(sizes[number] for number in share) for share in dealt_out(sizes, 3)]
     assert sum(shares) == whole
     cost = step_cost(model, workload, 16, copied=True)
     for rank, (seen, assembling) in enumerate(on_nodes(node_bytes, 3)):

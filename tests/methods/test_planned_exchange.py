@@ -7,7 +7,6 @@ import pytest
 from istbench.cluster.trace import POST
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
-from istbench.methods.buckets import BucketMessages
 from istbench.methods.data_parallel import DataParallel
 from istbench.methods.footprint import PlannedNode
 from istbench.node.registry import build_method, build_workload
@@ -133,7 +132,7 @@ def test_a_plan_counts_the_memory_of_compression_and_says_what_it_leaves_out():
     assert (planned("ddp", {}).buffers, planned("ddp", {}).notes) == (0, ())
     assert planned("ddp", {"compress": "fp16"}).buffers == sum(own.numel() for own in model.parameters()) * 2
     low = planned("ddp", {"compress": "powersgd", "rank": 2, "start_compress": 50})
-    sent = BucketMessages.of(DataParallel.Options(compress="powersgd", rank=2), model.parameters())
+    sent = DataParallel.Options(compress="powersgd", rank=2).messages(model.parameters())
     errors = 4 * (2 * 600 * 600 + 600 * 8)
     assert low.buffers == errors + sent.plain + sent.left + sent.right
     assert "the first 50 local steps" in low.notes[1]

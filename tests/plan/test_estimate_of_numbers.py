@@ -10,9 +10,8 @@ from istbench.cluster.script_record import load_script, save_script
 from istbench.cluster.this_machine import machines_of
 from istbench.plan.estimate import LEVELS, estimate
 from istbench.plan.numbers import Layer, Numbers, cluster_of, record_of
-from istbench.plan.script_time import chosen_methods, script_time, steady_step, step_seconds
+from istbench.plan.script_time import chosen_methods, script_time, size_trace, steady_step, step_seconds
 from istbench.plan.script_trace import script_trace
-from istbench.plan.size_rounds import size_trace, sized
 from istbench.studies.reproduce.outside import outside_rows
 
 TWO = Numbers(parameters=10_000_000, step_s=0.1, nodes=2, bandwidth=1e9)
@@ -169,7 +168,7 @@ def test_the_seconds_after_a_few_rounds_are_those_of_the_steady_state(numbers):
     record = record_of(numbers)
     for text in ("ddp", "zero", "fsdp", "parameter_server", "p3 slice_params=1000000", "local_sgd local_steps=5"):
         method = chosen(text)
-        trace = size_trace(record, sized(method), numbers.nodes)
+        trace = size_trace(record, method, numbers.nodes)
         for bandwidth in (1e8, 1e9, 2e10):
             there = cluster_of(dataclasses.replace(numbers, bandwidth=bandwidth), record)
             assert step_seconds(trace, there) == pytest.approx(steady_step(trace, there)[1], rel=1e-5)

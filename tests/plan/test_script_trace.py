@@ -21,7 +21,7 @@ from istbench.cluster.trace_builder import merge
 from istbench.fabric.recorder import Recorder
 from istbench.launch.processes.on_nodes import on_nodes
 from istbench.plan.script_time import ChosenMethod, alone_trace, chosen_methods, script_time
-from istbench.plan.script_trace import plan_script, script_trace
+from istbench.plan.script_trace import ScriptWorkload, plan_script, script_trace
 from istbench.studies.conformance.training import batches_of, initial_model, open_workload, set_up
 
 SLOW = load_profile("home-100mbit")
@@ -171,6 +171,19 @@ def test_methods_are_typed_with_their_options():
     assert [method.label for method in methods] == ["ddp", "p3", "local_sgd local_steps=40 lr=0.1"]
     with pytest.raises(UserError, match="--method is empty"):
         chosen_methods(["ddp,"])
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "state_tensors", "planned"),
+    [
+        (("SGD",), 0, ("sgd", 0.0)), (("SGD",), 1, ("sgd", 0.9)), (("AdamW", "AdamW"), 2, ("adamw", 0.0)),
+        (("MuonAndAdamW",), 1, ("muon", 0.0)), (("Lion",), 1, ("sgd", 0.9)), (("Lion", "SGD"), 5, ("adam", 0.0)),
+    ],
+)  # fmt: skip
+def test_a_plan_has_the_optimizer_of_the_script_or_one_with_as_much_state(optimizers, state_tensors, planned):
+    record = script_record(state_tensors=state_tensors, optimizers=optimizers)
+    found = ScriptWorkload(record).method_defaults("ddp")
+    assert (found["optimizer"], found["momentum"]) == planned
 
 
 def test_a_plan_has_the_recorded_memory_and_step():

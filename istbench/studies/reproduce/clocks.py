@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from istbench.base.errors import UserError
+from istbench.base.sign_change import sign_change
 from istbench.cluster.profile import ClusterProfile, at_bandwidth, bandwidth_text, load_profile
 from istbench.cluster.trace_file import load_trace
 from istbench.report.phrases import lower_bound_line
@@ -222,22 +223,7 @@ def _seconds(run: Run, profile: ClusterProfile, level: float) -> float:
 def crossing(over: Callable[[float], float], low: float, high: float) -> float:
     """The value between `low` and `high` where `over`, which falls, changes its sign, to four digits.
 
-    False position in logarithms (the Illinois rule), and every third time the middle. An end, if `over` has the
-    same sign everywhere.
+    An end, if `over` has the same sign everywhere.
     """
-    left, right, above, below = math.log(low), math.log(high), over(low), over(high)
-    if above <= 0 or below > 0:
-        return low if above <= 0 else high
-    before, turn = 0.0, 0
-    while True:
-        turn += 1
-        share = above / (above - below) if math.isfinite(above) and turn % 3 else 0.5
-        middle = left + share * (right - left)
-        found = over(math.exp(middle))
-        if found > 0:
-            left, above, below = middle, found, below / 2 if before > 0 else below
-        else:
-            right, below, above = middle, found, above / 2 if before < 0 else above
-        before = found
-        if abs(found) < _EXACT or right - left < _NEAR:
-            return math.exp(middle)
+    ends = math.log(low), math.log(high)
+    return math.exp(sign_change(lambda place: over(math.exp(place)), *ends, near=_NEAR, exact=_EXACT)[1])

@@ -11,9 +11,9 @@ import msgspec
 from istbench.base.files import write_errors
 from istbench.base.options.numbers import Count, Nodes, Seconds
 from istbench.cluster.collective import Backend
+from istbench.methods.size_plans import SIZE_PLANS
 from istbench.plan.numbers import Numbers, cluster_of, record_of
-from istbench.plan.script_time import ChosenMethod, steady_step
-from istbench.plan.size_rounds import SIZE_METHODS, size_trace
+from istbench.plan.script_time import ChosenMethod, size_trace, steady_step
 from istbench.report.output.figure import write_figure
 from istbench.report.output.formats import table_markdown, tables_csv
 from istbench.report.phrases import Lead
@@ -107,7 +107,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def chosen(self) -> ChosenMethod:
         """Its method, with its local steps if that has the option."""
-        every = SIZE_METHODS[self.method].every
+        every = SIZE_PLANS[self.method].every
         return ChosenMethod(name=self.method, options={every: self.local_steps} if every == "local_steps" else {})
 
     @cached_property
@@ -123,7 +123,9 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
         record = record_of(numbers)
         cluster = dataclasses.replace(cluster_of(numbers, record), backend=self.collectives, in_turns=False)
-        return steady_step(size_trace(record, self.chosen, self.nodes), cluster)[1]
+        trace = size_trace(record, self.chosen, self.nodes)
+        assert trace is not None
+        return steady_step(trace, cluster)[1]
 
     @property
     def ratio(self) -> float:

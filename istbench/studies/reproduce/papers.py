@@ -7,6 +7,7 @@ import msgspec
 
 from istbench.base.decode import parse_toml, read_text
 from istbench.base.options.suite import Suite
+from istbench.studies.reproduce import NAMES
 from istbench.studies.reproduce.curves import Curves, Finals, SpeedUps
 from istbench.studies.reproduce.gains import MeasuredGains, ReplayedGains
 from istbench.studies.reproduce.memory import PlannedMemory
@@ -59,4 +60,4 @@ def _extent(
     return Extent(**{**own, **parts})
 
 
-PAPERS: Mapping[str, Paper] = {name: _load(name) for name in ("ist", "p3", "dslide")}
+PAPERS: Mapping[str, Paper] = {name: _load(name) for name in NAMES}

@@ -299,5 +299,5 @@ def test_a_crossing_is_found_to_four_digits(exponent):
 
 
 def test_a_crossing_beyond_the_ends_is_an_end():
-    assert crossing(lambda value: 1.0, 1.0, 10.0) == 10.0
+    assert crossing(lambda value: 1.0, 1.0, 10.0) == pytest.approx(10.0)
     assert crossing(lambda value: -1.0, 1.0, 10.0) == 1.0
