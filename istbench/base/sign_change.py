@@ -27,7 +27,7 @@ def sign_change(
     before, turn = 0.0, 0
     while high - low > near:
         turn += 1
-        share = above / (above - below) if math.isfinite(above) and turn % 4 else 0.5
+        share = above / (above - below) if math.isfinite(above - below) and turn % 4 else 0.5
         place = between(low, high, share)
         value = function(place)
         if abs(value) < exact:

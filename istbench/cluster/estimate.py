@@ -1,5 +1,6 @@
 """The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from istbench.base.sign_change import sign_change
 from istbench.cluster.collective import Backend
 from istbench.cluster.collectives import COLLECTIVES, bytes_on_wire
 from istbench.cluster.profile import ClusterProfile
@@ -201,21 +203,32 @@ def _messages(nodes: Sequence[NDArray[Any]], world_size: int, backend: Backend) 
     return count
 
 
-def largest(suits: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The largest number up to `most` for which `suits` is true; None if it is true for none.
+def largest(spare: Callable[[int], float], start: int, most: int) -> int | None:
+    """The largest number up to `most` with a `spare` amount of at least 0, a whole one; None if there is none.
 
-    `suits` must be true below any number for which it is true. The search spreads from `start`.
-    """
-    first = fewest(lambda number: not suits(number), most, start)
-    return most if first is None else first - 1 or None
-
-
-def fewest(suits: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The smallest number from 1 to `most` that `suits`; None if no double of `start`, nor `most`, does.
-
-    `suits` must be true for all numbers above the first double for which it is true.
+    `spare` must fall from number to number, or stay. The search spreads from `start`.
     """
     low, high = 0, min(start, most)
+    while spare(high) >= 0:
+        if high == most:
+            return most
+        low, high = high, min(2 * high, most)
+
+    def above(number: float) -> float:
+        return spare(int(number)) + 1 if number else math.inf
+
+    def between(low: float, high: float, share: float) -> int:
+        return int(min(max(low + share * (high - low), low + 1), high - 1))
+
+    return int(sign_change(above, low, high, near=1, between=between)[0]) or None
+
+
+def fewest(suits: Callable[[int], bool], most: int) -> int | None:
+    """The smallest number from 1 to `most` that `suits`; None if no power of two, nor `most`, does.
+
+    `suits` must be true for all numbers above the first power for which it is true.
+    """
+    low, high = 0, 1
     while not suits(high):
         if high == most:
             return None

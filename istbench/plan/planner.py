@@ -1,5 +1,6 @@
 """Make the plan of a cell: its model on the meta device, its rounds from its footprint, and their simulation."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,6 @@ from istbench.cluster.estimate import (
     NodeMemory,
     bytes_sent,
     fewest,
-    fits,
     largest,
     most_sent,
     round_seconds,
@@ -113,7 +113,7 @@ class _Planner:
             round_steps=cell.method.round_steps,
             width=width,
             largest_width=self._largest_width(cell, width) if searched and width else None,
-            fewest_nodes=fewest(lambda nodes: self._suits(nodes, None), MOST_NODES) if searched else None,
+            fewest_nodes=fewest(lambda nodes: self._spare(nodes, None) >= 0, MOST_NODES) if searched else None,
             assumed=self._assumed(cell, memory, simulated=seconds is not None or computing is None or sent is None),
         )
 
@@ -191,23 +191,24 @@ class _Planner:
             return memory
         return max(memory, self._memory(cell, footprint.before, whole=whole), key=lambda part: part.total)
 
-    def _suits(self, nodes: int, width: int | None) -> bool:
-        """Whether the cell can be trained with `nodes` and `width`, and fits."""
+    def _spare(self, nodes: int, width: int | None) -> float:
+        """Bytes that the cell with `nodes` and `width` leaves free; below 0 if it does not fit, or cannot train."""
         try:
             cell, _ = self._nearest_cell(nodes, width)
         except UserError:
-            return False
+            return -math.inf
         if cell.footprint is None:
-            return False
+            return -math.inf
         # If the other parts alone are too large, counting activations and optimizer scratch is a waste of time.
-        least = self._memory(cell, cell.footprint, whole=False)
-        return fits(least, self._cluster.memory_bytes) is not False and bool(
-            fits(self._memory(cell, cell.footprint, whole=True), self._cluster.memory_bytes)
-        )
+        limit = self._cluster.memory_bytes
+        memory = self._memory(cell, cell.footprint, whole=False)
+        if memory.total <= limit:
+            memory = self._memory(cell, cell.footprint, whole=True)
+        return limit - memory.total if memory.complete or memory.total > limit else -math.inf
 
     def _largest_width(self, cell: SizedCell, option: str) -> int | None:
         start = getattr(cell.workload.options, option)
-        found = largest(lambda width: self._suits(self._request.nodes, width), start, _MOST_UNITS)
+        found = largest(lambda width: self._spare(self._request.nodes, width), start, _MOST_UNITS)
         return None if found is None else self._nearest_cell(self._request.nodes, found)[1]
 
     def _nearest_cell(self, nodes: int, width: int | None) -> tuple[SizedCell, int | None]:

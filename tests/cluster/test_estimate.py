@@ -1,5 +1,7 @@
 """Arithmetic of an estimate: what takes turns, searches, bytes of a trace."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,9 +34,12 @@ def test_what_is_not_complete_never_fits():
     assert fits(None, 25) is None
 
 
-@given(st.integers(0, 1200), st.integers(1, 1000))
-def test_the_largest_is_found_from_anywhere(edge, start):
-    assert largest(lambda number: number <= edge, start, 1000) == (min(edge, 1000) or None)
+@given(st.integers(0, 1200), st.integers(1, 1000), st.integers(1, 3), st.integers(1, 1200))
+def test_the_largest_is_found_from_anywhere(edge, start, power, most):
+    def spare(number):
+        return edge**power - number**power if number <= most else -math.inf
+
+    assert largest(spare, start, 1000) == (min(edge, most, 1000) or None)
 
 
 @given(st.integers(1, 1200), st.integers(1, 1000))
