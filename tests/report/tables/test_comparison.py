@@ -170,12 +170,10 @@ def test_one_batch_for_all_nodes_is_not_one_a_node(results):
 def test_the_samples_of_an_optimizer_step_are_said_where_gradients_accumulate(results):
     for nodes in (2, 4):
         write_run(results, header("ddp", nodes=nodes), ramp(9.0))
-        accumulated = header("ddp", options="accumulate=4", nodes=nodes)
-        accumulated["config"]["method_options"]["accumulate"] = 4
-        write_run(results, accumulated, ramp(9.0))
+        write_run(results, header("ddp", options="often=4", nodes=nodes, minibatches_a_step=4), ramp(9.0))
     said = (
-        "batch size 128 per node; 1,024 samples an optimizer step with accumulate=4 on 2 nodes; 2,048 samples an "
-        "optimizer step with accumulate=4 on 4 nodes."
+        "batch size 128 per node; 1,024 samples an optimizer step with 4 minibatches a node on 2 nodes; 2,048 "
+        "samples an optimizer step with 4 minibatches a node on 4 nodes."
     )
     assert said in footer(table_of(results))
 
