@@ -4,12 +4,11 @@ import re
 import time
 
 import pytest
-from fake_runs import evaluation, header, write_run
+from fake_runs import evaluation, header, resume, start, write_run
 
 from istbench.api import progress
 from istbench.api.progress import Display, _state
 from istbench.base.activity import Progress
-from istbench.results.events import Resume, Start
 from istbench.results.metrics import Metric
 
 
@@ -20,9 +19,9 @@ def test_the_progress_line_says_at_which_step_it_was_evaluated(results):
     assert _state(run.events(), Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
     run.append(evaluation(600, 9.0, None))
     assert _state(run.events(), Metric("accuracy")) == "accuracy not a number, loss 1.000 at 600"
-    run.append(Resume(step=500))
+    run.append(resume(500))
     assert _state(run.events(), Metric("accuracy")) == "accuracy 0.4312, loss 1.203 at 500"
-    run.append(Start())
+    run.append(start())
     assert _state(run.events(), Metric("accuracy")) == "starting"
 
 

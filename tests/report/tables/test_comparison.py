@@ -5,13 +5,12 @@ import math
 import msgspec
 import pytest
 from fake_clusters import BARE
-from fake_runs import averaging_trace, evaluation, header, part_on, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, evaluation, header, part_on, ramp, resume, write_plausible, write_run
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.phrases import ROUGH_LINE, Caution
 from istbench.report.report import build_report_on_clusters
 from istbench.report.tables.summary import run_summary
-from istbench.results.events import Resume
 from istbench.results.header import TIMING_RULE
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
@@ -358,13 +357,13 @@ def test_several_versions_in_one_table_are_pointed_out(results):
 def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
     for seed in range(2):
         directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
-        directory.append(Resume(step=50, part=part_on("server", cores=64)))
-        directory.append(Resume(step=70, part=part_on("laptop", cores=8)))
+        directory.append(resume(50, part=part_on("server", cores=64)))
+        directory.append(resume(70, part=part_on("laptop", cores=8)))
         directory.append(ramp(9.0)[-1])
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
     said = (
         "Careful: 2 of 3 runs consist of different parts, for example ist on 2 nodes seed 0, resumed on another "
-        "machine: server (64 cores), from step 70 on laptop (8 cores)."
+        "machine: laptop (8 cores), from step 50 on server (64 cores), from step 70 on laptop (8 cores)."
     )
     assert said in table_of(results).footer
     assert said in build_report_on_clusters(results, {"bare": [BARE]}).tables[0].footer
