@@ -9,7 +9,7 @@ import msgspec
 from istbench.base.decode import decode_own
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.results.events import Evaluation, RunPart, Start
+from istbench.results.events import Evaluation, Resume, RunPart, Start
 from istbench.results.header import SCHEMA, TIMING_RULE, Header, HostRecord, Result
 from istbench.results.store import RunDirectory
 
@@ -55,6 +55,14 @@ def part_on(name, *, cores):
     """A part of a run on the machine `name`."""
     host = HostRecord(name=name, cores=cores, machine="")
     return RunPart(host=host, threads=1, versions={"torch": "2.11.0"}, git=None)
+
+
+def start(**changed):
+    return Start(**{"time": "now", "part": part_on("laptop", cores=8), **changed})
+
+
+def resume(step, **changed):
+    return Resume(step=step, **{"time": "now", "part": part_on("laptop", cores=8), **changed})
 
 
 def evaluation(step, train_s, value, *, sent=0, loss=1.0):
@@ -113,7 +121,7 @@ def write_run(results, head, events, *, memory=50_000_000, trace=None, computing
     }  # fmt: skip
     whole = {"result": result if head["status"] == "done" else None, **head}
     directory.create(msgspec.convert(whole, Header, dec_hook=decode_own))
-    directory.append(Start())
+    directory.append(start())
     for event in events:
         directory.append(event)
     if trace is not None:

@@ -1,6 +1,8 @@
 """Events of runs that lose workers at known seconds."""
 
-from istbench.results.events import Evaluation, Loss, Ready, Resume, Start
+from fake_runs import resume, start
+
+from istbench.results.events import Evaluation, Loss, Ready
 
 BEGAN = 1_000_000.0
 
@@ -15,11 +17,11 @@ def evaluation(step, train_s, wall_s):
 
 def loss(step, noticed, noticing_s):
     lost = Loss(cause="killed", noticed=BEGAN + noticed, noticing_s=noticing_s, redone_steps=1, redone_s=1.0)
-    return Resume(step=step, loss=lost)
+    return resume(step, loss=lost)
 
 
 def ready(step, starting_s, loading_s=0.5):
     return Ready(step=step, starting_s=starting_s, loading_s=loading_s)
 
 
-FAULT_FREE = [Start(), evaluation(0, 0, 0.1), evaluation(10, 4.0, 4.9), evaluation(20, 8.0, 9.8)]
+FAULT_FREE = [start(), evaluation(0, 0, 0.1), evaluation(10, 4.0, 4.9), evaluation(20, 8.0, 9.8)]

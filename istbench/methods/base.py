@@ -100,6 +100,15 @@ class Method(ABC):
     narrow_control: ClassVar[bool] = False
     """Whether `istbench compare --controls` also trains it at the width of another method's subnet."""
 
+    joint_rounds: ClassVar[bool] = False
+    """Whether a round of all nodes is one optimizer step, on the mean gradient of its minibatches."""
+
+    round_option: ClassVar[str] = ""
+    """The option that sets `round_steps`, and changes nothing that a step computes; empty for none."""
+
+    message_options: ClassVar[tuple[str, ...]] = ()
+    """The options for the form of its messages. `istbench advise` tries the choices of those of `ddp`."""
+
     def __init__(self, options: Any = None, *, seed: int = 0) -> None:
         self.options = self.Options() if options is None else options
         self.seed = seed
@@ -207,15 +216,19 @@ class Method(ABC):
         """Samples in the smallest part of a minibatch, where it passes through the model in parts."""
         return batch_size
 
+    def compresses(self) -> bool:
+        """Whether its messages have fewer bits than the values for which they stand, by its options."""
+        return False
+
     def joint_steps(self) -> bool:
         """Whether a local step of all nodes is one optimizer step on their joint minibatch, up to rounding.
 
-        It depends on the options. `istbench advise` trains only the fastest of such methods.
+        `istbench advise` trains only the fastest of such methods.
         """
-        return False
+        return self.joint_rounds and self.round_steps == 1 and not self.compresses()
 
     def accumulation(self) -> int:
-        """Where nodes average their models, the option `accumulate` with which `ddp` sends as many bytes.
+        """Where nodes average their models, the length of the rounds in which `ddp` sends as many bytes.
 
         The bytes are those of as many local steps; 1 for none.
         """

@@ -41,6 +41,9 @@ class DataParallel(Method):
     usual_place = 0
     Options = BucketOptions
     narrow_control = True
+    joint_rounds = True
+    round_option = "accumulate"
+    message_options = ("compress", "rank", "start_compress", "least_compression")
     unequal = "gradients"
     scheduled = True
     own_updates = ""
@@ -75,8 +78,8 @@ class DataParallel(Method):
     def round_steps(self) -> int:
         return self.options.accumulate
 
-    def joint_steps(self) -> bool:
-        return self.options.accumulate == 1 and self.options.compress == "none"
+    def compresses(self) -> bool:
+        return bool(self.options.compress != "none")
 
     def step(self, batch: Batch) -> Tensor:
         if not self._minibatches:

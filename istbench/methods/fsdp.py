@@ -62,6 +62,8 @@ class FullySharded(Method):
     """Data parallel with an n-th of the parameters, gradients and optimizer state on each node."""
 
     name = "fsdp"
+    joint_rounds = True
+    round_option = "accumulate"
     own_object = "gathered"
     all_gradients = True  # torch's reduce-scatter sends the gradients that there are
     own_updates = "cuts parameters by rows, and updates the rows of each node"
@@ -83,9 +85,6 @@ class FullySharded(Method):
     @property
     def round_steps(self) -> int:
         return int(self.options.accumulate)
-
-    def joint_steps(self) -> bool:
-        return self.round_steps == 1
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric

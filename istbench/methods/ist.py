@@ -70,6 +70,7 @@ class IndependentSubnetTraining(Method):
 
     name = "ist"
     usual_place = 3
+    round_option = "local_steps"
     unequal = "units"
     scheduled = True
     own_updates = "sends the optimizer's state with its units"

@@ -86,6 +86,7 @@ class LocalSGD(Method):
     name = "local_sgd"
     usual_place = 1
     narrow_control = True
+    round_option = "local_steps"
     unequal: ClassVar[Unequal] = "models"
     scheduled = True
     own_updates = ""
@@ -142,7 +143,7 @@ class LocalSGD(Method):
     def accumulation(self) -> int:
         """The local steps of a round. It ends in one average of the model, which is as large as a gradient."""
         more = self.options.average_optimizer or self._ddp_rounds or self._group != 1
-        return 1 if more else int(self.options.local_steps)
+        return 1 if more or self.compresses() else int(self.options.local_steps)
 
     def step(self, batch: Batch) -> Tensor:
         loss = self._train(batch)

@@ -36,6 +36,7 @@ class ParameterServer(Method):
     """Each node updates its share of the parameters by the mean gradient, and sends it to the others."""
 
     name = "parameter_server"
+    joint_rounds = True
     own_updates = "updates slices of parameters on their servers"
     own_object = "moved"
     unequal = "gradients"
@@ -52,9 +53,6 @@ class ParameterServer(Method):
     def least_batch(self, batch_size: int) -> int:
         part = -(-batch_size // self.options.accumulation_steps)  # like Tensor.chunk: the last part has the rest
         return batch_size - part * ((batch_size - 1) // part)
-
-    def joint_steps(self) -> bool:
-        return True
 
     def setup(self, model: nn.Module, workload: Workload, fabric: Fabric) -> None:
         self._workload, self._fabric = workload, fabric

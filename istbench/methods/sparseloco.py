@@ -168,9 +168,8 @@ class SparseLoCo(DiLoCo):
             [Weights.of(self.samples, rank).node for rank in ranks],
         )
 
-    def accumulation(self) -> int:
-        """None: a node sends few entries."""
-        return 1
+    def compresses(self) -> bool:
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "kept": {str(number): kept for number, kept in enumerate(self._kept)}}

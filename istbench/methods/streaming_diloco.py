@@ -254,9 +254,8 @@ class StreamingDiLoCo(DiLoCo):
             self._flight = self._flight_of(number, self._fragments)
             self._flight.load_state_dict(saved)
 
-    def accumulation(self) -> int:
-        """As `diloco`, if changes travel as float32."""
-        return super().accumulation() if self.options.send == "float32" else 1
+    def compresses(self) -> bool:
+        return bool(self.options.send != "float32")
 
     @classmethod
     def check(cls, options: Any, model: nn.Module, workload: Workload, world_size: int) -> None:

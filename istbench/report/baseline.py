@@ -51,15 +51,15 @@ def same_value(value: Any, text: str) -> bool:
 def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
     """The rows on `nodes` nodes that `name` names: the one with that label, or all of that method.
 
-    A row at a subnet's width has to be named by its label, one that accumulates by `accumulate`, and one that
-    compresses by `compress`.
+    A row at a subnet's width has to be named by its label. One that accumulates or compresses is left out if the
+    name has others.
     """
     there = [contender for contender in group.contenders if contender.nodes == nodes]
     _, options = split_label(name)
     exact = [contender for contender in there if options and contender.label == name]
     named = exact or [c for c in there if not c.narrowed and is_named(name, c.label, c.method, c.settings)]
-    plain = [c for c in named if c.accumulated == 1 or "accumulate" in options]
-    return [c for c in plain if not c.compressed or "compress" in options] or plain or named
+    plain = [c for c in named if c.header.minibatches_a_step == 1] or named
+    return [c for c in plain if not c.header.compresses] or plain
 
 
 def pair(group: Group, name: str, contender: Contender, targets: Sequence[Target] | None = None) -> Pairing | None:

@@ -152,7 +152,7 @@ def _check(
 
 def _check_shares(condition: Condition, row: Contender) -> None:
     """Refuse a level or a final value in percent."""
-    header = row.runs[0].header
+    header = row.header
     level = condition.bound if condition.measure == "final" and not condition.of_baseline else condition.level
     if level is not None:
         check_share(level, header.metric, header.targets, header.workload, "--fail-if ")
@@ -190,7 +190,7 @@ def _counterpart(group: Group, row: Contender, before: Sequence[_Row]) -> _Row |
 
 def _key(group: Group, row: Contender) -> tuple[object, ...]:
     """Rows of equal keys are compared."""
-    label, narrowed = row.runs[0].header.method_label, sorted(row.narrowed.items())
+    label, narrowed = row.header.method_label, sorted(row.narrowed.items())
     return group.study, group.profile and group.profile.name, label, narrowed, row.nodes
 
 

@@ -29,7 +29,7 @@ from istbench.report.targets import (
     resolve_targets,
 )
 from istbench.results.curves import Clock, Reached
-from istbench.results.header import HostRecord, NodeSeconds
+from istbench.results.header import Header, HostRecord, NodeSeconds
 from istbench.results.load import Run
 from istbench.results.metrics import Metric
 from istbench.results.slow_node import Straggler, median_node_seconds, straggler
@@ -140,15 +140,9 @@ class Contender:
         return self.nodes > 1 and any(0 < end.samples <= end.step * size for end, size in ends)
 
     @property
-    def accumulated(self) -> int:
-        """Minibatches of a node in an optimizer step."""
-        given = self.runs[0].header.config.method_options.get("accumulate")
-        return given if isinstance(given, int) else 1
-
-    @property
-    def compressed(self) -> bool:
-        """Whether it sends its messages in fewer bits."""
-        return bool(self.runs[0].header.config.method_options.get("compress", "none") != "none")
+    def header(self) -> Header:
+        """The header of its first run; others differ in the seed and in results."""
+        return self.runs[0].header
 
     @property
     def trials(self) -> int:
@@ -255,7 +249,7 @@ class Group:
 
     def is_on_few_nodes(self, row: Contender) -> bool:
         """Whether `row` is the control of its method on few nodes, with a row of the method on more nodes."""
-        return row.nodes == row.runs[0].header.control_nodes and any(
+        return row.nodes == row.header.control_nodes and any(
             other.method == row.method and other.nodes > row.nodes for other in self.contenders
         )
 
@@ -310,11 +304,12 @@ class Group:
     @property
     def batch_words(self) -> str:
         """The batch size, the nodes that it is for, and the samples of an optimizer step that takes several."""
-        rows = sorted({(row.accumulated, row.nodes) for row in self.contenders if row.accumulated > 1})
+        rows = sorted({(row.header.minibatches_a_step, row.nodes) for row in self.contenders})
         steps = [
-            f"{count * nodes * self.batch_size:,} samples an optimizer step with accumulate={count} on "
+            f"{count * nodes * self.batch_size:,} samples an optimizer step with {count} minibatches a node on "
             f"{count_nodes(nodes)}"
             for count, nodes in rows
+            if count > 1
         ]
         return "; ".join([self._batch_words, *steps])
 

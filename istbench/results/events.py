@@ -33,8 +33,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="s
     """Training starts from initial weights."""
 
     step: Natural = 0
-    time: Short = ""
-    part: RunPart | None = None
+    time: Short
+    part: RunPart
 
 
 class Loss(_Clipped, frozen=True, kw_only=True):
@@ -84,8 +84,8 @@ class Resume(_Clipped, frozen=True, kw_only=True, tag_field="event", tag="resume
     """
 
     step: Annotated[int, Meta(ge=-1, le=2**62)]
-    time: Short = ""
-    part: RunPart | None = None
+    time: Short
+    part: RunPart
     damage: Message = ""
     loss: Loss | None = None
     resize: Resize | None = None
@@ -166,15 +166,15 @@ class Fault(_Clipped, frozen=True, kw_only=True, tag_field="event", tag="fault")
     """The reason of a failed run."""
 
     message: Message
-    time: Short = ""
+    time: Short
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="stop"):
     """The run ended, or a signal interrupted it. `step` is the step of its last evaluation."""
 
     status: Status
-    step: Natural = 0
-    time: Short = ""
+    step: Natural
+    time: Short
 
 
 Event = Start | Resume | Ready | Speeds | Note | Evaluation | Stall | Fault | Stop

@@ -117,6 +117,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         threads: intra-op threads of each node, in the last part of the run.
         budget: how long it may train, in words. takes_shares: what its method divides among unequal nodes
             (`--shares`); empty if it cannot.
+        minibatches_a_step: minibatches of a node in an optimizer step. accumulation, compresses: as in `Method`.
         versions: of istbench, torch and Python.
     """
 
@@ -148,6 +149,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: HostRecord
     git: Git | None
     takes_shares: Literal["", "samples", "units"] = ""
+    minibatches_a_step: Count = 1
+    accumulation: Count = 1
+    compresses: bool = False
     error: Message | None = None
     result: Result | None = None
     started_at: Short | None = None

@@ -108,8 +108,7 @@ def parts(events: Sequence[Event]) -> list[tuple[int, RunPart]]:
     for event in events:
         if isinstance(event, Start | Resume):
             step = max(0, event.step)  # -1 stands for a new beginning
-            found = [(before, part) for before, part in found if before < step]
-            found += [] if event.part is None else [(step, event.part)]
+            found = [*((before, part) for before, part in found if before < step), (step, event.part)]
     return found
 
 

@@ -27,7 +27,7 @@ MOST_EVALUATIONS = 2**18
 """Evaluations that a cell may plan; with lines of 512 bytes they fill its events."""
 _MOST_HEADER_BYTES = 2**22
 _RESERVED_EVENTS_BYTES = 4096
-_SPACE_POLL_S = 0.1
+_SPACE_S, _SPACE_POLL_S = 10.0, 0.1  # the wait for space on a full disk
 _SHORTEST_EVENT = 30  # bytes of a line
 _END_BYTES, _END_EVENTS = 2**18, 2**10  # kept for the ends of a run whose events are full, and for its resumptions
 
@@ -318,8 +318,8 @@ def time_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def wait_for_space(act: Callable[[], None], longest_s: float = 10.0) -> float:
-    """Call `act`, again while the disk is full, for `longest_s`; returns the seconds until it had space.
+def wait_for_space(act: Callable[[], None]) -> float:
+    """Call `act`, again for some seconds while the disk is full; returns the seconds until it had space.
 
     Raises:
         NoSpace: if the disk stays full.
@@ -329,7 +329,7 @@ def wait_for_space(act: Callable[[], None], longest_s: float = 10.0) -> float:
         try:
             act()
         except NoSpace:
-            if waited_s > longest_s:
+            if waited_s > _SPACE_S:
                 raise
             time.sleep(_SPACE_POLL_S)
             waited_s = time.monotonic() - began

@@ -24,7 +24,7 @@ from istbench.base.options.interval import Interval
 from istbench.base.options.run import RunConfig
 from istbench.cluster.trace_builder import TraceBuilder, merge
 from istbench.cluster.trace_file import save_trace
-from istbench.results.events import Evaluation, Start
+from istbench.results.events import Evaluation, RunPart, Start
 from istbench.results.header import SCHEMA, TIMING_RULE, Header, HostRecord, Result
 from istbench.results.store import RunDirectory
 
@@ -42,8 +42,10 @@ def write_runs(results: Path, count: int, evaluations: int) -> None:
         pace = 0.011 * (1 + METHODS.index(method) / 3) * (1 + seed / 50)
         events = [_evaluation(at, at * STEPS_EACH * pace, nodes, seed) for at in range(evaluations)]
         directory = RunDirectory(results / "runs" / f"speech-{method}-n{nodes}-s{seed}")
-        directory.create(_header(method, nodes, seed, events[-1], directory.path.name))
-        lines = [Start(), *events]
+        head = _header(method, nodes, seed, events[-1], directory.path.name)
+        directory.create(head)
+        part = RunPart(host=head.host, threads=head.threads, versions=head.versions, git=head.git)
+        lines = [Start(time="", part=part), *events]
         directory.events_jsonl.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         builder = TraceBuilder(clock=lambda: 0.0)
         for _ in range(10):

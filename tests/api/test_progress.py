@@ -6,12 +6,11 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from fake_runs import evaluation, header, write_run
+from fake_runs import evaluation, header, resume, start, write_run
 
 from istbench.api import progress
 from istbench.api.progress import Display
 from istbench.base.activity import Progress
-from istbench.results.events import Resume, Start
 
 
 @pytest.fixture
@@ -50,9 +49,9 @@ def test_the_progress_line_says_at_which_step_it_was_evaluated(results, lines):
     assert state() == "accuracy 0.4312, loss 1.203 at 500"
     run.append(evaluation(600, 9.0, None))
     assert state() == "accuracy not a number, loss 1.000 at 600"
-    run.append(Resume(step=500))
+    run.append(resume(500))
     assert state() == "accuracy 0.4312, loss 1.203 at 500"
-    run.append(Start())
+    run.append(start())
     assert state() == "starting"
 
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import torch
+from fake_runs import resume, start
 from ranks import on_ranks
 
 from istbench.base.options.interval import Interval
@@ -12,7 +13,7 @@ from istbench.fabric.recorder import Recorder
 from istbench.node import measured_shares
 from istbench.node.destinations import Destinations, RunFiles
 from istbench.node.measured_shares import relative_speeds, with_measured_shares
-from istbench.results.events import Resume, Speeds, Start, speeds_of
+from istbench.results.events import Speeds, speeds_of
 from istbench.results.store import RunDirectory
 
 CONFIG = RunConfig(
@@ -32,7 +33,7 @@ def run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measured_shares, "step_seconds", slow_first_node)
     run = RunDirectory(tmp_path)
-    run.append(Start())
+    run.append(start())
     return run
 
 
@@ -60,9 +61,9 @@ def test_all_ranks_take_the_measured_speeds_and_the_run_records_them(run):
 def test_a_resumed_run_keeps_its_speeds_and_a_new_one_measures_again(run, monkeypatch):
     first = resolved(run)
     monkeypatch.setattr(measured_shares, "step_seconds", lambda *_: [1.0, 1.0, 4.0])
-    run.append(Resume(step=-1))
+    run.append(resume(-1))
     assert resolved(run) == first
-    run.append(Start())
+    run.append(start())
     assert speeds_of(run.events()) == ()
     assert resolved(run) == [Shares((1, 1, 0.25))] * 3
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from fake_runs import resume, start
 from late_messages import make_late
 from ranks import Kept, StopsAt
 
@@ -20,7 +21,7 @@ from istbench.node import stalls
 from istbench.node.destinations import Destinations
 from istbench.node.stalls import Stalls, UsualSeconds
 from istbench.node.worker import RankTraining
-from istbench.results.events import Evaluation, Resume, Stall, Start
+from istbench.results.events import Evaluation, Stall
 from istbench.results.load import stalls_of
 from istbench.results.store import RunDirectory
 from istbench.studies.conformance.training import open_workload
@@ -193,7 +194,7 @@ def stall_at(step):
 
 def test_stalls_of_steps_that_were_lost_do_not_count():
     first, second, again = stall_at(3), stall_at(7), stall_at(7)
-    assert stalls_of([Start(), first, second]) == (first, second)
-    assert stalls_of([Start(), first, second, Resume(step=3), again]) == (first, again)
-    assert stalls_of([Start(), first, Resume(step=-1)]) == ()
-    assert stalls_of([Start(), first, Start(), second]) == (second,)
+    assert stalls_of([start(), first, second]) == (first, second)
+    assert stalls_of([start(), first, second, resume(3), again]) == (first, again)
+    assert stalls_of([start(), first, resume(-1)]) == ()
+    assert stalls_of([start(), first, start(), second]) == (second,)

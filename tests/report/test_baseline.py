@@ -41,9 +41,27 @@ def test_compressed_rows_are_compared_with_the_plain_one(results):
     for compress, seconds in (("none", 18.0), ("bf16", 9.0)):
         head = header("ddp", options="" if compress == "none" else f"compress={compress}")
         head["config"]["method_options"] = {"lr": 0.1, "compress": compress}
-        write_run(results, head, ramp(seconds))
+        write_run(results, {**head, "compresses": compress != "none"}, ramp(seconds))
     assert speed_ups(results) == {"ddp": "baseline", "ddp compress=bf16": "2.00× to 0.8"}
     assert speed_ups(results, "ddp compress=bf16") == {"ddp": "0.500× to 0.8", "ddp compress=bf16": "baseline"}
+
+
+def test_the_plainest_rows_that_a_name_has_are_the_baseline(results):
+    """Options of any name: the header says whether a row accumulates or compresses."""
+    for often in (1, 4):
+        for few in (False, True):
+            options = f"lr=0.3 often={often} few={few}"
+            head = header("own", options=options, minibatches_a_step=often, compresses=few)
+            write_run(results, head, ramp(9.0))
+
+    def baselines(name):
+        return [row for row, text in speed_ups(results, name).items() if text == "baseline"]
+
+    plain, compressing = "own often=1 few=False", "own often=1 few=True"
+    assert baselines("own") == [plain]
+    assert baselines("own few=True") == [compressing]
+    assert baselines("own often=4") == ["own often=4 few=False"]
+    assert baselines("own often=4 few=True") == ["own often=4 few=True"]
 
 
 def test_a_row_without_an_equal_is_compared_with_the_best_one(results):

@@ -28,8 +28,8 @@ def run(
         head["workload_label"], head["cell"] = f"speech hidden={hidden}", f"{head['cell']}-{hidden}"
     if method == "ist":
         head["narrowed"] = {"hidden": hidden // nodes}
-    if method in ("ist", "local_sgd"):
-        head["config"]["method_options"]["local_steps"] = 20
+    head["minibatches_a_step"] = head["config"]["method_options"].get("accumulate", 1)
+    head["accumulation"] = 20 if method == "local_sgd" else 1
     write_run(results, head, ramp(seconds), trace=trace)
 
 
@@ -183,8 +183,7 @@ def test_accumulation_is_no_baseline_and_says_its_purpose(wide):
 
 def test_a_row_of_fewer_bytes_is_no_control_of_accumulation(wide):
     run(wide, "ddp", 10.0, options="accumulate=20")
-    head = header("ddp", options="accumulate=20 compress=bf16")
-    head["config"]["method_options"] |= {"accumulate": 20}
+    head = header("ddp", options="accumulate=20 compress=bf16", minibatches_a_step=20, compresses=True)
     head["config"]["workload_options"] = {"layers": 2, "hidden": 4096}
     events = [msgspec.structs.replace(own, bytes_sent_per_node=own.bytes_sent_per_node // 2) for own in ramp(9.0)]
     write_run(wide, head, events)

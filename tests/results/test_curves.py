@@ -1,9 +1,10 @@
 """What of a run's events counts, and when a curve reaches a level."""
 
 import pytest
+from fake_runs import resume, start
 
 from istbench.results.curves import Curve, time_to_target
-from istbench.results.events import Evaluation, Resume, Start
+from istbench.results.events import Evaluation
 from istbench.results.metrics import Metric
 
 ACCURACY = Metric("accuracy")
@@ -107,8 +108,8 @@ def steps_of(*events):
 
 
 def test_a_resumed_run_has_lost_what_it_evaluated_after_its_checkpoint():
-    events = [Start(), *(evaluation(step, 0.1) for step in (0, 10, 20, 30))]
-    resumed = [*events, Resume(step=15)]
+    events = [start(), *(evaluation(step, 0.1) for step in (0, 10, 20, 30))]
+    resumed = [*events, resume(15)]
     assert steps_of(*resumed) == [0, 10]
     assert steps_of(*resumed, evaluation(20, 0.2), evaluation(30, 0.3)) == [0, 10, 20, 30]
     assert Curve.from_events([*resumed, evaluation(20, 0.2)], ACCURACY).final() == 0.2
@@ -116,17 +117,17 @@ def test_a_resumed_run_has_lost_what_it_evaluated_after_its_checkpoint():
 
 def test_resuming_at_an_evaluation_keeps_it_and_from_nothing_drops_all():
     events = [evaluation(0, 0.1), evaluation(10, 0.1)]
-    assert steps_of(*events, Resume(step=10)) == [0, 10]
-    assert steps_of(*events, Resume(step=-1)) == []
+    assert steps_of(*events, resume(10)) == [0, 10]
+    assert steps_of(*events, resume(-1)) == []
 
 
 def test_a_second_resume_supersedes_the_first():
     assert steps_of(
-        evaluation(0, 0.1), evaluation(10, 0.1), Resume(step=0), evaluation(10, 0.2),
-        evaluation(20, 0.2), Resume(step=12), evaluation(30, 0.3),
+        evaluation(0, 0.1), evaluation(10, 0.1), resume(0), evaluation(10, 0.2),
+        evaluation(20, 0.2), resume(12), evaluation(30, 0.3),
     ) == [0, 10, 30]  # fmt: skip
 
 
 def test_a_repeated_step_and_a_new_start_supersede():
     assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), evaluation(10, 0.2)) == [0, 10]
-    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), Start()) == []
+    assert steps_of(evaluation(0, 0.1), evaluation(10, 0.1), start()) == []

@@ -1,9 +1,10 @@
 """The wall seconds of runs with faults, from recorded events."""
 
 import pytest
+from fake_runs import resume, start
 from fault_events import BEGAN, FAULT_FREE, evaluation, loss, ready
 
-from istbench.results.events import Resize, Resume, Start
+from istbench.results.events import Resize, Resume
 from istbench.results.fault_record import wall_of
 from istbench.results.metrics import Metric
 
@@ -32,7 +33,7 @@ def test_a_loss_adds_lost_steps_noticing_and_restarting():
 
 
 def test_a_damaged_checkpoint_loses_steps_that_had_counted():
-    again = Resume(step=10, damage="checkpoint broken")
+    again = resume(10, damage="checkpoint broken")
     events = [
         *FAULT_FREE, loss(20, 11.0, 1.0), ready(10, 2.0), again,
         evaluation(20, 8.0, 9.8), evaluation(30, 12.0, 14.0),
@@ -61,7 +62,7 @@ def test_a_loss_without_a_checkpoint_loses_all_steps():
 
 def test_all_seconds_are_those_of_the_machines_for_which_a_lab_stands():
     # A lab that is two times slower: train seconds are divided by that already.
-    slow = [Start(), evaluation(0, 0, 0.1), evaluation(10, 2.0, 4.9), evaluation(20, 4.0, 9.8)]
+    slow = [start(), evaluation(0, 0, 0.1), evaluation(10, 2.0, 4.9), evaluation(20, 4.0, 9.8)]
     whole, halved = wall_of(FAULT_FREE, ACCURACY, BEGAN, 8.0, 1.0), wall_of(slow, ACCURACY, BEGAN, 4.0, 2.0)
     assert halved.seconds == pytest.approx(whole.seconds / 2)
     assert halved.computing_s == pytest.approx(4.0)
@@ -70,7 +71,7 @@ def test_all_seconds_are_those_of_the_machines_for_which_a_lab_stands():
 
 def resized(step, noticed, before, after, noticing_s=None):
     change = Resize(before=before, after=after, cause="a change", noticed=BEGAN + noticed)
-    return Resume(
+    return resume(
         step=step, loss=None if noticing_s is None else loss(step, noticed, noticing_s).loss, resize=change
     )
 

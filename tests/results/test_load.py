@@ -5,10 +5,9 @@ import os
 import shutil
 
 import pytest
-from fake_runs import evaluation, header, part_on, ramp, write_plausible, write_run
+from fake_runs import evaluation, header, part_on, ramp, resume, write_plausible, write_run
 
 from istbench.base.errors import UserError
-from istbench.results.events import Resume
 from istbench.results.load import load_run, load_runs
 
 
@@ -186,9 +185,10 @@ def test_a_run_that_went_on_elsewhere_says_so(results):
     directory = write_plausible(results, "ddp")
     assert load_run(directory).changes == ()
     last = load_run(directory).curve.evaluations[-1]
-    directory.append(Resume(step=50, part=part_on("server", cores=64)))
-    directory.append(Resume(step=100, part=part_on("laptop", cores=8)))
+    directory.append(resume(50, part=part_on("server", cores=64)))
+    directory.append(resume(100, part=part_on("laptop", cores=8)))
     directory.append(last)
     assert load_run(directory).changes == (
-        "resumed on another machine: server (64 cores), from step 100 on laptop (8 cores)",
+        "resumed on another machine: laptop (8 cores), from step 50 on server (64 cores), from step 100 on laptop "
+        "(8 cores)",
     )

@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 import pytest
-from fake_runs import evaluation, header, write_plausible, write_run
+from fake_runs import evaluation, header, resume, start, write_plausible, write_run
 from garbage import VALUES, as_json, damaged, nested, one_line, quick
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,16 +16,16 @@ from istbench.base.options.numbers import MOST_NODES
 from istbench.base.options.texts import LONGEST_MESSAGE
 from istbench.report.output.formats import report_json
 from istbench.report.report import build_report
-from istbench.results.events import Fault, Note, Resume, Speeds, Start, Stop
+from istbench.results.events import Fault, Note, Speeds, Stop
 from istbench.results.header import Git, Header, NodeSeconds
 from istbench.results.load import load_run, load_runs
 from istbench.results.store import RunDirectory
 
 RAMP = [evaluation(0, 0.0, 0.1), evaluation(10, 5.0, 0.75), evaluation(20, 9.0, None)]
 EVENTS = [
-    Start(time="then"), *RAMP, Resume(step=10, time="now"), evaluation(20, 9.0, 0.8), Note(message="slices"),
+    start(time="then"), *RAMP, resume(10, time="now"), evaluation(20, 9.0, 0.8), Note(message="slices"),
     Speeds(speeds=(0.5, 1.0), step_s=(0.2, 0.1)),
-    Fault(message="why"), Stop(status="done", step=20),
+    Fault(message="why", time="then"), Stop(status="done", step=20, time="now"),
 ]  # fmt: skip
 
 
@@ -245,10 +245,10 @@ def test_what_a_run_says_is_cut_where_it_is_recorded(tmp_path, whole):
     own.create(msgspec.structs.replace(run.header(), status="running"))
     said = "cannot read \udcff " + LONG
     own.append(Note(message=said))
-    own.append(Resume(step=-1, damage=said))
+    own.append(resume(-1, damage=said))
     own.end("failed", said)
-    note, resume, fault, _ = own.events()
-    assert note.message == resume.damage == fault.message == own.header().error
+    note, resumed, fault, _ = own.events()
+    assert note.message == resumed.damage == fault.message == own.header().error
     assert note.message.startswith("cannot read ? xxx")
     assert len(note.message) == LONGEST_MESSAGE
 

@@ -9,14 +9,15 @@ import time
 from functools import reduce
 from pathlib import Path
 
+import fake_runs
 import msgspec
 import pytest
-from fake_runs import RESULT, evaluation, header
+from fake_runs import RESULT, evaluation, header, resume, start
 
 from istbench.base.decode import decode_own
 from istbench.base.errors import NoSpace, UserError
 from istbench.results import store
-from istbench.results.events import Fault, Note, Resume, Start, Stop, digest_with
+from istbench.results.events import Fault, Note, Stop, digest_with
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory, wait_for_space
 
@@ -96,7 +97,12 @@ def test_a_header_of_another_schema_is_refused(run, text):
 
 
 def test_events_come_back_in_order(run):
-    events = [Start(time="now"), evaluation(5, 0.5, 0.25), evaluation(6, 0.6, None), Stop(status="done", step=6)]
+    events = [
+        start(time="now"),
+        evaluation(5, 0.5, 0.25),
+        evaluation(6, 0.6, None),
+        Stop(status="done", step=6, time="later"),
+    ]
     for event in events:
         run.append(event)
     assert run.events() == events
@@ -137,24 +143,26 @@ def test_what_was_not_a_number_is_null(run):
 
 @pytest.mark.parametrize("torn", ['{"event": "evalu', '{"event": "stop", "status": "done"}', "\x00\x00"])
 def test_a_torn_last_line_is_ignored_and_then_healed(run, torn):
-    run.append(Start())
+    run.append(start())
     with run.events_jsonl.open("a") as file:
         file.write(torn)
-    assert run.events() == [Start()]
-    run.append(Resume(step=0))
-    assert run.events() == [Start(), Resume(step=0)]
+    assert run.events() == [start()]
+    run.append(resume(0))
+    assert run.events() == [start(), resume(0)]
     assert run.events_jsonl.read_text().count("\n") == 2
 
 
 def test_a_torn_first_line_is_healed(run):
     run.events_jsonl.write_text('{"ev')
-    run.append(Start())
-    assert run.events() == [Start()]
+    run.append(start())
+    assert run.events() == [start()]
 
 
 @pytest.mark.parametrize("broken", ["{", "", "[]", '{"step": 1}', "\udc80"])
 def test_any_other_broken_line_is_named(run, broken):
-    run.events_jsonl.write_bytes(f'{{"event": "start"}}\n{broken}\n'.encode(errors="surrogateescape"))
+    run.append(start())
+    with run.events_jsonl.open("ab") as file:
+        file.write(f"{broken}\n".encode(errors="surrogateescape"))
     with pytest.raises(UserError, match=r"events\.jsonl, line 2: "):
         run.events()
 
@@ -164,7 +172,7 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     with pytest.raises(UserError, match=r"cannot write .*file/run.*choose another --out"):
         RunDirectory(tmp_path / "file" / "run").create(HEADER)
     with pytest.raises(UserError, match=r"cannot write .*events\.jsonl"):
-        RunDirectory(tmp_path / "file" / "run").append(Start())
+        RunDirectory(tmp_path / "file" / "run").append(start())
 
 
 def test_a_failed_write_of_the_header_keeps_the_old_one(run, monkeypatch):
@@ -179,12 +187,12 @@ def test_a_failed_write_of_the_header_keeps_the_old_one(run, monkeypatch):
 
 
 def test_a_short_write_leaves_no_torn_line(run, monkeypatch):
-    run.append(Start())
+    run.append(start())
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
     with pytest.raises(UserError, match="no space left"):
-        run.append(Stop(status="done"))
-    assert run.events() == [Start()]
+        run.append(Stop(status="done", step=0, time="now"))
+    assert run.events() == [start()]
 
 
 @pytest.mark.parametrize(("fulls", "ends"), [(0, True), (3, True), (200, False)])
@@ -228,7 +236,7 @@ def test_a_full_disk_loses_nothing_recorded(tiny_disk):
     written = 0
     try:
         while True:
-            run.append(Resume(step=written, damage="x" * 900))
+            run.append(resume(written, damage="x" * 900))
             written += 1
     except UserError as error:
         assert "no space left" in str(error)  # noqa: PT017  (the loop ends in it)
@@ -238,20 +246,20 @@ def test_a_full_disk_loses_nothing_recorded(tiny_disk):
     assert run.header() == HEADER
     ballast.unlink()
     run.update(status="done", result=RESULT)
-    run.append(Stop(status="done", step=written))
+    run.append(Stop(status="done", step=written, time="now"))
     assert run.header().status == "done"
-    assert run.events()[-1] == Stop(status="done", step=written)
+    assert run.events()[-1] == Stop(status="done", step=written, time="now")
 
 
 APPENDER = """
 import sys
 from pathlib import Path
-from istbench.results.events import Resume
+from fake_runs import resume
 from istbench.results.store import RunDirectory
 run = RunDirectory(Path(sys.argv[1]))
 first = len(run.events())
 for step in range(first, 10**9):
-    run.append(Resume(step=step, damage="x" * 5000))
+    run.append(resume(step, damage="x" * 5000))
     print(step, flush=True)
 """
 
@@ -259,7 +267,8 @@ for step in range(first, 10**9):
 @pytest.mark.processes
 def test_kill_9_loses_at_most_the_line_being_written(run):
     for kill in range(4):
-        process = subprocess.Popen([sys.executable, "-c", APPENDER, str(run.path)], stdout=subprocess.PIPE)
+        command = [sys.executable, "-c", APPENDER, str(run.path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(fake_runs.__file__).parent)
         process.stdout.readline()
         time.sleep(0.02 + 0.017 * kill)
         os.kill(process.pid, signal.SIGKILL)

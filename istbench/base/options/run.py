@@ -47,7 +47,7 @@ class About:
         show_default: whether help shows the default.
         in_suites: `[suite.run]` may set it.
         of_machine: the command line may set it beside a suite, since it belongs to the machine.
-        defines_cell: another value is another cell. unnamed: the name of a cell without a value leaves it out.
+        defines_cell: another value is another cell.
         tells_rows_apart: a table adds it to the labels of rows that differ in it; by default if it is `computing`.
             A table's title or columns name the other fields.
         tells_methods_apart: it does so also where rows of several methods differ, on as many nodes. All methods of
@@ -64,15 +64,10 @@ class About:
     in_suites: bool = True
     of_machine: bool = False
     defines_cell: bool = True
-    unnamed: bool = False
     tells_rows_apart: bool | None = None
     tells_methods_apart: bool = False
     computing: bool = False
     may_differ_by_host: bool = False
-
-    def defines(self, value: object) -> bool:
-        """Whether `value` is in the name of a cell."""
-        return self.defines_cell and not (self.unnamed and value is None)
 
 
 class LabHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,7 +153,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             "Relative speeds of unequal nodes, such as .5,1,1, or speed to measure them. Each node gets its share "
             "of the samples of a step, or of the units in ist. Default: all nodes get the same.",
             metavar="SPEED,...|speed",
-            unnamed=True,
             computing=True,
         ),
     ] = None
@@ -169,7 +163,6 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
             "(--nodes) once they are back.",
             metavar="MIN:MAX",
             in_suites=False,
-            unnamed=True,
             computing=True,
         ),
     ] = None
@@ -224,7 +217,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     # Tables describe the lab in words.
     lab: Annotated[Lab | None, About(computing=True, tells_rows_apart=False)] = None
     # The schedule of `istbench faults`, in words.
-    faults: Annotated[Text | None, About(unnamed=True)] = None
+    faults: Text | None = None
 
 
 class RunRequest(_Options, frozen=True, kw_only=True):
@@ -340,10 +333,12 @@ class RunConfig(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def cell(self, fingerprint: str) -> str:
         """The cell's name: readable, and ending in a hash of the defining fields and of the data's fingerprint.
 
-        Of the threads, only those that the user gave are in it: machines with other cores give the same name.
+        Fields without a value are not in it. So a new option leaves the names of cells without it as they are, and
+        machines with other cores give the same name unless the user gave the threads.
         """
         values = msgspec.to_builtins(self, enc_hook=encode_own)
-        defining = {name: value for name, value in values.items() if _FIELDS[name].defines(value)}
+        given = {name: value for name, value in values.items() if value is not None}
+        defining = {name: value for name, value in given.items() if _FIELDS[name].defines_cell}
         text = json.dumps({**defining, "data": fingerprint}, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.workload}-{self.method}-{nodes_part(self)}-s{self.seed}-{digest}"

@@ -12,14 +12,11 @@ import msgspec
 
 from istbench.base.errors import RunFailed, UserError
 from istbench.base.options.data_source import DataSource
-from istbench.base.options.defaults import OF_GROUPS
 from istbench.base.options.run import RunRequest
 from istbench.base.units import counted
 from istbench.launch.processes.failures import may_go_on
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-
-_OF_HOSTS = (OF_GROUPS, "shard")  # options of methods in which `host` stands for the nodes of a host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +222,7 @@ def on_hosts(request: RunRequest, nodes: Sequence[int]) -> RunRequest:
         UserError: if the hosts have different numbers of nodes.
     """
     options = request.method_options
-    named = [name for name in _OF_HOSTS if options.get(name) == "host"]
+    named = [name for name, value in options.items() if value == "host"]
     if named and len(set(nodes)) > 1:
         raise UserError(
             f"{named[0]}=host needs as many nodes on every host, and these have {', '.join(map(str, nodes))}; use "

@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -12,6 +13,10 @@ from istbench.base.options.defaults import BASELINE, OF_GROUPS
 from istbench.base.options.run import RunRequest
 from istbench.base.units import counted
 from istbench.node.registry import build_method, build_workload, load_method
+
+if TYPE_CHECKING:
+    from istbench.methods.base import Method
+    from istbench.workloads.base import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,8 @@ def on_few_nodes(requests: Sequence[RunRequest], known: Iterable[int | None] | N
 def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
     """The controls on one node alone, without an exchange: whether several machines are needed at all.
 
-    Each copies a `ddp` among `requests` that sends whole gradients; beside others of its seed and workload, it is a
-    `ddp` with default options.
+    Each copies a `ddp` among `requests` that averages the gradients of every minibatch as they are; beside others
+    of its seed and workload, it is a `ddp` with default options.
     """
     beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
     for request in requests:
@@ -50,7 +55,7 @@ def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
     return [
         Control(
             request=replace(own, nodes=1, tuned=None, shares=None),
-            purpose="ddp on 1 node, to see if one machine is enough",
+            purpose=f"{BASELINE} on 1 node, to see if one machine is enough",
         )
         for alike in beside.values()
         if any(request.nodes > 1 for request in alike)
@@ -59,14 +64,24 @@ def one_machine(requests: Sequence[RunRequest]) -> list[Control]:
 
 
 def _plain(requests: Sequence[RunRequest]) -> list[RunRequest]:
-    """The `ddp` whose options, as typed, send the gradient of every minibatch as it is."""
-    return [
-        own
-        for own in requests
-        if own.method == BASELINE
-        and str(own.method_options.get("accumulate", 1)) == "1"
-        and own.method_options.get("compress", "none") == "none"
-    ]
+    """The `ddp` that averages the gradients of every minibatch as they are; none that cannot be built."""
+    found = []
+    for own in requests:
+        with suppress(UserError):
+            if own.method == BASELINE and _built(own)[1].joint_steps():
+                found.append(own)
+    return found
+
+
+def _built(request: RunRequest) -> "tuple[Workload, Method]":
+    """The workload and the method of `request`.
+
+    Raises:
+        UserError: if they cannot be built.
+    """
+    workload = build_workload(request.workload, request.workload_options, request.plugins)
+    method = build_method(request.method, request.method_options, workload=workload, plugins=request.plugins)
+    return workload, method
 
 
 def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[str]]:
@@ -85,22 +100,19 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
     """
     from istbench.methods.base import CutsUnits  # which imports torch; the controls above do without
 
-    found, lacking = list[Control](), dict[str, None]()
+    found, lacking, accumulate = list[Control](), dict[str, None](), load_method(BASELINE).round_option
     beside = defaultdict[tuple[object, ...], list[RunRequest]](list)
     for request in requests:
         beside[_alike(request)].append(request)
     for request in requests:
         try:
-            workload = build_workload(request.workload, request.workload_options, request.plugins)
-            method = build_method(
-                request.method, request.method_options, workload=workload, plugins=request.plugins
-            )
+            workload, method = _built(request)
         except UserError:  # the cell of the request says so
             continue
         others, steps = beside[_alike(request)], method.accumulation()
         for other in _plain(others) if steps > 1 and request.nodes > 1 else ():
-            options = {**other.method_options, "accumulate": steps}
-            purpose = f"{_on_nodes(other)} with accumulate={steps}: the bytes of {request.method}"
+            options = {**other.method_options, accumulate: steps}
+            purpose = f"{_on_nodes(other)} with {accumulate}={steps}: the bytes of {request.method}"
             found.append(Control(request=replace(other, method_options=options, tuned=None), purpose=purpose))
         try:
             times = method.narrowing(request.nodes) if isinstance(method, CutsUnits) else 1

@@ -228,9 +228,9 @@ def _control_lines(group: Group) -> Iterable[str]:
 
 def _accumulates_like(row: Contender, local: Contender) -> bool:
     """Whether `row` accumulates the minibatches of a round of `local`, and sends about as many bytes a step."""
-    if row.accumulated == 1 or row.nodes == 1 or row.nodes != local.nodes or row.narrowed or local.narrowed:
+    if row.nodes == 1 or row.nodes != local.nodes or row.narrowed or local.narrowed:
         return False
-    if local.runs[0].header.narrowed or local.settings.get("local_steps") != row.accumulated:
+    if row.header.minibatches_a_step == 1 or row.header.minibatches_a_step != local.header.accumulation:
         return False
     ends = [own.runs[0].curve.evaluations[-1] for own in (row, local)]
     one, other = (end.bytes_sent_per_node / max(end.step, 1) for end in ends)
@@ -244,7 +244,7 @@ def _without_group(label: str) -> str:
 
 def _control_line(group: Group) -> Iterable[str]:
     """The rows whose control is missing: the same method on few nodes, which shows what needs no other node."""
-    headers = [row.runs[0].header for row in group.contenders]
+    headers = [row.header for row in group.contenders]
     there = {(_without_group(header.method_label), header.nodes) for header in headers}
     lacking = {
         f"{header.method} on {count_nodes(header.control_nodes)}": None

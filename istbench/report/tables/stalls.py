@@ -83,7 +83,7 @@ def slow_node_lines(group: Group) -> Iterable[str]:
     if not rows:
         return
     row, found = max(rows, key=lambda pair: pair[1].waited)
-    if words := slow_node_words(row.runs[0].header, found):
+    if words := slow_node_words(row.header, found):
         more = sum(other.waited >= _MATTERS for _, other in rows) - 1
         others = "Another row waits" if more == 1 else f"{more} other rows wait"
         also = f" {others} for a slow node too." if more else ""

@@ -35,7 +35,7 @@ _GIB = 2**30
 # Two processes of one machine exchange about this many bits in a second.
 _LOOPBACK = 8e9
 _TRACED_STEPS = 20
-_FACTORS = (1, 4, 16)  # of the default local steps of a round
+_FACTORS = (4, 16)  # of the default local steps of a round
 _ACCUMULATED = (2, 4, 8, 16, 32)
 # A round is long enough for the network if its nodes compute this share of the time; longer ones learn less.
 _COMPUTING, _ACCUMULATING = 0.9, 0.5
@@ -109,8 +109,7 @@ class StepEstimates:
     def _of_method(self, method: str) -> Iterator[EstimatedVariant]:
         given = self._given.get(method, {})
         kind = load_method(method, self._base.plugins)
-        names = {option.name for option in dataclasses.fields(kind.Options)}
-        plainest = method == BASELINE
+        plainest, rounds = method == BASELINE, kind.round_option
         plain = self.estimated(self._variant(method, given, baseline=plainest))
         yield plain
         if plain.why_not:
@@ -118,18 +117,17 @@ class StepEstimates:
         schedule = plain.variant.own_schedule(self._base).get("schedule")
         if schedule and _usual_place(kind) < Method.usual_place:  # a method that most people try
             yield self.estimated(self._variant(method, {**given, "schedule": schedule}))
-        if plainest and "accumulate" not in given:
+        if plainest and rounds not in given:
             yield self._first_computing(
-                [self._variant(method, {**given, "accumulate": n}, baseline=True) for n in _ACCUMULATED],
-                _ACCUMULATING,
+                [self._variant(method, {**given, rounds: n}, baseline=True) for n in _ACCUMULATED], _ACCUMULATING
             )
-        if plainest and "compress" not in given:
-            for compress in _choices(kind.Options, "compress"):
-                yield self.estimated(self._variant(method, {**given, "compress": compress}))
-        steps = plain.cell.method.options.local_steps if plain.cell and "local_steps" in names else 0
-        if steps and "local_steps" not in given and plain.computing is not None and plain.computing < _COMPUTING:
+        for name in kind.message_options if plainest else ():
+            for choice in _choices(kind.Options, name) if name not in given else ():
+                yield self.estimated(self._variant(method, {**given, name: choice}))
+        local = rounds and rounds not in given and not kind.joint_rounds
+        if local and plain.computing is not None and plain.computing < _COMPUTING:
             yield self._first_computing(
-                [self._variant(method, {**given, "local_steps": factor * steps}) for factor in _FACTORS[1:]],
+                [self._variant(method, {**given, rounds: factor * plain.round_steps}) for factor in _FACTORS],
                 _COMPUTING,
             )
 

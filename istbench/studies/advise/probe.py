@@ -23,6 +23,7 @@ from istbench.cluster.trace import Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.launch.backends.backend import Backend, OncePerLine, Screen
 from istbench.launch.cells.resolve import prepare_cell
+from istbench.node.registry import load_method
 from istbench.plan.planned_cell import PlannedCell
 from istbench.plan.redeal import redeal
 from istbench.report.phrases import joined
@@ -52,7 +53,6 @@ from istbench.studies.advise.variant import (
 )
 
 _RECORDED_STEPS, _BETWEEN, _RECORDED_S = 24, 8, 20.0
-_EXCHANGING = ("accumulate", "compress", "start_compress")  # options of `ddp` for when and what it sends
 _STOPPING_S = 10.0
 _STOPPING_SHARE = 0.05  # of the time, where that is shorter
 _LATER_START = 0.25  # of the seconds of the first start, in which the fork server imports
@@ -296,8 +296,10 @@ class _Probing:
 
     def _recorded_variant(self) -> Variant:
         """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
+        ddp = load_method(BASELINE)
+        exchanging = {ddp.round_option, *ddp.message_options}
         given = self._question.given.get(BASELINE, {})
-        kept = {name: value for name, value in given.items() if name not in _EXCHANGING}
+        kept = {name: value for name, value in given.items() if name not in exchanging}
         return Variant(method=BASELINE, options=kept)
 
     # Step two: the methods of `ProbeTrainer`.

@@ -15,8 +15,6 @@ from istbench.node.registry import build_method, build_workload, load_method, su
 from istbench.plan.planned_cell import PlannedCell
 from istbench.studies.advise.candidate import OF_SCHEDULES, is_scheduled
 
-_ROUNDS = ("local_steps", "accumulate")  # options that change the length of a round, and not what a step computes
-
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
@@ -44,8 +42,11 @@ class Variant:
 
     def computes_as(self, other: "Variant") -> bool:
         """Whether the two differ in the length of a round and in the learning rate at most."""
-        mine, its = ({**one.options, **dict.fromkeys((*_ROUNDS, *OF_SCHEDULES))} for one in (self, other))
-        return self.method == other.method and mine == its
+        if self.method != other.method:
+            return False
+        left_out = (load_method(self.method, self.plugins).round_option, *OF_SCHEDULES)
+        mine, its = ({**one.options, **dict.fromkeys(left_out)} for one in (self, other))
+        return mine == its
 
     def of(self, base: RunRequest, **fields: Any) -> RunRequest:
         """The request of `base` by this method, with its options and `fields`, at a constant rate by default."""

@@ -9,6 +9,7 @@ import pytest
 
 from istbench.base.decode import decode_own, encode_own
 from istbench.base.errors import UserError
+from istbench.base.options import run
 from istbench.base.options.elastic import Elastic
 from istbench.base.options.interval import Interval
 from istbench.base.options.options import build_options, parse_pairs
@@ -120,6 +121,15 @@ def test_a_config_survives_json_and_names_its_cell():
     assert name.startswith("toy-ist-n2-s1-")
     assert name == CONFIG.cell("abc")
     assert name == msgspec.structs.replace(CONFIG, timeout_s=5).cell("abc")
+
+
+def test_a_field_without_a_value_is_not_in_the_name(monkeypatch):
+    """So a new option renames no finished cell."""
+    named = []
+    monkeypatch.setattr(run.json, "dumps", lambda values, **_: named.append(values) or "")
+    CONFIG.cell("abc")
+    assert {"seed", "threads", "data"} <= named[0].keys()
+    assert named[0].keys().isdisjoint({"target", "amp", "shares", "elastic", "faults", "lab", "timeout_s"})
 
 
 @pytest.mark.parametrize(

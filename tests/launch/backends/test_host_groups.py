@@ -34,6 +34,7 @@ def test_a_cell_has_the_number_of_nodes_of_a_host(place, method, option):
     assert cell_name(told) == cell_name(request(method=method, **{option: "2", "lr": "0.1"}))
     assert place.fit(request(nodes=1, shard="host")).method_options == {"shard": 1}
     assert place.fit(request(shard="0")).method_options == {"shard": "0"}
+    assert place.fit(request(method="of_a_plug_in", team="host")).method_options == {"team": 2}
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

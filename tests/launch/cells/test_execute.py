@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_runs import RESULT, evaluation
+from fake_runs import RESULT, evaluation, start
 from garbage import one_line
 from published_steps import publish_step, write_step
 from toy_cell import HEADER, names_of
@@ -102,7 +102,7 @@ LOST = {
     ),
     "others": lambda run: run.events_jsonl.write_bytes(run.events_jsonl.read_bytes().replace(b"0.5}", b"0.6}")),
     "more before it": lambda run: run.append(evaluation(6, 1.2, 0.5)),
-    "a new start": lambda run: run.append(Start()),
+    "a new start": lambda run: run.append(start()),
 }
 
 
@@ -280,7 +280,7 @@ def test_space_is_reserved_while_a_run_goes_on_and_given_back(run, scratch):
 @pytest.mark.parametrize("again", [False, True])
 def test_a_run_in_progress_is_left_alone(run, scratch, again):
     run.create(HEADER)
-    run.append(Start())
+    run.append(start())
     before = {path.name: path.read_text() for path in run.path.iterdir()}
     other = os.open(run.path, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)

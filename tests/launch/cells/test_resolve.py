@@ -81,6 +81,22 @@ def test_a_method_is_checked_against_the_sizes_of_the_data(tmp_path):
         prepare_cell(asked(7_001), lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("ddp", {}, (1, 1, False)), ("ddp", {"accumulate": 4}, (4, 1, False)),
+        ("zero", {"accumulate": 2, "compress": "bf16"}, (2, 1, True)), ("fsdp", {"accumulate": 4}, (4, 1, False)),
+        ("parameter_server", {"accumulation_steps": 2}, (1, 1, False)), ("ist", {"local_steps": 7}, (1, 1, False)),
+        ("local_sgd", {"local_steps": 7}, (1, 7, False)), ("local_sgd", {"ddp_rounds": 1}, (1, 1, False)),
+        ("streaming_diloco", {"send": "int8"}, (1, 1, True)), ("sparseloco", {}, (1, 1, True)),
+    ],
+)  # fmt: skip
+def test_a_header_says_what_reports_ask_of_a_method(method, options, told):
+    request = RunRequest(workload="toy", method=method, nodes=2, method_options=options, steps=4, device="cpu")
+    header = prepare_cell(request, lambda *_: None)
+    assert (header.minibatches_a_step, header.accumulation, header.compresses) == told
+
+
 COUNTING = """
 from istbench.base.errors import UserError
 from istbench.methods.local_sgd import LocalSGD

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_runs import RESULT, evaluation
+from fake_runs import RESULT, evaluation, resume
 from published_steps import publish_step, write_step
 from toy_cell import HEADER, names_of
 
@@ -208,9 +208,9 @@ def test_the_record_of_a_run_tells_its_restarts_and_their_seconds():
     lost = Loss(cause="worker 1 was killed", noticed=10.0, noticing_s=1.0, redone_steps=300, redone_s=6.0)
     again = Loss(cause="worker 0 was killed", noticed=30.0, noticing_s=0.5, redone_steps=20, redone_s=0.5)
     events = [
-        evaluation(0, 0.0, 0.1), Resume(step=-1, loss=lost), Ready(step=0, starting_s=2.0, loading_s=0.0),
-        evaluation(400, 1.0, 0.2), Resume(step=400, loss=again), Ready(step=350, starting_s=1.5, loading_s=0.25),
-        Resume(step=350, damage="a checkpoint is broken"), Resume(step=380),
+        evaluation(0, 0.0, 0.1), resume(-1, loss=lost), Ready(step=0, starting_s=2.0, loading_s=0.0),
+        evaluation(400, 1.0, 0.2), resume(400, loss=again), Ready(step=350, starting_s=1.5, loading_s=0.25),
+        resume(350, damage="a checkpoint is broken"), resume(380),
     ]  # fmt: skip
     assert [(one.step, one.seconds) for one in restarts(events)] == [(0, 9.0), (350, 2.75)]
     assert changes(events[:3]) == [

@@ -5,14 +5,14 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from fake_runs import evaluation, header, write_run
+from fake_runs import evaluation, header, resume, write_run
 
 from istbench.base.errors import UserError
 from istbench.node import destinations as node_sinks
 from istbench.node.destinations import Destinations, RequestedSink, RunFiles
 from istbench.node.registry import load_sink
 from istbench.node.sinks.base import EvaluationSink
-from istbench.results.events import Note, Resume
+from istbench.results.events import Note
 
 STARTED = "2026-11-02T10:00:00+00:00"
 PARTS = [[(0, 0.1), (50, 0.4), (100, 0.6), (150, 0.7)], [(150, 0.75), (200, 0.8)]]
@@ -42,7 +42,7 @@ def feed(run, text, points, status):
 def feed_both_parts(run, text, *, first=True):
     """Both parts of a run that resumes; with `first` false, the user requests the sink on the resume."""
     feed(run, text if first else "", PARTS[0], "interrupted")
-    run.append(Resume(step=100))
+    run.append(resume(100))
     feed(run, text, PARTS[1], "done")
     assert not [event for event in run.events() if isinstance(event, Note)]
 
@@ -96,7 +96,7 @@ def test_mlflow_has_the_evaluations_for_which_its_server_was_away(run, results, 
     with monkeypatch.context() as patch:
         patch.setattr(mlflow.MlflowClient, "log_batch", away)
         feed(run, "mlflow", PARTS[0], "interrupted")
-    run.append(Resume(step=100))
+    run.append(resume(100))
     feed(run, "mlflow", PARTS[1], "done")
     client = mlflow.MlflowClient(tracking_uri=str(results / "mlflow"))
     (experiment,) = [known for known in client.search_experiments() if known.name == "speech"]

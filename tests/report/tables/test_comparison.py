@@ -5,13 +5,12 @@ import math
 import msgspec
 import pytest
 from fake_clusters import BARE
-from fake_runs import averaging_trace, evaluation, header, part_on, ramp, write_plausible, write_run
+from fake_runs import averaging_trace, evaluation, header, part_on, ramp, resume, write_plausible, write_run
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.phrases import ROUGH_LINE, Caution
 from istbench.report.report import build_report_on_clusters
 from istbench.report.tables.summary import run_summary
-from istbench.results.events import Resume
 from istbench.results.header import TIMING_RULE
 from istbench.results.load import load_run
 from istbench.results.store import RunDirectory
@@ -170,12 +169,10 @@ def test_one_batch_for_all_nodes_is_not_one_a_node(results):
 def test_the_samples_of_an_optimizer_step_are_said_where_gradients_accumulate(results):
     for nodes in (2, 4):
         write_run(results, header("ddp", nodes=nodes), ramp(9.0))
-        accumulated = header("ddp", options="accumulate=4", nodes=nodes)
-        accumulated["config"]["method_options"]["accumulate"] = 4
-        write_run(results, accumulated, ramp(9.0))
+        write_run(results, header("ddp", options="often=4", nodes=nodes, minibatches_a_step=4), ramp(9.0))
     said = (
-        "batch size 128 per node; 1,024 samples an optimizer step with accumulate=4 on 2 nodes; 2,048 samples an "
-        "optimizer step with accumulate=4 on 4 nodes."
+        "batch size 128 per node; 1,024 samples an optimizer step with 4 minibatches a node on 2 nodes; 2,048 "
+        "samples an optimizer step with 4 minibatches a node on 4 nodes."
     )
     assert said in footer(table_of(results))
 
@@ -360,13 +357,13 @@ def test_several_versions_in_one_table_are_pointed_out(results):
 def test_runs_that_went_on_elsewhere_are_pointed_out_on_every_clock(results):
     for seed in range(2):
         directory = write_run(results, header("ist", seed=seed), ramp(9.0), trace=averaging_trace(2))
-        directory.append(Resume(step=50, part=part_on("server", cores=64)))
-        directory.append(Resume(step=70, part=part_on("laptop", cores=8)))
+        directory.append(resume(50, part=part_on("server", cores=64)))
+        directory.append(resume(70, part=part_on("laptop", cores=8)))
         directory.append(ramp(9.0)[-1])
     write_run(results, header("ddp"), ramp(9.0), trace=averaging_trace(2))
     said = (
         "Careful: 2 of 3 runs consist of different parts, for example ist on 2 nodes seed 0, resumed on another "
-        "machine: server (64 cores), from step 70 on laptop (8 cores)."
+        "machine: laptop (8 cores), from step 50 on server (64 cores), from step 70 on laptop (8 cores)."
     )
     assert said in table_of(results).footer
     assert said in build_report_on_clusters(results, {"bare": [BARE]}).tables[0].footer

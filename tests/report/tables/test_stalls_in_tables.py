@@ -6,14 +6,14 @@ import json
 
 import pytest
 from fake_clusters import BARE
-from fake_runs import averaging_trace, header, ramp, write_run
+from fake_runs import averaging_trace, header, ramp, resume, write_run
 from read_tables import column, footer, printed, table_of
 
 from istbench.report.page import build_page
 from istbench.report.phrases import Caution
 from istbench.report.report import build_report, build_report_on_clusters
 from istbench.report.tables.summary import run_summary
-from istbench.results.events import Resume, Stall
+from istbench.results.events import Stall
 from istbench.results.load import load_run
 
 OF_A_WORKER = Stall(step=40, seconds=3.0, operation="computing training step", rank=1)
@@ -47,7 +47,7 @@ def test_where_all_workers_waited_the_operation_is_named(results):
 
 
 def test_a_part_of_a_run_that_was_lost_has_no_stall(results):
-    run = load_run(write_run(results, header(), stalled(4.1, OF_A_WORKER, Resume(step=20))))
+    run = load_run(write_run(results, header(), stalled(4.1, OF_A_WORKER, resume(20))))
     assert run.stalls == ()
     assert "stall" not in footer(run_summary(run))
 

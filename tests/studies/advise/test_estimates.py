@@ -139,6 +139,17 @@ def test_rounds_grow_until_nodes_compute_most_of_the_time():
     assert [label for label in fast if "local_steps" in label] == []
 
 
+def test_only_ddp_is_tried_with_rounds_of_one_step_and_with_fewer_bits():
+    found = by_label(estimates_at(1e8).all_variants(["ddp", "zero", "fsdp", "parameter_server"]))
+    (accumulated,) = (label for label in found if "accumulate" in label)
+    assert [*found] == [
+        "ddp", accumulated, "ddp compress=bf16", "ddp compress=fp16", "ddp compress=powersgd", "zero", "fsdp",
+        "parameter_server",
+    ]  # fmt: skip
+    chosen = by_label(estimates_at(1e8, given={"ddp": {"accumulate": 3, "compress": "bf16"}}).all_variants(["ddp"]))
+    assert [*chosen] == ["ddp accumulate=3 compress=bf16"]
+
+
 def test_no_method_that_takes_as_long_as_ddp_can_be_first():
     found = by_label(estimates_at(1e12).all_variants(["ddp", "local_sgd", "zero", "ist"]))
     assert found["ddp"].why_not == ""

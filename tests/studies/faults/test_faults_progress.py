@@ -5,8 +5,9 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from fake_runs import resume
 
-from istbench.results.events import Resize, Resume
+from istbench.results.events import Resize
 from istbench.results.store import RunDirectory
 from istbench.studies.faults import injector
 from istbench.studies.faults.injector import Injector, Progress, damage_newest, seconds_at
@@ -43,9 +44,9 @@ def test_a_smaller_group_is_hit_too_once_all_of_its_nodes_are_there(tmp_path, mo
     there |= {0: 100, 1: 101}
     made.hit(4)
     assert not made.hits
-    run.append(Resume(step=4, resize=Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)))
+    run.append(resume(4, resize=Resize(before=3, after=2, cause="worker 2 was killed", noticed=1.0)))
     made.hit(5)
-    run.append(Resume(step=5, resize=Resize(before=2, after=3, cause="lost nodes are back", noticed=2.0)))
+    run.append(resume(5, resize=Resize(before=2, after=3, cause="lost nodes are back", noticed=2.0)))
     made.hit(6)
     assert [(hit.rank, hit.step) for hit in made.hits] == [(1, 5)]
     assert killed == [(101, signal.SIGKILL)]
