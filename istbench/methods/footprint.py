@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from istbench.base.errors import UserError
 from istbench.methods.optimizer import OptimizerOptions
 from istbench.methods.planned_node import PlannedNode as PlannedNode
 from istbench.methods.planned_node import StepCost as StepCost
@@ -103,7 +104,10 @@ def whole_model(
     def build(tensors: list[nn.Parameter]) -> Any:
         if own is not None:  # it gets the frozen parameters too, as in training
             given = iter(tensors)
-            return own([next(given) if like.requires_grad else like for like in model.parameters()])
+            found = own([next(given) if like.requires_grad else like for like in model.parameters()])
+            if found is None:
+                raise UserError("the workload's optimizer(parameters) must return one, or be left out")
+            return found
         if not outer:
             return options.build(tensors)
         same = zip(tensors, parameters, strict=True)
@@ -124,14 +128,21 @@ def whole_model(
 
 
 def _state_bytes(build: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]) -> int | None:
-    """Bytes that an optimizer over `parameters` (meta device) keeps after a step; None if it needs their values."""
+    """Bytes that an optimizer over `parameters` (meta device) keeps after a step; None if it needs their values.
+
+    Raises:
+        Exception: what the user's code raises for another reason.
+    """
     tensors = [nn.Parameter(torch.empty_like(parameter)) for parameter in parameters]
     for tensor in tensors:
         tensor.grad = torch.empty_like(tensor)
     try:
         optimizer = build(tensors)
-        optimizer.step()
-    except NEEDS_VALUES:
+        for _ in range(2):  # `optimizer_scratch` takes as many
+            optimizer.step()
+    except NEEDS_VALUES as error:
+        if "meta" not in str(error):
+            raise
         return None
     kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     return tensor_bytes(kept)

@@ -8,6 +8,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 `expect`, `build_model` and `meta_batch`. So `build_model` must work before `prepare` and `open`.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
@@ -128,7 +130,7 @@ class Plannable(Part):
         return None
 
     def computed_bytes(self) -> int:
-        """Bytes of data that `open` computes and every process holds; 0 if `open` maps files."""
+        """Bytes of data that every process computes and holds; 0 if `open` maps files."""
         return 0
 
 
@@ -289,6 +291,12 @@ class UsersObjects(Part):
         return nullcontext()
 
 
+def _add_to(digest: Any, batch: Batch) -> None:
+    for part in tree_leaves(list(batch)):
+        if isinstance(part, Tensor):
+            digest.update(part.reshape(-1).view(torch.uint8).numpy())
+
+
 class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects, ABC):
     """A model, its data, its loss and its metric.
 
@@ -347,14 +355,13 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
         if data is not None:
             raise UserError(f"{self.in_errors} makes its own data: leave out --data {data}")
         self.open(DataSource.computed(b"", train=0, test=0, note=""))  # it may compute them too
-        train, test = [self.plain_batch(torch.arange(self.train_size))], list(self.test_batches())
-        parts = [torch.cat(part) for split in (train, test) for part in zip(*split, strict=True)]
-        return DataSource.computed(
-            b"".join(part.numpy().tobytes() for part in parts),
-            train=self.train_size,
-            test=sum(len(targets) for _, targets in test),
-            note=f"synthetic data: computed by {self.name}",
-        )
+        digest, test = hashlib.sha256(repr(self.options).encode()), 0
+        for batch in self.test_batches():
+            _add_to(digest, batch)
+            test += len(batch[1])
+        _add_to(digest, self.plain_batch(torch.arange(min(self.train_size, test))))
+        note = f"synthetic data: computed by {self.name}"
+        return DataSource.computed(digest.digest(), train=self.train_size, test=test, note=note)
 
     def open(self, source: DataSource) -> None:
         """Map the prepared data. Cheap; every worker calls it before the batch methods.

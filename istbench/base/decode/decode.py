@@ -53,7 +53,7 @@ def convert(value: Any, kind: type[T], locate: Locate, *, text: bool = False) ->
         plain = plain_numbers(value) if text else value
         if plain != value:
             with contextlib.suppress(msgspec.ValidationError):
-                return msgspec.convert(plain, kind, strict=False, dec_hook=decode_own)
+                return msgspec.convert(plain, kind, strict=False, builtin_types=(bytes,), dec_hook=decode_own)
         raise UserError(explain(error, value, kind, locate)) from None
     except RecursionError:
         raise UserError(f"{locate(())} is nested too deep") from None

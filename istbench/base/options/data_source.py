@@ -43,7 +43,7 @@ class DataSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def computed(cls, content: bytes, *, train: int, test: int, note: str, learnable: bool = True) -> "DataSource":
-        """Synthetic data that is computed when opened. `content` is the data, or the values that determine it."""
+        """Synthetic data that each process computes. `content` is the data, or the values that determine it."""
         digest = hashlib.sha256(content).hexdigest()
         return cls(
             kind="synthetic", path="", fingerprint=digest, train=train, test=test, note=note, learnable=learnable

@@ -45,7 +45,7 @@ _LEAVES_S = 2.0
 _LEAST_PYTHON = (3, 11)
 _LAST_LINES = 20
 _MOST_BYTES = 1 << 24  # of a part of a file
-_LONGEST_LINE = 1 << 27  # the longest names the contents of a million files
+_LONGEST_LINE = 1 << 30  # the longest names the contents of ten million files
 _BEAT = 0  # its number among questions
 _ACTIONS = "istbench.launch.hosts.remote_actions"  # of the istbench on the host
 _OPTIONS = {
@@ -284,8 +284,8 @@ class Connection:
     def _read(self) -> None:
         try:
             self._read_frames()
-        except UserError as error:
-            self._wrong = str(error)
+        except Exception as error:  # whatever ends this thread, the run must hear of it
+            self._wrong = str(error) if isinstance(error, UserError) else f"{_WRONG}: {error!r}"
             self._process.terminate()  # the agent ends all that it started
             self._leave()
         self._errors.join()

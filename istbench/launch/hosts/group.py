@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from istbench.launch.hosts.connection import ANSWERS_S, Connection, ask_each, ea
 T = TypeVar("T")
 Place = tuple[str, int, str]
 """Where a host listens: its address, port, and the token of its callers."""
+FreeBytes = Annotated[int, msgspec.Meta(ge=0)]  # network file systems report up to 2**63
 LEAST_FREE = 100 * 2**20
 MOST_CLOCK_S = 30.0
 _CLOCK_READINGS = 3
@@ -48,8 +49,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     missing: list[str]
     shared: bool
-    free: Natural | None = None
-    free_scratch: Natural | None = None
+    free: FreeBytes | None = None
+    free_scratch: FreeBytes | None = None
     addresses: list[str]
 
 

@@ -25,11 +25,10 @@ import msgspec
 from istbench.base.cache import cache_directory
 from istbench.base.errors import UserError
 from istbench.base.files import is_there, writing_whole
-from istbench.base.options.numbers import Natural
 from istbench.base.options.texts import Short, Text
 from istbench.launch.hosts.agent_program import Agent
 from istbench.launch.hosts.connection import Connection, Refused, each, told
-from istbench.launch.hosts.group import Say, Unfit
+from istbench.launch.hosts.group import FreeBytes, Say, Unfit
 from istbench.launch.hosts.remote_files import PART
 
 LISTS_S = 7200.0
@@ -46,7 +45,7 @@ class _Offer(msgspec.Struct, frozen=True):
 
     incoming: Text
     missing: frozenset[Short]
-    free: Natural
+    free: FreeBytes
     folder: Text
 
 

@@ -1,13 +1,15 @@
-"""Spare workers the import of torch's compiler, a second of CPU, until something compiles or configures it.
+"""Spare a process the import of torch's compiler, a second of CPU, until something compiles or configures it.
 
 torch's optimizers and its DistributedDataParallel import `torch._dynamo`, and call functions of it that do nothing
-where nothing is compiled. The fork server imports this file after the methods.
+where nothing is compiled. The command line imports this file first, the fork server after the methods.
 """
 
 import functools
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -24,7 +26,27 @@ class _OnDemand(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # tools ask all modules for those
             raise AttributeError(name)
-        return getattr(_imported(self.__name__), name)
+        found = getattr(_imported(self.__name__), name)
+        if name == "__path__":  # `import torch._dynamo.config` asks for it, and would then import the file again
+            sys.meta_path.insert(0, _Once())
+        return found
+
+
+class _Once(Loader):
+    """Finds, once, a module of the compiler that is imported already."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        sys.meta_path.remove(self)
+        self._module = sys.modules.get(name)
+        return None if self._module is None else ModuleSpec(name, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        assert self._module is not None
+        self._spec = self._module.__spec__
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__spec__"] = self._spec
 
 
 def is_imported() -> bool:

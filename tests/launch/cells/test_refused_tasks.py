@@ -127,6 +127,17 @@ def test_an_optimizer_that_reads_values_is_taken_and_a_plan_leaves_its_memory_ou
     assert "the optimizer's memory is unknown, since it needs values" in planned.assumed
 
 
+@pytest.mark.parametrize("wrong", ["lr='fast'", "learning_rate=1", "lr=-1"])
+def test_an_optimizer_that_fails_is_refused_before_a_run_and_by_a_plan(tmp_path, wrong):
+    code = TASK + f"def optimizer(parameters):\n    return torch.optim.SGD(parameters, {wrong})\n"
+    with pytest.raises((TypeError, ValueError)) as raised:
+        prepared(tmp_path, code, method="ddp", nodes=2)
+    assert "in optimizer" in error_line(raised.value)
+    request = RunRequest(workload=str(tmp_path / "mine.py"), method="ddp", nodes=2)
+    with pytest.raises(type(raised.value)):
+        make_plan(request, load_profile("m5.2xlarge"), limits=False)
+
+
 @pytest.mark.parametrize(("more", "supposed"), [("", True), ("samples = 4\n", False)])
 def test_the_count_of_an_iterables_samples_is_called_supposed(tmp_path, more, supposed):
     source = prepared(tmp_path, TASK + more).data_source

@@ -48,9 +48,28 @@ import torch._dynamo.config
 """
 
 
+PARTS = """
+import sys
+import istbench.launch.processes.compiler_on_demand
+import torch._dynamo.config
+import torch._dynamo.exc as errors
+from torch._dynamo import config
+
+assert torch._dynamo.config is config is sys.modules["torch._dynamo.config"]
+assert torch._dynamo.exc is errors and torch._dynamo.convert_frame.exc is errors
+assert config.__spec__.origin == config.__file__
+"""
+
+
 @pytest.mark.processes
 def test_models_optimizers_and_functions_leave_the_compiler_and_sympy_alone_until_something_needs_it():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.processes
+def test_a_part_that_is_imported_by_its_name_is_that_of_the_compiler():
+    done = subprocess.run([sys.executable, "-c", PARTS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -11,7 +11,7 @@ from istbench.workloads.initialise import initial_rows
 from istbench.workloads.models.transformer import Attention, Transformer, initializer, transformer_groups
 from istbench.workloads.neuron_groups.groups import permute_units, unindexed, validate_groups
 from istbench.workloads.neuron_groups.layout import build_subnet, initial_part, layout_of, subnet_index
-from istbench.workloads.neuron_groups.partition import partition_units
+from istbench.workloads.neuron_groups.partition import partition_units, units_on
 
 SIZES = {"width": 24, "layers": 2, "heads": 4, "context": 10}
 FORMS = [{}, {"bias": True, "tied": False}, {"heads": 1}, {"heads": 24, "bias": True}]
@@ -109,7 +109,7 @@ def test_a_subnet_of_equal_units_computes_what_the_full_model_does():
     partition = partition_units(groups, 2, seed=1, round_index=0)
     with torch.device("meta"):
         blank = Transformer(7, **SIZES, bias=True)
-    subnet = build_subnet(blank, groups, partition, 0, torch.device("cpu")).eval()
+    subnet = build_subnet(blank, groups, units_on(0, partition), torch.device("cpu")).eval()
     assert subnet.output.weight is subnet.embedding.weight
     values = dict(model.named_parameters())
     for cut in layout_of(model, groups).cut:
