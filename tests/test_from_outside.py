@@ -23,7 +23,7 @@ central = outside_sizes:CENTRAL
 
 SIZES = """
 from istbench.methods.planned_node import PlannedRounds
-from istbench.methods.size_plans import SizePlan
+from istbench.methods.size_plan import SizePlan
 
 
 def of_sizes(sizes, options):
@@ -76,6 +76,8 @@ from istbench.methods.base import Method, materialise
 from istbench.methods.flat import floating_tensors
 from istbench.methods.footprint import tensor_bytes, whole_model
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
+from istbench.methods.size_plan import Sizes
+from outside_sizes import CENTRAL
 
 
 class Central(Method):
@@ -118,15 +120,9 @@ class Central(Method):
         load_optimizer_state(self._optimizer, state["optimizer"])
 
     def footprint(self, model, workload, world_size, batch_size):
-        def rounds(node):
-            while True:
-                node.steps(1)
-                for own in floating_tensors(model):
-                    for kind in ("reduce", "broadcast"):
-                        node.wait([node.post(kind, own.nbytes, [0])])
-                yield
-
-        return whole_model(model, self.options, rounds, batch_size)
+        values = [own.numel() for own in floating_tensors(model)]
+        sizes = Sizes(values=values, itemsize=4, nodes=world_size, most=10**6)
+        return whole_model(model, self.options, CENTRAL.rounds(sizes, {}).rounds, batch_size)
 """
 
 # All commands in one process, as its nodes share the imports. A word with * is the first such path.

@@ -1,5 +1,6 @@
 """The plan of a cell before anything runs: its memory, bytes and seconds on a cluster."""
 
+import functools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -206,8 +207,9 @@ def _messages(nodes: Sequence[NDArray[Any]], world_size: int, backend: Backend) 
 def largest(spare: Callable[[int], float], start: int, most: int) -> int | None:
     """The largest number up to `most` with a `spare` amount of at least 0, a whole one; None if there is none.
 
-    `spare` must fall from number to number, or stay. The search spreads from `start`.
+    Below a number with enough, all must have enough. The search spreads from `start`.
     """
+    spare = functools.cache(spare)
     low, high = 0, min(start, most)
     while spare(high) >= 0:
         if high == most:

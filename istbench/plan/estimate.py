@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from istbench.base.errors import UserError
@@ -12,7 +13,8 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.cluster.replay_checks import ReplayCheck, replay_check
 from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace
-from istbench.methods.size_plans import SIZE_PLANS, SizePlan
+from istbench.methods.size_plan import SizePlan
+from istbench.methods.size_plans import SIZE_PLANS
 from istbench.node.registry import names_of
 from istbench.plan.numbers import LEAST_CARRIED, NOMINAL, Numbers, cluster_of, record_of
 from istbench.plan.script_time import (
@@ -306,7 +308,10 @@ def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     numbers = cluster.numbers
     texts = [f"{plan.name} {options}" for plan in SIZE_PLANS.values() for options in plan.helps]
     helps = chosen_methods(text for text in texts if numbers.dtype == "float32" or "bf16" not in text)
-    found = [(method.label, cluster.replays(method).step_s) for method in helps]
+    found = []
+    for method in helps:
+        with suppress(UserError):  # of an installed package: it has a row of its own, which says so
+            found.append((method.label, cluster.replays(method).step_s))
     if numbers.hosts > 1 and numbers.nodes <= 16:
         ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()
         found.append((f"ddp with all {numbers.nodes} {numbers.node_name}s in one host", ddp.step_s))

@@ -40,6 +40,7 @@ from istbench.plan.planned_cell import SizedCell
 from istbench.plan.step import node_memory, step_cost, unknown_cost
 
 _MOST_UNITS = 2**24
+_WIDEST_GAP = 256  # between two widths that a workload takes
 _LONGEST_S = 1e8
 
 
@@ -150,12 +151,9 @@ class _Planner:
         )
 
     def _cell(self, nodes: int, width: int | None) -> SizedCell:
-        request = self._request
-        options = dict(request.workload_options)
-        if width is not None:
-            options[build_workload(request.workload, options, request.plugins).width] = width
+        options, shares = self._of_width(width), self._shares(nodes)
         return SizedCell.of(
-            msgspec.structs.replace(request, nodes=nodes, workload_options=options, shares=self._shares(nodes))
+            msgspec.structs.replace(self._request, nodes=nodes, workload_options=options, shares=shares)
         )
 
     def _cost(self, cell: SizedCell, footprint: Footprint) -> StepCost:
@@ -212,13 +210,28 @@ class _Planner:
         return None if found is None else self._nearest_cell(self._request.nodes, found)[1]
 
     def _nearest_cell(self, nodes: int, width: int | None) -> tuple[SizedCell, int | None]:
-        """The cell of `width`, or of one less if the workload refuses `width`, for example an odd one."""
+        """The cell of `width`, or of the next smaller one that the workload takes: heads may have to divide it."""
+        if width is not None:
+            near = range(width, max(0, width - _WIDEST_GAP), -1)
+            width = next(filter(self._takes, near), width)
+        return self._cell(nodes, width), width
+
+    def _takes(self, width: int) -> bool:
+        """Whether the workload takes its option `width`."""
+        request = self._request
         try:
-            return self._cell(nodes, width), width
+            build_workload(request.workload, self._of_width(width), request.plugins)
         except UserError:
-            if width is None or width == 1:
-                raise
-            return self._cell(nodes, width - 1), width - 1
+            return False
+        return True
+
+    def _of_width(self, width: int | None) -> dict[str, Any]:
+        """The options of the workload with this `width`, or with its own."""
+        request = self._request
+        options = dict(request.workload_options)
+        if width is not None:
+            options[build_workload(request.workload, options, request.plugins).width] = width
+        return options
 
     def _round(
         self,

@@ -19,7 +19,8 @@ from istbench.cluster.script_record import ScriptRecord
 from istbench.cluster.trace import Trace, round_ends
 from istbench.cluster.trace_builder import TraceBuilder
 from istbench.methods.planned_node import LEAST_STEPS, MOST_EVENTS, PlannedRounds, StepCost
-from istbench.methods.size_plans import SIZE_PLANS, Sizes
+from istbench.methods.size_plan import Sizes
+from istbench.methods.size_plans import SIZE_PLANS
 from istbench.plan.traced_node import TracedNode, UpdateCost, trace_like, trace_of_rounds
 
 _MOST_STEPS = 100_000  # of a round; each of them has events of its own

@@ -252,6 +252,20 @@ def test_a_width_that_a_workload_has_not_is_not_the_answer():
         assert plan("ddp", cluster=small_cluster(3), workload_options={"hidden": hidden}, **fields).fits is holds
 
 
+@pytest.mark.parametrize(("heads", "width"), [(4, 128), (12, 768)])
+def test_heads_divide_the_largest_width_and_the_next_does_not_fit(heads, width):
+    fields = {"workload": "text", "cluster": small_cluster(100)}
+
+    def planned(width, **more):
+        options = {"heads": heads, "layers": 1, "width": width}
+        return plan("ddp", workload_options=options, **fields, **more)
+
+    largest = planned(width, limits=True).largest_width
+    assert largest % heads == 0
+    assert planned(largest).fits
+    assert not planned(largest + heads).fits
+
+
 def test_a_method_that_says_nothing_is_planned_as_unknown():
     unknown = plan("silent", limits=True, plugins=(str(PLUGINS),))
     said = unknown.as_json()

@@ -89,8 +89,7 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
 
     - At a subnet's width: where a method cuts the model, plain ones such as `ddp` train one as wide as its subnets.
     - Of accumulation: where a method averages the model at the end of a round, `ddp` accumulates the minibatches of
-      a round, and so sends as many bytes. A `ddp` that compresses its gradients sends fewer, and
-      has no such control.
+      a round, and so sends as many bytes. A `ddp` that compresses its gradients has no such control.
 
     Each control copies a request of the method that it trains, with its seed, so pairs by seed exist. Nobody tuned
     the options for a control. A request that cannot be built has no control.
@@ -98,7 +97,7 @@ def at_equal_cost(requests: Sequence[RunRequest]) -> tuple[list[Control], list[s
     Returns:
         The controls, and a line for each workload without a narrower model.
     """
-    from istbench.methods.base import CutsUnits  # which imports torch; the controls above do without
+    from istbench.methods.base import CutsUnits  # which imports torch; `on_few_nodes` does without
 
     found, lacking, accumulate = list[Control](), dict[str, None](), load_method(BASELINE).round_option
     beside = defaultdict[tuple[object, ...], list[RunRequest]](list)

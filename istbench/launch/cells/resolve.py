@@ -230,8 +230,8 @@ def _resolved(unchecked: UncheckedCell, source: DataSource) -> Header:
         git=_git_state(),
         takes_shares=divided_by_shares(method, workload),
         minibatches_a_step=method.round_steps if method.joint_rounds else 1,
-        accumulation=method.accumulation(),
-        compresses=method.compresses(),
+        accumulation=max(1, method.accumulation()),
+        compresses=bool(method.compresses()),
     )
 
 

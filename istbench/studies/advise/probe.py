@@ -91,6 +91,14 @@ def probe(
             journal.spend(probing.spent_s())
 
 
+def recorded_variant(given: Mapping[str, Mapping[str, Any]]) -> Variant:
+    """`ddp` with its options in `given` that change what a step computes, so every step is a whole round."""
+    ddp = load_method(BASELINE)
+    exchanging = {ddp.round_option, *ddp.message_options}
+    kept = {name: value for name, value in given.get(BASELINE, {}).items() if name not in exchanging}
+    return Variant(method=BASELINE, options=kept)
+
+
 class ProbeFailures:
     """The failures of probes. Where another seed of a candidate trained, one that diverged is a miss of its seed.
 
@@ -138,6 +146,7 @@ class _Probing:
         self._base = msgspec.structs.replace(question.base, threads=threads)
         self._runs: dict[str, dict[tuple[int, int], Run]] = {}  # by label, steps and seed
         self._failures = ProbeFailures()
+        self._step_one = recorded_variant(question.given)
         self._costs: dict[str, Cost] = {}
         self._begun: dict[str, int] = {}  # the places of the labels in the order of their first probes
         self._data = ""  # the fingerprint of the data of step one
@@ -226,7 +235,7 @@ class _Probing:
         if recorded is not None:
             self._data = recorded.header.data_source.fingerprint
             return recorded, cost_of(recorded, None)
-        request = self._recorded_variant().of(
+        request = self._step_one.of(
             self._base,
             nodes=1,
             steps=_RECORDED_STEPS,
@@ -266,7 +275,7 @@ class _Probing:
 
     def _recorded(self, run: Run) -> RecordedStep:
         try:
-            cell = PlannedCell.of(planned_request(self._recorded_variant(), self._base, 1))
+            cell = PlannedCell.of(planned_request(self._step_one, self._base, 1))
         except UserError:
             cell = None
         return RecordedStep.of(load_trace(run.directory.trace), cell)
@@ -282,7 +291,7 @@ class _Probing:
         before = self._done(self._journal.cells[longest]) if longest else None
         if steps < LEAST_STEPS or (before and longest and steps < LONGER * longest[1]):
             return before
-        request = self._recorded_variant().of(
+        request = self._step_one.of(
             self._base, nodes=1, steps=steps, eval_every=Interval(steps=-(-steps // evaluations)), seed=0
         )
         self._screen.note(f"one node alone, {clock(self.left_s())} left: {steps:,} local steps")
@@ -293,14 +302,6 @@ class _Probing:
         self._journal.add(ProbeTrained(label=ONE_NODE, steps=steps, seed=0, cell=run.header.cell))
         self._journal.spend(self.spent_s())
         return run
-
-    def _recorded_variant(self) -> Variant:
-        """`ddp` with the options of the user that change what a step computes, so every step is a whole round."""
-        ddp = load_method(BASELINE)
-        exchanging = {ddp.round_option, *ddp.message_options}
-        given = self._question.given.get(BASELINE, {})
-        kept = {name: value for name, value in given.items() if name not in exchanging}
-        return Variant(method=BASELINE, options=kept)
 
     # Step two: the methods of `ProbeTrainer`.
 
@@ -451,7 +452,7 @@ class _Probing:
 
     def _alone(self) -> Candidate:
         """One node, which trains as a plain loop does."""
-        variant, run = self._recorded_variant(), self._one_node
+        variant, run = self._step_one, self._one_node
         planned = self._by_label.get(Variant(method=BASELINE, options=variant.options).label)
         return Candidate(
             method=BASELINE,
@@ -516,7 +517,7 @@ class _Probing:
             return None
         recorded = (
             RecordedStep.of(traced[1], other.cell)
-            for other in tell_seconds_of(one.variant, self._by_label.values(), self._recorded_variant())
+            for other in tell_seconds_of(one.variant, self._by_label.values(), self._step_one)
             if other.cell is not None and (traced := self._traced(other.variant.label)) is not None
         )
         return partial(self._estimates.planned, one.variant, recorded=next(recorded, None))

@@ -13,11 +13,10 @@ from istbench.studies.advise.journal import Journal, StepRecorded
 from istbench.studies.advise.probe import ProbeFailures
 
 
-def test_step_one_sends_every_gradient_as_it_is(probing):
+def test_step_one_sends_every_gradient_as_it_is():
     """Options of a compression would be refused without it."""
     given = {"lr": 0.3, "accumulate": 4, "compress": "powersgd", "rank": 2, "start_compress": 5}
-    probing._question.given = {"ddp": given}
-    recorded = probing._recorded_variant()
+    recorded = probe.recorded_variant({"ddp": given})
     assert recorded.options == {"lr": 0.3}
     assert recorded.joint_steps
 
