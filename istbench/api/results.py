@@ -22,7 +22,7 @@ from istbench.base.options.numbers import Level, Nodes
 from istbench.base.shipped import EXAMPLE, example_results
 from istbench.base.units import number_or, parse_bandwidth, parse_time
 from istbench.cluster.profile import ClusterProfile, load_profile, select_clusters
-from istbench.report.groups import Group
+from istbench.report.groups import RunGroup
 from istbench.report.output.formats import left_out, print_results
 from istbench.report.page import PAGE_BANDWIDTHS
 from istbench.report.report import Report, build_report, build_report_on_clusters, select_runs
@@ -280,7 +280,7 @@ _TIME_COLUMNS = (
 )  # fmt: skip
 
 
-def _times(group: Group, level: float) -> Iterable[dict[str, Any]]:
+def _times(group: RunGroup, level: float) -> Iterable[dict[str, Any]]:
     for row in group.contenders:
         found, spent = row.time(level), group.dollars(row, row.time(level).median)
         yield {

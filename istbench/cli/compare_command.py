@@ -40,7 +40,7 @@ from istbench.cluster.profile import ClusterProfile
 from istbench.launch.backends.backend import Outcome, failure_lines
 from istbench.node.registry import option_names
 from istbench.report.fail_if import Condition, check_all, parse_condition
-from istbench.report.groups import Group
+from istbench.report.groups import RunGroup
 
 
 @click.command("compare", cls=SectionedCommand)
@@ -185,7 +185,7 @@ def command(
 
 def _baseline_groups(
     conditions: Sequence[Condition], results: Path | None, cluster: ClusterProfile
-) -> tuple[Group, ...]:
+) -> tuple[RunGroup, ...]:
     """The groups of the baseline in `results`, before anything trains.
 
     Raises:

@@ -13,12 +13,12 @@ from istbench.base.errors import UserError
 from istbench.base.options.defaults import BASELINE
 from istbench.base.units import counted
 from istbench.report.baseline import pair
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import checked_methods, joined, largest_error
 from istbench.report.tables.numbers import interval, metric_value, number, with_interval
 from istbench.report.targets import Target
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate, median, speed_up
+from istbench.results.stats import SeedMedian, median, seed_median, speed_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class RowTime:
     target: Target
 
     @cached_property
-    def seconds(self) -> Estimate:
+    def seconds(self) -> SeedMedian:
         return self.contender.time(self.target.level)
 
     @cached_property
@@ -81,7 +81,7 @@ def replay_error(runs: Iterable[Run]) -> float:
     return largest_error(run.cluster for run in runs if run.cluster is not None)
 
 
-def ranges_overlap(faster: Estimate, error: float, slower: Estimate, slower_error: float) -> bool:
+def ranges_overlap(faster: SeedMedian, error: float, slower: SeedMedian, slower_error: float) -> bool:
     """Whether the ranges over seeds of two times overlap, each first widened by the error of its replays.
 
     A range of misses alone overlaps with none.
@@ -129,7 +129,7 @@ class Answer:
         return self.lead + self.details
 
 
-def main_target(group: Group, rows: Sequence[Contender] | None = None) -> Target | None:
+def main_target(group: RunGroup, rows: Sequence[Contender] | None = None) -> Target | None:
     """The hardest target that the median of a row reached, or else the easiest one; None without targets.
 
     rows: by default those that compete.
@@ -141,7 +141,7 @@ def main_target(group: Group, rows: Sequence[Contender] | None = None) -> Target
     return next(iter(group.targets), None)
 
 
-def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -> tuple[str, ...]:
+def answer_lines(studies: Sequence[Sequence[RunGroup]], baseline: str = BASELINE) -> tuple[str, ...]:
     """The first lines at a terminal: the answer on each clock of each of `studies`, see `by_study`."""
     lines = []
     names = _study_names(studies)
@@ -162,7 +162,7 @@ def answer_lines(studies: Sequence[Sequence[Group]], baseline: str = BASELINE) -
     return tuple(dict.fromkeys(lines))
 
 
-def _study_names(studies: Sequence[Sequence[Group]]) -> list[str]:
+def _study_names(studies: Sequence[Sequence[RunGroup]]) -> list[str]:
     """The workload of each study; of those with the same one, also the budget and the batch size, then the data."""
     names = [groups[0].workload_label for groups in studies]
     for part in (lambda of: f"{of.budget}, batch size {of.batch_size}", lambda of: of.source.seen):
@@ -173,12 +173,12 @@ def _study_names(studies: Sequence[Sequence[Group]]) -> list[str]:
     return names
 
 
-def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
+def answer(group: RunGroup, target: Target, baseline: str = BASELINE) -> Answer:
     """The answer of the table of `group`, which has finished runs, for `target`.
 
     Two rows are too close to call if their ranges over seeds overlap, also after widening the range of a replay by
     its largest error in a lab. The second may be a row of which most seeds missed it. A control
-    (`Group.is_control`) is never the first; a sentence names those that are sooner.
+    (`RunGroup.is_control`) is never the first; a sentence names those that are sooner.
     """
     rows = row_times(group.competing, target)
     if not rows:
@@ -212,7 +212,7 @@ def answer(group: Group, target: Target, baseline: str = BASELINE) -> Answer:
     )
 
 
-def _where(group: Group) -> str:
+def _where(group: RunGroup) -> str:
     if group.profile is not None:
         return f"replayed on {group.profile.name}"
     clock = " by wall clock" if group.clock == "wall_s" else ""
@@ -243,7 +243,7 @@ def _times_as_long(slower: RowTime, faster: RowTime) -> str:
     return "" if times is None else f", {number(times)} times as long"
 
 
-def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
+def _nobody(group: RunGroup, target: Target, rows: Sequence[RowTime]) -> tuple[str, ...]:
     finals = [(median(row.contender.finals().values()), row) for row in rows]
     best = group.metric.best(value for value, _ in finals)
     found = next(row for value, row in finals if value == best)
@@ -251,7 +251,7 @@ def _nobody(group: Group, target: Target, rows: Sequence[RowTime]) -> tuple[str,
         f"{'None' if group.of_rows else 'Nobody'}{group.of_rows} reached {target.of(group.metric)} within "
         f"{group.budget}, {_where(group)}{_apart_from(rows)}.",
         f"The best final {group.metric.name} is that of {found.name}, "
-        f"{with_interval(estimate(found.contender.finals().values()), metric_value)}.",
+        f"{with_interval(seed_median(found.contender.finals().values()), metric_value)}.",
     )
 
 
@@ -266,7 +266,7 @@ def _apart_from(rows: Iterable[RowTime]) -> str:
     return f", apart from {joined(few)}" if few else ""
 
 
-def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
+def _first(group: RunGroup, target: Target, shown: Sequence[RowTime], rows: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     enough = first.contender.nodes == 1 and any(row.contender.nodes > 1 for row in rows)
     lead = (
@@ -283,7 +283,7 @@ def _first(group: Group, target: Target, shown: Sequence[RowTime], rows: Sequenc
         yield f"{lead}. No other method {'did' if tried else 'ran'}{apart}."
 
 
-def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, *, close: bool) -> Iterable[str]:
+def _over_baseline(group: RunGroup, target: Target, first: RowTime, baseline: str, *, close: bool) -> Iterable[str]:
     found = pair(group, baseline, first.contender, [target])
     if close or found is None:
         return
@@ -295,7 +295,7 @@ def _over_baseline(group: Group, target: Target, first: RowTime, baseline: str, 
         yield f"In most seeds, {on} does not reach it."
 
 
-def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
+def _close(group: RunGroup, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     first, *others = shown
     yield (
         f"Too close to call{group.of_rows}: to {target.of(group.metric)}, {first.name} takes {first.time}, "
@@ -311,7 +311,7 @@ def _close(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[s
         yield f"Only {joined(few)} reached it."
 
 
-def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Iterable[str]:
+def _sooner_controls(group: RunGroup, target: Target, first: RowTime | None) -> Iterable[str]:
     """A sentence for each control that is sooner than `first`, or too close to it, the soonest first."""
     for row in row_times(filter(group.is_control, group.contenders), target):
         if first is None and math.isinf(row.seconds.median):
@@ -326,7 +326,7 @@ def _sooner_controls(group: Group, target: Target, first: RowTime | None) -> Ite
             yield f"A control is sooner: {row.name} takes {row.time}, so to this target {means}."
 
 
-def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[str]:
+def _costs(group: RunGroup, target: Target, rows: Sequence[RowTime]) -> Iterable[str]:
     """A sentence with the traffic and the dollars of each row that reached the target, up to it."""
     costs = []
     for row in rows:
@@ -339,7 +339,7 @@ def _costs(group: Group, target: Target, rows: Sequence[RowTime]) -> Iterable[st
     yield f"Cost to the target: {'; '.join(costs)}."
 
 
-def _basis(group: Group, shown: Sequence[RowTime]) -> tuple[str, ...]:
+def _basis(group: RunGroup, shown: Sequence[RowTime]) -> tuple[str, ...]:
     own = "" if group.source.kind != "synthetic" else " These figures say nothing about the real dataset."
     trials = group.unequal_trials
     tuned = [f"Tuned unequally, by trials: {trials}."] if trials else []
@@ -347,7 +347,7 @@ def _basis(group: Group, shown: Sequence[RowTime]) -> tuple[str, ...]:
     return (among, *_clock(group, shown), *tuned, f"Trained on {group.source.seen}.{own}")
 
 
-def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
+def _clock(group: RunGroup, shown: Sequence[RowTime]) -> Iterable[str]:
     if group.profile is None:
         stops = ", evaluations and saving included" if group.clock == "wall_s" else ""
         yield f"Measured on {group.machine}{stops}."
@@ -364,7 +364,7 @@ def _clock(group: Group, shown: Sequence[RowTime]) -> Iterable[str]:
         yield f"No lab has checked replays of {joined(unchecked)}."
 
 
-def _doubts(group: Group, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
+def _doubts(group: RunGroup, target: Target, shown: Sequence[RowTime]) -> Iterable[str]:
     """Reasons to doubt that the first of the rows `shown` is first, in a few words each; none for a sure answer."""
     seeds = min((row.seconds.seeds for row in shown), default=_FEWEST_SEEDS)
     if seeds < _FEWEST_SEEDS:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from istbench.base.options.options import option_text
-from istbench.report.groups import Contender, Group, split_label
+from istbench.report.groups import Contender, RunGroup, split_label
 from istbench.report.targets import Target
 from istbench.results.stats import SpeedUp, median, speed_up
 
@@ -48,7 +48,7 @@ def same_value(value: Any, text: str) -> bool:
         return False
 
 
-def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
+def baseline_rows(group: RunGroup, name: str, nodes: int) -> list[Contender]:
     """The rows on `nodes` nodes that `name` names: the one with that label, or all of that method.
 
     A row at a subnet's width has to be named by its label. One that accumulates or compresses is left out if the
@@ -62,7 +62,9 @@ def baseline_rows(group: Group, name: str, nodes: int) -> list[Contender]:
     return [c for c in plain if not c.header.compresses] or plain
 
 
-def pair(group: Group, name: str, contender: Contender, targets: Sequence[Target] | None = None) -> Pairing | None:
+def pair(
+    group: RunGroup, name: str, contender: Contender, targets: Sequence[Target] | None = None
+) -> Pairing | None:
     """The speed-up of `contender` over a row of baseline `name`, to the highest target that both reached.
 
     Without such a target, the pairing to the highest target that only `contender` reached. None if the baseline has

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from istbench.base.errors import UserError, shown
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.tables.numbers import number
 from istbench.results.metrics import check_share, level_text
-from istbench.results.stats import Estimate, estimate, finite
+from istbench.results.stats import SeedMedian, finite, seed_median
 
 _NUMBER = r"\d{1,15}(?:\.\d{0,15})?(?:e[+-]?\d{1,3})?"
 _CONDITION = re.compile(
@@ -55,7 +55,7 @@ class Checked:
     condition: Condition
     row: str
     verdict: Verdict
-    value: Estimate
+    value: SeedMedian
 
     def record(self) -> dict[str, Any]:
         """For programs; null for a value that is not finite."""
@@ -106,7 +106,7 @@ def parse_condition(text: str, flag: str) -> Condition:
 
 
 def check_all(
-    conditions: Iterable[Condition], groups: Sequence[Group], baseline: Sequence[Group] = ()
+    conditions: Iterable[Condition], groups: Sequence[RunGroup], baseline: Sequence[RunGroup] = ()
 ) -> tuple[list[Checked], list[str]]:
     """Each of `conditions` on each row of `groups`, and a line on each row that has no counterpart in `baseline`.
 
@@ -125,7 +125,7 @@ def check_all(
 
 
 def _check(
-    condition: Condition, groups: Iterable[Group], baseline: Iterable[Group]
+    condition: Condition, groups: Iterable[RunGroup], baseline: Iterable[RunGroup]
 ) -> tuple[list[Checked], list[str]]:
     before, rows = _rows(condition, baseline), _rows(condition, groups)
     found, lacking = list[Checked](), list[str]()
@@ -146,7 +146,7 @@ def _check(
                     f"{name}: the baseline is of another machine or lab, {there[0].machine}; cluster_time_to "
                     "compares replayed seconds"
                 )
-        found.append(_checked(condition, name, estimate(values.values())))
+        found.append(_checked(condition, name, seed_median(values.values())))
     return found, lacking
 
 
@@ -158,7 +158,7 @@ def _check_shares(condition: Condition, row: Contender) -> None:
         check_share(level, header.metric, header.targets, header.workload, "--fail-if ")
 
 
-def _checked(condition: Condition, row: str, value: Estimate) -> Checked:
+def _checked(condition: Condition, row: str, value: SeedMedian) -> Checked:
     def beyond(one: float) -> bool:
         return one > condition.bound if condition.above else one < condition.bound
 
@@ -169,14 +169,14 @@ def _checked(condition: Condition, row: str, value: Estimate) -> Checked:
     return Checked(condition=condition, row=row, verdict=verdict, value=value)
 
 
-_Row = tuple[Group, Contender]
+_Row = tuple[RunGroup, Contender]
 
 
-def _rows(condition: Condition, groups: Iterable[Group]) -> list[_Row]:
+def _rows(condition: Condition, groups: Iterable[RunGroup]) -> list[_Row]:
     return [(group, row) for group in groups if group.clock == condition.clock for row in group.contenders]
 
 
-def _counterpart(group: Group, row: Contender, before: Sequence[_Row]) -> _Row | None:
+def _counterpart(group: RunGroup, row: Contender, before: Sequence[_Row]) -> _Row | None:
     """The row of the baseline to compare with: of this machine, of the same settings, then the newest one.
 
     Its label may differ: it says what tells rows of one directory apart, such as the code of a task file.
@@ -188,17 +188,17 @@ def _counterpart(group: Group, row: Contender, before: Sequence[_Row]) -> _Row |
     )
 
 
-def _key(group: Group, row: Contender) -> tuple[object, ...]:
+def _key(group: RunGroup, row: Contender) -> tuple[object, ...]:
     """Rows of equal keys are compared."""
     label, narrowed = row.header.method_label, sorted(row.narrowed.items())
     return group.study, group.profile and group.profile.name, label, narrowed, row.nodes
 
 
-def _machine(group: Group) -> tuple[object, ...]:
+def _machine(group: RunGroup) -> tuple[object, ...]:
     return group.host.name, group.host.cores, group.host.lab
 
 
-def _name(group: Group, row: Contender, rows: Sequence[_Row]) -> str:
+def _name(group: RunGroup, row: Contender, rows: Sequence[_Row]) -> str:
     """The name of `row`, with what tells its table from others that have a row of that name."""
     alike = [own for own, other in rows if other.placed == row.placed]
     table = f"{group.workload_label}, batch size {group.batch_size}, {group.budget}, {group.machine}"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.faults import DRAWS, Faults, with_faults
 from istbench.report.answer import main_target
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import Lead, fault_words, guide_line
 from istbench.report.tables.comparison import seconds_to
 from istbench.report.tables.group_columns import group_table
@@ -20,7 +20,7 @@ from istbench.report.targets import Target
 _LOW, _HIGH = 5, 95
 
 
-def faults_table(group: Group, faults: Faults, baseline: str = BASELINE) -> Table | None:
+def faults_table(group: RunGroup, faults: Faults, baseline: str = BASELINE) -> Table | None:
     """The seconds to the main target of `group` with `faults`, over its seeds and many schedules of faults.
 
     None without a target. `group` must be on the clock of a cluster.

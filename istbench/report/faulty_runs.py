@@ -16,13 +16,13 @@ from istbench.base.units import parse_period
 from istbench.cluster.faults import Faults, with_faults
 from istbench.results.fault_record import ENDING, Hit, Wall, read_record, wall_of
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate, finite
+from istbench.results.stats import SeedMedian, finite, seed_median
 
 _SCHEDULE = re.compile(r"(?:poisson:(?P<short>\S+) of )?(?P<kinds>.*), seed \d+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class FaultSchedule:
     """The schedule of a run, from the text in its config.
 
     Attributes:
@@ -38,7 +38,7 @@ class Schedule:
     every_s: float | None = None
 
     @classmethod
-    def of(cls, text: str) -> "Schedule":
+    def of(cls, text: str) -> "FaultSchedule":
         """The schedule in `text`, for example `poisson:2 of kill, stop:2s, seed 0`; any other text is a list."""
         found = _SCHEDULE.fullmatch(text)
         short, listed = ("", "") if found is None else (found["short"] or "", found["kinds"])
@@ -92,13 +92,13 @@ class FaultRow:
     label: str
     method: str
     nodes: int
-    schedule: Schedule | None
+    schedule: FaultSchedule | None
     runs: tuple[FaultyRun, ...]
 
     @property
-    def times(self) -> Estimate:
+    def times(self) -> SeedMedian:
         """Its seconds to the target over those without faults, over seeds."""
-        return estimate([own.times for own in self.runs])
+        return seed_median([own.times for own in self.runs])
 
     @property
     def reached(self) -> int:
@@ -136,7 +136,7 @@ def fault_results(
 
     label: of the row of a run in `free`. None without a faulty run of one of them.
     """
-    found: dict[tuple[str, str, int], dict[Schedule | None, list[FaultyRun]]] = {}
+    found: dict[tuple[str, str, int], dict[FaultSchedule | None, list[FaultyRun]]] = {}
     firsts = list[Run]()
     for own in free:
         others = [run for run in faulty if _without_faults(run) == own.header.cell]
@@ -148,7 +148,7 @@ def fault_results(
         undisturbed = FaultyRun(cell=header.cell, seed=header.seed, hits=(), wall=wall, fault_free=wall)
         rows.setdefault(None, []).append(undisturbed)
         for run in others:
-            rows.setdefault(Schedule.of(run.header.config.faults or ""), []).append(_faulty(own, wall, run))
+            rows.setdefault(FaultSchedule.of(run.header.config.faults or ""), []).append(_faulty(own, wall, run))
     if not firsts:
         return None
     return FaultResults(
@@ -161,7 +161,7 @@ def fault_results(
     )
 
 
-def _order(schedule: Schedule | None) -> tuple[float, float]:
+def _order(schedule: FaultSchedule | None) -> tuple[float, float]:
     """No faults first, then few; lists last."""
     if schedule is None:
         return 0.0, -math.inf

@@ -21,19 +21,13 @@ from istbench.base.options.run import COMPUTING, TELLING_APART, TELLING_METHODS_
 from istbench.cluster.clock import ClusterTime, dollars
 from istbench.cluster.profile import ClusterProfile
 from istbench.report.phrases import count_nodes, joined
-from istbench.report.targets import (
-    EvaluationError,
-    Target,
-    close_targets,
-    evaluation_error,
-    resolve_targets,
-)
+from istbench.report.targets import EvaluationError, Target, close_targets, evaluation_error, resolve_targets
 from istbench.results.curves import Clock, Reached
 from istbench.results.header import Header, HostRecord, NodeSeconds
 from istbench.results.load import Run
 from istbench.results.metrics import Metric
 from istbench.results.slow_node import Straggler, median_node_seconds, straggler
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import SeedMedian, median, seed_median
 
 _NAMED, _NAMES_WIDTH = 5, 60
 _CLOCK_NAMES: dict[Clock, str] = {"train_s": "train", "wall_s": "wall", "cluster_s": "replayed"}
@@ -74,9 +68,9 @@ class Contender:
         """Train seconds to `level` by seed; a miss is infinity."""
         return {seed: there.seconds if there else math.inf for seed, there in self._reached(level).items()}
 
-    def time(self, level: float) -> Estimate:
+    def time(self, level: float) -> SeedMedian:
         """The entry of a table for `seconds`."""
-        return estimate(self.seconds(level).values())
+        return seed_median(self.seconds(level).values())
 
     def megabytes(self, level: float) -> dict[int, float]:
         """Megabytes that the busiest node sent up to `level`, by seed; a miss is infinity."""
@@ -98,8 +92,8 @@ class Contender:
     def seeds(self) -> int:
         return len(self.runs) + len(self.diverged)
 
-    def trained(self) -> Estimate:
-        return estimate([run.curve.seconds[-1] for run in self.runs])
+    def trained(self) -> SeedMedian:
+        return seed_median([run.curve.seconds[-1] for run in self.runs])
 
     @property
     def times(self) -> list[ClusterTime]:
@@ -178,7 +172,7 @@ class Contender:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class RunGroup:
     """Comparable runs: the same workload, data, batch size, budget and timing rule, on one machine.
 
     Rows at a subnet's width have a narrower model than the others, and their labels say so.
@@ -392,9 +386,9 @@ def _replayed_seconds(time: ClusterTime) -> tuple[NodeSeconds, ...]:
     )
 
 
-def by_study(groups: Iterable[Group]) -> list[list[Group]]:
+def by_study(groups: Iterable[RunGroup]) -> list[list[RunGroup]]:
     """`groups` by their studies, each in order."""
-    studies: dict[str, list[Group]] = defaultdict(list)
+    studies: dict[str, list[RunGroup]] = defaultdict(list)
     for group in groups:
         studies[group.study].append(group)
     return list(studies.values())
@@ -408,7 +402,7 @@ class Sweep:
     """
 
     cluster: str
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
 
     @property
     def bandwidths(self) -> tuple[float, ...]:
@@ -431,7 +425,7 @@ class Sweep:
         return [tuple(table[label] for table in tables) for label in tables[0]]
 
 
-def sweeps_of(cluster: str, groups: Iterable[Sequence[Group]]) -> list[Sweep]:
+def sweeps_of(cluster: str, groups: Iterable[Sequence[RunGroup]]) -> list[Sweep]:
     """A sweep for each table of runs on `cluster`. groups: the groups at each bandwidth, rising.
 
     The runs are the same at every bandwidth, so their groups come in the same order.
@@ -443,7 +437,9 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:40].strip("-")
 
 
-def group_runs(runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterProfile | None = None) -> list[Group]:
+def group_runs(
+    runs: Sequence[Run], baseline: str = BASELINE, profile: ClusterProfile | None = None
+) -> list[RunGroup]:
     """The groups among `runs`; in each, `baseline` leads the rows of every number of nodes.
 
     profile: the cluster on which the runs were replayed. The machine that ran them then does not matter.
@@ -507,7 +503,7 @@ def _text(values: Any) -> str:
 
 def _group(
     runs: list[Run], narrow: list[tuple[Run, Mapping[str, Any]]], baseline: str, profile: ClusterProfile | None
-) -> Group:
+) -> RunGroup:
     header = runs[0].header
     contenders = _contenders(runs)
     for options in {_model_on(0, options): options for _, options in narrow}.values():
@@ -525,7 +521,7 @@ def _group(
     method, _ = split_label(baseline)
     metrics = [run.curve.metric for run in runs]
     contenders.sort(key=lambda c: (c.nodes, c.label != baseline, c.method != method, c.method, c.label))
-    return Group(
+    return RunGroup(
         workload=header.workload,
         workload_label=header.workload_label,
         metric=next((own for own in metrics if own.source == "recorded"), metrics[0]),

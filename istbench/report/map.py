@@ -16,7 +16,7 @@ from istbench.base.options.options import option_text
 from istbench.base.units import period_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text
 from istbench.report.answer import RowTime, main_target, row_times
-from istbench.report.groups import Contender, Group, Sweep
+from istbench.report.groups import Contender, RunGroup, Sweep
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import (
     ROUGH,
@@ -113,7 +113,7 @@ class WinnerMap:
     styles: of each row of the tables by name.
     """
 
-    group: Group
+    group: RunGroup
     cluster: str
     by: str
     target: Target
@@ -129,7 +129,7 @@ class WinnerMap:
         return [tile for row in self.tiles for tile in row]
 
     @cached_property
-    def shown(self) -> Group:
+    def shown(self) -> RunGroup:
         """`group` with the rows of the cells alone."""
         nodes = {tile.nodes for tile in self.cells}
         rows = tuple(row for row in self.group.competing if row.nodes in nodes)
@@ -345,7 +345,7 @@ class _Line:
     keeps: Callable[[Contender], bool] = lambda _: True
 
 
-def _rivals(group: Group, nodes: int, keeps: Callable[[Contender], bool] = lambda _: True) -> list[Contender]:
+def _rivals(group: RunGroup, nodes: int, keeps: Callable[[Contender], bool] = lambda _: True) -> list[Contender]:
     return [contender for contender in group.competing if contender.nodes == nodes and keeps(contender)]
 
 
@@ -361,7 +361,7 @@ def _having(option: str, value: object) -> Callable[[Contender], bool]:
     return lambda contender: contender.settings.get(option, value) == value
 
 
-def _values(group: Group, option: str, nodes: int) -> list[int | float | str]:
+def _values(group: RunGroup, option: str, nodes: int) -> list[int | float | str]:
     """The values of `option` among the rows on `nodes` nodes, rising."""
     found = {
         option_text(row.settings[option]): row.settings[option]

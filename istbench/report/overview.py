@@ -6,7 +6,7 @@ from functools import partial
 
 from istbench.base.options.defaults import BASELINE
 from istbench.report.answer import main_target
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.tables.comparison import (
     EXTRAPOLATED,
     RANGE,
@@ -26,7 +26,7 @@ _LEAST = 1000  # above the ranks of clocks and easier targets
 _Row = list[Contender | None]  # in each of the groups
 
 
-def overview(groups: Sequence[Group], baseline: str = BASELINE) -> Table:
+def overview(groups: Sequence[RunGroup], baseline: str = BASELINE) -> Table:
     """A row for each method and number of nodes, with its seconds to the main target of the first of `groups`.
 
     groups: those of a study, each on its clock or machine. The first sorts the rows; the columns that are not
@@ -55,7 +55,7 @@ def _order(target: Target | None, row: _Row) -> tuple[float, float]:
     return (math.inf, math.inf) if first is None or target is None else soonest(first, target)
 
 
-def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:
+def _columns(groups: Sequence[RunGroup], target: Target | None, baseline: str) -> list[ColumnOf[_Row]]:
     """The columns; the order of their ranks is that in which readers need them."""
     first, *others = groups
     naming = [_in_group(None, column) for column in (*NAMING, EXTRAPOLATED)]
@@ -79,7 +79,7 @@ def _columns(groups: Sequence[Group], target: Target | None, baseline: str) -> l
     return [*naming, *easier, main, *(_in_group(0, column, rank=1) for column in more), *elsewhere, *costs]
 
 
-def _where(group: Group) -> str:
+def _where(group: RunGroup) -> str:
     if group.profile is not None:
         return f"replayed on {group.profile.name}"
     return f"on {group.host.name}" + (f", {group.host.lab}" if group.host.lab else "")

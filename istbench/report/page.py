@@ -18,7 +18,7 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import Lab
 from istbench.cluster.profile import typed_bandwidth
 from istbench.report.answer import Answer, answer, main_target
-from istbench.report.groups import Group, Sweep, by_study
+from istbench.report.groups import RunGroup, Sweep, by_study
 from istbench.report.map import WinnerMap, winner_map
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes, joined
@@ -178,7 +178,7 @@ def build_page(report: Report, file: Path, advice: Section | None = None) -> Pag
     )
 
 
-def _compared(groups: Sequence[Group]) -> str:
+def _compared(groups: Sequence[RunGroup]) -> str:
     """The workloads, methods and nodes of finished runs: `speech: ddp and ist on 2 and 4 nodes`."""
     rows = [(group, row) for group in groups for row in group.competing]
     if not rows:
@@ -196,7 +196,7 @@ def _named(names: Iterable[str], what: str) -> str:
     return joined(different) if len(different) <= _MOST_NAMES else f"{len(different)} {what}"
 
 
-def _too_many(groups: Sequence[Group]) -> Iterable[str]:
+def _too_many(groups: Sequence[RunGroup]) -> Iterable[str]:
     """A line for each thing of which the study of `groups` has too much for the page."""
     runs, lines = len(_runs(groups)), len(_widest(groups)[0].runs) if _widest(groups) else 0
     about = f"from the page of {groups[0].workload_label}"
@@ -207,7 +207,7 @@ def _too_many(groups: Sequence[Group]) -> Iterable[str]:
 
 
 def _study(
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     sweeps: Sequence[Sweep],
     report: Report,
     file: Path,
@@ -244,20 +244,20 @@ def _study(
     )
 
 
-def _widest(groups: Sequence[Group]) -> list[Group]:
+def _widest(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """The group with the most runs, whose learning curves by step are those of all clocks; none without runs."""
     with_runs = [group for group in groups if group.contenders]
     return [max(with_runs, key=lambda group: len(group.runs))] if with_runs else []
 
 
-def _on_wall(group: Group) -> Group:
+def _on_wall(group: RunGroup) -> RunGroup:
     contenders = [
         dataclasses.replace(row, runs=tuple(run.on_wall_clock() for run in row.runs)) for row in group.contenders
     ]
     return dataclasses.replace(group, contenders=tuple(contenders))
 
 
-def _on_clock(group: Group, report: Report, asked: float | None) -> OnClock:
+def _on_clock(group: RunGroup, report: Report, asked: float | None) -> OnClock:
     main = comparison(group, report.baseline)
     by_target = [
         AtTarget(
@@ -285,7 +285,7 @@ def _on_clock(group: Group, report: Report, asked: float | None) -> OnClock:
     )
 
 
-def _runs(groups: Iterable[Group]) -> list[Run]:
+def _runs(groups: Iterable[RunGroup]) -> list[Run]:
     """All runs, each once; without those that were never run."""
     seen: dict[str, Run] = {}
     for group in groups:

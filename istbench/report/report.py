@@ -16,7 +16,7 @@ from istbench.base.units import counted
 from istbench.cluster.profile import ClusterProfile, at_bandwidth
 from istbench.report.answer import answer_lines
 from istbench.report.baseline import is_named
-from istbench.report.groups import Group, Sweep, by_study, group_runs, row_settings, sweeps_of
+from istbench.report.groups import RunGroup, Sweep, by_study, group_runs, row_settings, sweeps_of
 from istbench.report.overview import overview
 from istbench.report.plots.over_time import metric_over
 from istbench.report.plots.plot import Plot
@@ -55,7 +55,7 @@ class Report:
     problems: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     overview: tuple[Table, ...] = ()
-    groups: tuple[Group, ...] = field(default=(), compare=False)
+    groups: tuple[RunGroup, ...] = field(default=(), compare=False)
     sweeps: tuple[Sweep, ...] = field(default=(), compare=False)
     baseline: str = BASELINE
 
@@ -136,7 +136,7 @@ class ReplayedGroups:
     problems: a line for each run that is left out.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     sweeps: tuple[Sweep, ...]
     problems: tuple[str, ...]
 
@@ -230,7 +230,7 @@ def build_report_on_clusters(
 
 
 def _report(
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     sweeps: Iterable[Sweep],
     tables: Iterable[Table],
     plots: Iterable[Plot],
@@ -250,7 +250,7 @@ def _report(
     )
 
 
-def _cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
+def _cluster_tables(groups: Iterable[RunGroup], baseline: str) -> list[Table]:
     """The main table and the spending of each of `groups` that has runs, on the clock of a cluster."""
     return [
         table
@@ -260,7 +260,7 @@ def _cluster_tables(groups: Iterable[Group], baseline: str) -> list[Table]:
     ]
 
 
-def _group_plots(groups: Iterable[Group]) -> list[Plot]:
+def _group_plots(groups: Iterable[RunGroup]) -> list[Plot]:
     """The metric over time and, with several numbers of nodes, the time to each target, for each of `groups`."""
     plots = []
     for group in groups:

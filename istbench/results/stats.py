@@ -14,7 +14,7 @@ _Middle = Callable[[float, float], float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class SeedMedian:
     """A median over seeds with its interval, in the unit of the values; an infinite value stands for a miss.
 
     low, high: two of the values, as many from either end. The interval holds the median over all seeds that there
@@ -39,7 +39,7 @@ class SpeedUp:
     pairs, baseline_reached: number of pairs, and of those whose baseline reached the target.
     """
 
-    ratio: Estimate | None
+    ratio: SeedMedian | None
     baseline_missed: bool
     pairs: int
     baseline_reached: int
@@ -51,7 +51,7 @@ def finite(value: float | None) -> float | None:
 
 
 def coverage(seeds: int) -> float:
-    """The probability that the interval of an `Estimate` of so many seeds holds the median over all seeds."""
+    """The probability that the interval of a `SeedMedian` of so many seeds holds the median over all seeds."""
     return _covered(seeds, _cut_off(seeds))
 
 
@@ -82,15 +82,6 @@ def median(values: Collection[float]) -> float:
     return _mean(statistics.median_low(values), statistics.median_high(values))
 
 
-def estimate(values: Collection[float]) -> Estimate:
-    """The entry of a table from one value for each seed, of either infinite sign for a miss.
-
-    Raises:
-        ValueError: without values, or if one is NaN.
-    """
-    return _estimate(values, _mean)
-
-
 def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> SpeedUp | None:
     """Seconds of `baseline` over seconds of `method`, by seed, infinity for a miss; None without pairs.
 
@@ -105,7 +96,7 @@ def speed_up(baseline: Mapping[int, float], method: Mapping[int, float]) -> Spee
     ]
     if not pairs:
         return None
-    found = _estimate([_ratio(*pair) for pair in pairs], _mean_ratio)
+    found = seed_median([_ratio(*pair) for pair in pairs], _mean_ratio)
     printable = 0 < found.median < math.inf
     return SpeedUp(
         ratio=found if printable else None,
@@ -133,10 +124,17 @@ def _mean_ratio(lower: float, upper: float) -> float:
     return 0.0 if lower == 0 else _mean(lower, upper)
 
 
-def _estimate(values: Collection[float], middle: _Middle) -> Estimate:
+def seed_median(values: Collection[float], middle: _Middle = _mean) -> SeedMedian:
+    """The entry of a table from one value for each seed, of either infinite sign for a miss.
+
+    middle: gives the median of the two middle values.
+
+    Raises:
+        ValueError: without values, or if one is NaN.
+    """
     if any(math.isnan(value) for value in values):
         raise ValueError("NaN among the values of an entry; write a miss as infinity")
     centre = middle(statistics.median_low(values), statistics.median_high(values))
     ordered, cut = sorted(values), _cut_off(len(values))
     reached = sum(math.isfinite(value) for value in values)
-    return Estimate(median=centre, low=ordered[cut], high=ordered[-1 - cut], reached=reached, seeds=len(values))
+    return SeedMedian(median=centre, low=ordered[cut], high=ordered[-1 - cut], reached=reached, seeds=len(values))

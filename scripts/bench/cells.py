@@ -13,7 +13,7 @@ from istbench.base.errors import UserError, is_divergence
 from istbench.cli import main
 from istbench.report.phrases import checks_line, doubt_lines, unlike_lines
 from istbench.results.load import Run, load_runs
-from istbench.results.stats import Estimate
+from istbench.results.stats import SeedMedian
 
 
 def run_cell(*arguments: object, out: Path | None = None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def counted_runs(results: Path) -> tuple[list[Run], list[Run]]:
     return [run for run in runs if run.done], diverged
 
 
-def with_ends(name: str, found: Estimate) -> dict[str, float | None]:
+def with_ends(name: str, found: SeedMedian) -> dict[str, float | None]:
     """Fields of a CSV for a median with its interval; a miss is empty."""
     values = {name: found.median, f"{name}_low": found.low, f"{name}_high": found.high}
     return {field: value if math.isfinite(value) else None for field, value in values.items()}

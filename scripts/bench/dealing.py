@@ -45,7 +45,7 @@ from istbench.report.tables.numbers import number, rounded, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, plain, table_of
 from istbench.results.load import Run, load_runs
 from istbench.results.on_cluster import runs_on_clusters
-from istbench.results.stats import estimate
+from istbench.results.stats import seed_median
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def columns_of(levels: Sequence[float]) -> tuple[ColumnOf[Row], ...]:
         ColumnOf(
             key="final",
             title="final accuracy",
-            entry=lambda row: with_interval(estimate(row.finals), accuracy_text),
+            entry=lambda row: with_interval(seed_median(row.finals), accuracy_text),
         ),
         ColumnOf(key="megabytes", title="MB a round", entry=lambda row: rounded(row.megabytes)),
         ColumnOf(

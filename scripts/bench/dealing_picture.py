@@ -8,7 +8,7 @@ from dealing_rows import BANDWIDTHS, Cell, Row, timed
 
 from istbench.cluster.profile import bandwidth_text
 from istbench.report.palette import method_styles
-from istbench.results.stats import Estimate, estimate
+from istbench.results.stats import SeedMedian, seed_median
 
 COLOURS = {"ist all": "#D55E00", "ist late": "#661100", "ist other": "#F2A65A"}
 """Of forms of `ist`: one hue in three strengths. Other methods have their colour of every report."""
@@ -71,7 +71,7 @@ def draw(figure: Any, rows: Sequence[Row], levels: Sequence[float], of: str) -> 
     figure.suptitle(f"From IST to local SGD: {of}, replayed".replace(", ", "\n", 1), fontweight="bold")
 
 
-def shown_seconds(row: Row, level: float) -> list[Estimate | None]:
+def shown_seconds(row: Row, level: float) -> list[SeedMedian | None]:
     """The seconds to `level` at each of `BANDWIDTHS`; None where the picture has no point."""
     times = [row.time((level, bits)) for bits in BANDWIDTHS] if timed([row]) else [None] * len(BANDWIDTHS)
     return [time if time is not None and math.isfinite(time.median) else None for time in times]
@@ -102,7 +102,7 @@ def draw_row(column: Sequence[Any], row: Row, levels: Sequence[float], tops: Map
         return
     style = style_of(row.cell)
     column[0].plot([x], [row.final], linestyle="none", markersize=10, **style)
-    draw_range(column[0], x, estimate(row.finals))
+    draw_range(column[0], x, seed_median(row.finals))
     for panel, level in zip(column[1:], levels, strict=True):
         times = shown_seconds(row, level)
         reached = [(time, size) for time, size in zip(times, SIZES, strict=True) if time is not None]
@@ -135,7 +135,7 @@ def draw_across(column: Sequence[Any], row: Row, levels: Sequence[float], tops: 
             )  # fmt: skip
 
 
-def draw_range(panel: Any, x: float, values: Estimate) -> None:
+def draw_range(panel: Any, x: float, values: SeedMedian) -> None:
     """A bar with two ends over the range of several seeds, on top of their marker; none if a seed has no number."""
     ends = [values.low, values.high]
     if values.seeds > 1 and all(map(math.isfinite, ends)):

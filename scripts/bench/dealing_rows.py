@@ -13,7 +13,7 @@ from istbench.cluster.trace_file import load_trace
 from istbench.report.answer import replay_error
 from istbench.report.phrases import joined
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import SeedMedian, median, seed_median
 
 CLUSTER = "m5.2xlarge"
 BANDWIDTHS = (1e8, 1e9, 1e10)
@@ -86,9 +86,9 @@ class Row:
         """`1 seed`, `3 seeds`."""
         return f"{len(self.finals)} seed{'s' if len(self.finals) > 1 else ''}"
 
-    def time(self, place: Place) -> Estimate | None:
+    def time(self, place: Place) -> SeedMedian | None:
         """The seconds over seeds; None if no seed is known."""
-        return estimate(own) if (own := self.seconds[place]) else None
+        return seed_median(own) if (own := self.seconds[place]) else None
 
 
 def check_alike(runs: Sequence[Run]) -> None:

@@ -36,7 +36,7 @@ from istbench.report.tables.table import ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
 from istbench.results.on_cluster import runs_on_clusters
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import SeedMedian, median, seed_median
 
 EVERY = ("local_steps", "accumulate")
 """Options that give the local steps between two exchanges."""
@@ -72,10 +72,10 @@ class Cell:
     method: str
     line: str
     every: int
-    steps: Estimate
-    megabytes: Estimate
-    finals: Estimate
-    seconds: Mapping[Link, Estimate]
+    steps: SeedMedian
+    megabytes: SeedMedian
+    finals: SeedMedian
+    seconds: Mapping[Link, SeedMedian]
     computing: Mapping[Link, float]
     error: float
     rough: bool
@@ -157,13 +157,13 @@ def cells_of(
                 method=method,
                 line=line,
                 every=every,
-                steps=estimate([steps_to(run, level) for run, _ in members] + misses),
-                megabytes=estimate([megabytes_to(run, level) for run, _ in members] + misses),
-                finals=estimate([final_of(run) for run, _ in members] + misses),
+                steps=seed_median([steps_to(run, level) for run, _ in members] + misses),
+                megabytes=seed_median([megabytes_to(run, level) for run, _ in members] + misses),
+                finals=seed_median([final_of(run) for run, _ in members] + misses),
                 error=replay_error(there[0] for _, there in members),
                 rough=any(there.from_start for run, _ in members if (there := run.reached(level)) is not None),
                 seconds={
-                    link: estimate([seconds_to(there[number], level) for _, there in members] + misses)
+                    link: seed_median([seconds_to(there[number], level) for _, there in members] + misses)
                     for number, link in enumerate(links)
                 },
                 computing={
@@ -420,7 +420,7 @@ def computing_entry(cell: Cell, link: Link) -> Entry:
     return Entry(text=f"{100 * cell.computing[link]:.1f}", value=cell.computing[link])
 
 
-def spread(values: Estimate) -> Entry:
+def spread(values: SeedMedian) -> Entry:
     """The median and the range."""
     return Entry(text=with_interval(values, number), value=values.median)
 

@@ -28,7 +28,7 @@ from istbench.report.tables.numbers import metric_value, number, with_interval
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Table, plain, table_of
 from istbench.results.frame import write_evaluations
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import SeedMedian, median, seed_median
 from istbench.studies.reproduce.figures import Figure, read_rows
 from istbench.studies.reproduce.paper import PUBLISHED
 
@@ -53,8 +53,8 @@ class Cell:
     """
 
     place: Place
-    losses: Estimate
-    control: Estimate | None
+    losses: SeedMedian
+    control: SeedMedian | None
     megabytes: float
 
 
@@ -104,9 +104,11 @@ def place_of(run: Run) -> Place:
     return Place(str(options["outer_rule"]), int(options["local_steps"]), float(options["outer_lr"]))
 
 
-def finals(runs: Sequence[Run]) -> Estimate:
+def finals(runs: Sequence[Run]) -> SeedMedian:
     """The final losses; a run that diverged counts as infinite."""
-    return estimate([math.inf if (final := run.curve.final()) is None or not run.done else final for run in runs])
+    return seed_median(
+        [math.inf if (final := run.curve.final()) is None or not run.done else final for run in runs]
+    )
 
 
 def best_of(cells: Sequence[Cell], rule: str) -> dict[int, list[Cell]]:
@@ -173,7 +175,7 @@ def page(cells: Sequence[Cell], every_step: Sequence[Run], figures: Sequence[Fig
     return "\n".join(lines) + "\n"
 
 
-def spread(values: Estimate | None) -> Entry:
+def spread(values: SeedMedian | None) -> Entry:
     """The median and the range."""
     return NOTHING if values is None else Entry(text=with_interval(values, metric_value), value=values.median)
 
@@ -268,7 +270,7 @@ def write_csv(cells: Sequence[Cell], path: Path) -> None:
     path.write_text(csv_text(rows, ".6g"))
 
 
-def fields(name: str, values: Estimate | None) -> dict[str, float | None]:
+def fields(name: str, values: SeedMedian | None) -> dict[str, float | None]:
     """Median, least, largest and number of seeds."""
     if values is None:
         return dict.fromkeys([name, f"{name}_low", f"{name}_high", f"{name}_seeds"])

@@ -11,7 +11,7 @@ from read_tables import column, footer, group_of, table_of, tables_of
 from istbench.report.answer import answer
 from istbench.report.groups import group_runs
 from istbench.report.map import winner_map
-from istbench.report.tables.crossings import standings
+from istbench.report.tables.crossings import crossings
 from istbench.results.load import load_runs
 
 SUBNET = "hidden 2,048: a subnet's width"
@@ -159,7 +159,7 @@ def test_maps_and_crossings_leave_out_controls(results):
     assert found.rows == ("2",)
     assert [tile.leaders[0] for tile in found.tiles[0]] == ["ist", "ist"]
     assert not [name for tile in found.tiles[0] for name in tile.leaders if SUBNET in name]
-    assert {name for standing in standings(sweep) for name in standing.pair} == {
+    assert {name for crossing in crossings(sweep) for name in crossing.pair} == {
         "ddp",
         "diloco",
         "ist",

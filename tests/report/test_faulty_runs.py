@@ -6,7 +6,7 @@ from fake_runs import header, write_run
 from fault_events import BEGAN, FAULT_FREE, loss, ready
 
 from istbench.base.decode import decode_own
-from istbench.report.faulty_runs import Schedule, fault_results
+from istbench.report.faulty_runs import FaultSchedule, fault_results
 from istbench.report.output.html.write import page_html
 from istbench.report.page import build_page
 from istbench.report.report import build_report
@@ -26,7 +26,7 @@ from istbench.results.load import load_all_runs
     ],
 )
 def test_a_schedule_is_read_from_its_words(text, short, kinds, rate, every_s):
-    assert Schedule.of(text) == Schedule(text=text, short=short, kinds=kinds, rate=rate, every_s=every_s)
+    assert FaultSchedule.of(text) == FaultSchedule(text=text, short=short, kinds=kinds, rate=rate, every_s=every_s)
 
 
 def named(head):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from istbench.results.stats import coverage, estimate, interval_name, median, speed_up
+from istbench.results.stats import coverage, interval_name, median, seed_median, speed_up
 
 MISS = math.inf
 DRAWS = 4000
@@ -36,18 +36,18 @@ def test_the_median_of_nothing_is_an_error():
 
 
 def test_one_seed():
-    found = estimate([2.0])
+    found = seed_median([2.0])
     assert (found.median, found.low, found.high, found.reached, found.seeds) == (2.0, 2.0, 2.0, 1, 1)
 
 
 def test_identical_values_have_an_interval_of_no_width():
     for count in (3, 7):
-        found = estimate([0.1] * count)
+        found = seed_median([0.1] * count)
         assert (found.median, found.low, found.high) == (0.1, 0.1, 0.1)
 
 
 def test_below_five_seeds_the_interval_is_the_range():
-    found = estimate([4.0, 1.0, 2.0, MISS])
+    found = seed_median([4.0, 1.0, 2.0, MISS])
     assert (found.median, found.low, found.high, found.reached, found.seeds) == (3.0, 1.0, MISS, 3, 4)
     assert interval_name(found.seeds) == "min–max, a 87.5 % interval"
 
@@ -73,7 +73,7 @@ def test_an_interval_says_its_coverage_and_has_it(seeds):
     draw, held = random.Random(seeds), 0
     for _ in range(DRAWS):
         values = [draw.random() for _ in range(seeds)]
-        found = estimate(values)
+        found = seed_median(values)
         assert (found.low, found.high) == (sorted(values)[cut], sorted(values)[-1 - cut])
         held += found.low <= 0.5 <= found.high
     spread = math.sqrt(coverage(seeds) * (1 - coverage(seeds)) / DRAWS)
@@ -85,19 +85,19 @@ def test_of_one_seed_the_interval_covers_nothing():
 
 
 def test_an_interval_never_takes_a_mean_with_a_miss():
-    found = estimate([1.0, 1.1, 1.2, MISS, MISS])
+    found = seed_median([1.0, 1.1, 1.2, MISS, MISS])
     assert (found.median, found.high, found.reached) == (1.2, MISS, 3)
     assert math.isfinite(found.low)
 
 
 def test_all_missed():
-    found = estimate([MISS] * 6)
+    found = seed_median([MISS] * 6)
     assert (found.median, found.low, found.high, found.reached) == (MISS, MISS, MISS, 0)
 
 
 def test_nan_is_refused():
     with pytest.raises(ValueError, match="NaN"):
-        estimate([1.0, math.nan])
+        seed_median([1.0, math.nan])
 
 
 def test_speed_ups_are_paired_by_seed():

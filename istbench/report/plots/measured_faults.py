@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from istbench.report.faulty_runs import FaultResults, FaultRow
-from istbench.report.groups import Group
+from istbench.report.groups import RunGroup
 from istbench.report.plots.plot import (
     OF_FAULTS,
     Panel,
@@ -14,12 +14,12 @@ from istbench.report.plots.plot import (
     plot_title,
     series_of,
 )
-from istbench.results.stats import Estimate, estimate, interval_name
+from istbench.results.stats import SeedMedian, interval_name, seed_median
 
 _LEVELS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
-def times_by_faults(found: FaultResults, group: Group) -> Plot:
+def times_by_faults(found: FaultResults, group: RunGroup) -> Plot:
     """A panel of the measured factors and one of the simulated ones, a line for each row of `group`.
 
     x is the place of the schedule among those there are, counted from 0.
@@ -29,10 +29,12 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
     styles, several = contender_styles(group), len({row.nodes for row in found.rows}) > 1
     seeds = max(len(row.runs) for row in found.rows)
 
-    def points(rows: list[FaultRow], factor: Callable[[FaultRow], Estimate | None]) -> list[tuple[float, Estimate]]:
+    def points(
+        rows: list[FaultRow], factor: Callable[[FaultRow], SeedMedian | None]
+    ) -> list[tuple[float, SeedMedian]]:
         return [(float(shorts.index(row.short)), at) for row in rows if (at := factor(row)) is not None]
 
-    def series(factor: Callable[[FaultRow], Estimate | None]) -> tuple[Series, ...]:
+    def series(factor: Callable[[FaultRow], SeedMedian | None]) -> tuple[Series, ...]:
         return tuple(
             series_of(f"{name}, {nodes} nodes" if several else name, styles[name], points(own, factor))
             for (label, nodes), name in names.items()
@@ -59,6 +61,6 @@ def times_by_faults(found: FaultResults, group: Group) -> Plot:
     )
 
 
-def _simulated(row: FaultRow) -> Estimate | None:
+def _simulated(row: FaultRow) -> SeedMedian | None:
     value = 1.0 if row.schedule is None else row.simulated
-    return None if value is None else estimate([value])
+    return None if value is None else seed_median([value])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.palette import MethodStyle
 from istbench.report.phrases import count_nodes, joined
 from istbench.report.plots.plot import Line, Panel, Plot, Scale, Series, contender_styles, plot_subtitle, plot_title
@@ -24,7 +24,7 @@ _LABELS: dict[Along, str] = {"steps": "local steps of a node", "traffic": "sent 
 _LARGEST_DRAWN = 1e100
 
 
-def metric_over(group: Group, along: Along = "time", most_seeds: int | None = None) -> Plot:
+def metric_over(group: RunGroup, along: Along = "time", most_seeds: int | None = None) -> Plot:
     """The metric over seconds, or over another axis: a panel for each number of nodes, a line for each method.
 
     A line is the median over seeds at equal time (steps, MB), its band their minimum to maximum. The line ends with
@@ -75,7 +75,7 @@ def metric_over(group: Group, along: Along = "time", most_seeds: int | None = No
     )
 
 
-def _height_scale(group: Group, panels: Sequence[Panel]) -> Scale:
+def _height_scale(group: RunGroup, panels: Sequence[Panel]) -> Scale:
     """Logarithmic for positive values that are mostly far above the best, such as a perplexity from its start."""
     heights = [value for panel in panels for series in panel.series for value in (*series.low, *series.high)]
     levels = [level for panel in panels for level in panel.levels]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from istbench.report.groups import Group
+from istbench.report.groups import RunGroup
 from istbench.report.palette import MethodStyle, method_styles
 from istbench.report.phrases import is_lower_bound
-from istbench.results.stats import Estimate
+from istbench.results.stats import SeedMedian
 
 Scale = Literal["linear", "log"]
 
@@ -177,10 +177,10 @@ class Bars:
 
 
 def series_of(
-    label: str, style: MethodStyle, estimates: Sequence[tuple[float, Estimate]], extrapolated: Sequence[float] = ()
+    label: str, style: MethodStyle, medians: Sequence[tuple[float, SeedMedian]], extrapolated: Sequence[float] = ()
 ) -> Series:
-    """The line of one row through its `estimates` at rising x. A logarithmic axis cannot show 0."""
-    there = [(x, at) for x, at in estimates if 0 < at.median < math.inf]
+    """The line of one row through its `medians` at rising x. A logarithmic axis cannot show 0."""
+    there = [(x, at) for x, at in medians if 0 < at.median < math.inf]
     return Series(
         label=label,
         style=style,
@@ -188,21 +188,21 @@ def series_of(
         y=tuple(at.median for _, at in there),
         low=tuple(max(at.low, at.median * 1e-3) for _, at in there),
         high=tuple(at.high for _, at in there),
-        missed=tuple(x for x, at in estimates if math.isinf(at.median)),
+        missed=tuple(x for x, at in medians if math.isinf(at.median)),
         extrapolated=tuple(extrapolated),
     )
 
 
-def contender_styles(group: Group) -> dict[str, MethodStyle]:
+def contender_styles(group: RunGroup) -> dict[str, MethodStyle]:
     return method_styles(sorted({(contender.method, contender.name) for contender in group.contenders}))
 
 
-def plot_title(group: Group) -> str:
+def plot_title(group: RunGroup) -> str:
     """The workload, its data, and the share of the data that the runs saw."""
     return f"{group.workload_label}, {group.source.seen}"
 
 
-def plot_subtitle(group: Group, spread: str, machine: str = "") -> str:
+def plot_subtitle(group: RunGroup, spread: str, machine: str = "") -> str:
     """The budget, the batch size, the machine (`machine` or the group's), and the meaning of lines and bars."""
     bound = ", seconds at best" if is_lower_bound(group.device, group.profile) else ""
     shared = f", {' '.join(group.shared)} throughout" if group.shared else ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.palette import ACTIVITY_COLOURS
 from istbench.report.phrases import count_nodes
 from istbench.report.plots.plot import Bar, Bars, plot_subtitle, plot_title
@@ -13,7 +13,7 @@ _REPLAYED = ("compute", "communication", "idle")
 _PARTS = {**ACTIVITY_COLOURS, "waiting": ACTIVITY_COLOURS["communication"]}
 
 
-def time_shares(group: Group) -> Bars | None:
+def time_shares(group: RunGroup) -> Bars | None:
     """The shares of each row as the median over seeds, in percent; None if no row knows them.
 
     On the clock of a cluster they are those of the replay, as the mean over nodes. Measured runs know only the

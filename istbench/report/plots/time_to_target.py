@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from istbench.cluster.profile import bandwidth_text
-from istbench.report.groups import Contender, Group, Sweep
+from istbench.report.groups import Contender, RunGroup, Sweep
 from istbench.report.phrases import count_nodes, interval_names
 from istbench.report.plots.plot import (
     BANDWIDTH_LABEL,
@@ -24,7 +24,7 @@ _NAME_WIDTH = 0.3
 _DIGITS = 3
 
 
-def time_by_nodes(group: Group) -> Plot:
+def time_by_nodes(group: RunGroup) -> Plot:
     """Train seconds to each target by number of nodes: a panel for each target, a line for each method.
 
     x is the place of the number of nodes among those there are, counted from 0.
@@ -82,7 +82,7 @@ def _spread(rows: Iterable[Contender]) -> str:
 
 
 def _panels(
-    group: Group, targets: Iterable[Target], rows: Mapping[str, Sequence[tuple[float, Contender]]]
+    group: RunGroup, targets: Iterable[Target], rows: Mapping[str, Sequence[tuple[float, Contender]]]
 ) -> tuple[Panel, ...]:
     """A panel for each of `targets`. rows: of each line by name, at rising x."""
     styles = contender_styles(group)

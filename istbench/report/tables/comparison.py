@@ -6,7 +6,7 @@ from functools import partial
 
 from istbench.base.options.defaults import BASELINE
 from istbench.report.baseline import Pairing, baseline_rows, pair
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import ROUGH
 from istbench.report.tables.comparison_footer import comparison_footer
 from istbench.report.tables.group_columns import group_table
@@ -21,12 +21,12 @@ from istbench.report.tables.numbers import (
 )  # fmt: skip
 from istbench.report.tables.table import NOTHING, ColumnOf, Entry, Scalar, Table, column
 from istbench.report.targets import Target
-from istbench.results.stats import Estimate, estimate, median
+from istbench.results.stats import SeedMedian, median, seed_median
 
 _MEGA = 1e6
 
 
-def comparison(group: Group, baseline: str = BASELINE) -> Table:
+def comparison(group: RunGroup, baseline: str = BASELINE) -> Table:
     """The main table of a group: a row for each method and number of nodes.
 
     baseline: method, or method with options, that speed-ups are against, on as many nodes; see `report.baseline`.
@@ -51,7 +51,7 @@ def comparison(group: Group, baseline: str = BASELINE) -> Table:
     )
 
 
-def comparison_to(group: Group, target: Target, baseline: str = BASELINE) -> Table:
+def comparison_to(group: RunGroup, target: Target, baseline: str = BASELINE) -> Table:
     """The main table of a group for one target: the soonest first, dollars, and speed-ups to this target alone."""
 
     def reached(row: Contender) -> Entry:
@@ -82,17 +82,17 @@ def soonest(row: Contender, target: Target) -> tuple[float, float]:
     return row.time(target.level).median, -final
 
 
-def seconds_to(group: Group, target: Target) -> ColumnOf[Contender]:
+def seconds_to(group: RunGroup, target: Target) -> ColumnOf[Contender]:
     """The seconds to `target` on the clock of `group`, and the seeds that reached it if not all did."""
     return column(f"{group.clock}_to_{target.key}", f"seconds to {target.text}", partial(_time, group, target))
 
 
-def speed_up(group: Group, baseline: str, targets: Sequence[Target] | None) -> ColumnOf[Contender]:
+def speed_up(group: RunGroup, baseline: str, targets: Sequence[Target] | None) -> ColumnOf[Contender]:
     """The speed-up over the row of `baseline` to the hardest of `targets`; see `pair`."""
     return column("speed_up", f"speed-up over {baseline}", partial(_speed_up, group, baseline, targets))
 
 
-def dollars_to(group: Group, target: Target) -> list[ColumnOf[Contender]]:
+def dollars_to(group: RunGroup, target: Target) -> list[ColumnOf[Contender]]:
     """The dollars to `target`; nothing without a price."""
     if group.profile is None or not group.profile.priced:
         return []
@@ -103,7 +103,7 @@ def dollars_to(group: Group, target: Target) -> list[ColumnOf[Contender]]:
     return [column("dollars", "$ to target", entry)]
 
 
-def cost(group: Group) -> list[ColumnOf[Contender]]:
+def cost(group: RunGroup) -> list[ColumnOf[Contender]]:
     """The columns behind the seconds: the final metric, traffic and memory."""
     return [
         column(f"final_{group.metric.name}", f"final {group.metric.title}", _final),
@@ -122,7 +122,7 @@ def _extrapolated(contender: Contender) -> Entry:
     return NOTHING if recorded is None else Entry(text=f"from {recorded}, never run", value=recorded)
 
 
-def _time(group: Group, target: Target, contender: Contender) -> Entry:
+def _time(group: RunGroup, target: Target, contender: Contender) -> Entry:
     found = contender.time(target.level)
     value = machine_value(found)
     rough = contender.from_start(target.level)
@@ -139,7 +139,7 @@ def _time(group: Group, target: Target, contender: Contender) -> Entry:
     return Entry(text=(ROUGH if rough else "") + with_interval(found, number) + count, value=value)
 
 
-def seconds_to_the_end(group: Group) -> ColumnOf[Contender]:
+def seconds_to_the_end(group: RunGroup) -> ColumnOf[Contender]:
     """The seconds of all steps. They depend on no target, and so on no evaluation."""
 
     def entry(contender: Contender) -> Entry:
@@ -163,7 +163,7 @@ def _stalled(contender: Contender) -> Entry:
 
 
 def _final(contender: Contender) -> Entry:
-    found = estimate(contender.finals().values())
+    found = seed_median(contender.finals().values())
     return Entry(text=with_interval(found, metric_value), value=_without_reached(found))
 
 
@@ -171,15 +171,15 @@ def _megabytes(name: str, contender: Contender) -> Entry:
     values = [value / _MEGA for value in contender.result(name)]
     if not values:
         return NOTHING
-    found = estimate(values)
+    found = seed_median(values)
     return Entry(text=number(found.median), value=_without_reached(found))
 
 
-def _without_reached(found: Estimate) -> dict[str, Scalar]:
+def _without_reached(found: SeedMedian) -> dict[str, Scalar]:
     return {name: value for name, value in machine_value(found).items() if name in ("median", "low", "high")}
 
 
-def _speed_up(group: Group, baseline: str, targets: Sequence[Target] | None, contender: Contender) -> Entry:
+def _speed_up(group: RunGroup, baseline: str, targets: Sequence[Target] | None, contender: Contender) -> Entry:
     rows = baseline_rows(group, baseline, contender.nodes)
     if contender in rows:
         return Entry(text="baseline", value=None)

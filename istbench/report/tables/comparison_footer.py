@@ -6,7 +6,7 @@ from istbench.base.options.defaults import OF_GROUPS
 from istbench.base.options.options import option_text
 from istbench.cluster.profile import ClusterProfile, bandwidth_text, network_words
 from istbench.report.baseline import baseline_rows, pair, typed_differences
-from istbench.report.groups import Contender, Group, split_label
+from istbench.report.groups import Contender, RunGroup, split_label
 from istbench.report.phrases import (
     ROUGH_LINE,
     Caution,
@@ -32,7 +32,7 @@ _HELD_OUT = "by `istbench tune`, judged on samples held out of the training data
 _DEFAULTS = "each method has the workload's default settings, except for the options that the table names."
 
 
-def comparison_footer(groups: Sequence[Group], baseline: str) -> tuple[str, ...]:
+def comparison_footer(groups: Sequence[RunGroup], baseline: str) -> tuple[str, ...]:
     """The lines below a table of `groups`, one study on several clocks, and a link to the rules of such tables.
 
     A line that several groups have is there once.
@@ -52,7 +52,7 @@ def comparison_footer(groups: Sequence[Group], baseline: str) -> tuple[str, ...]
     )
 
 
-def _own_lines(group: Group, baseline: str) -> Iterable[str]:
+def _own_lines(group: RunGroup, baseline: str) -> Iterable[str]:
     yield from seeds_line(group)
     if group.clock == "cluster_s":
         yield from _cluster_lines(group)
@@ -81,7 +81,7 @@ def _own_lines(group: Group, baseline: str) -> Iterable[str]:
     yield from _unfinished_lines(group)
 
 
-def _clock_lines(groups: Sequence[Group]) -> Iterable[str]:
+def _clock_lines(groups: Sequence[RunGroup]) -> Iterable[str]:
     for group in groups:
         if group.clock != "cluster_s":
             yield Lead(f"Clock: {group.clock_words} on {group.machine}.")
@@ -89,7 +89,7 @@ def _clock_lines(groups: Sequence[Group]) -> Iterable[str]:
         yield Lead(f"Clock: recorded on {groups[0].device}, replayed on {joined(replayed)}.")
 
 
-def _cluster_lines(group: Group) -> Iterable[str]:
+def _cluster_lines(group: RunGroup) -> Iterable[str]:
     if group.profile is not None:
         yield f"A node: {node_line(group.profile)}."
         yield from replay_lines(group.times, group.profile, group.device)
@@ -108,7 +108,7 @@ def _cluster_lines(group: Group) -> Iterable[str]:
     yield from doubted_lines(group)
 
 
-def doubted_lines(group: Group) -> Iterable[str]:
+def doubted_lines(group: RunGroup) -> Iterable[str]:
     """A warning if the replayed seconds of some runs of `group` may be far off."""
     yield from doubt_lines([(run_name(run), run.doubt) for run in group.runs if run.doubt], _total(group))
 
@@ -124,7 +124,7 @@ def node_line(profile: ClusterProfile) -> str:
     return "; ".join([figures, *network_words(profile)])
 
 
-def _tuning_line(group: Group, baseline: str) -> str:
+def _tuning_line(group: RunGroup, baseline: str) -> str:
     """The trials by which `istbench tune` chose the options of the rows, if it chose any."""
     counts = [row.trials for row in group.competing]  # a control has the options of its row
     if not any(counts):
@@ -140,7 +140,7 @@ def _tuning_line(group: Group, baseline: str) -> str:
     return Caution(f"{said} The speed-ups of {names} also compare the tuning.")
 
 
-def _targets_line(group: Group) -> Iterable[str]:
+def _targets_line(group: RunGroup) -> Iterable[str]:
     shares = [target.share for target in group.targets if target.share is not None]
     best = best_final(group.runs)
     if shares and best is not None:
@@ -151,7 +151,7 @@ def _targets_line(group: Group) -> Iterable[str]:
         )
 
 
-def seeds_line(group: Group) -> Iterable[str]:
+def seeds_line(group: RunGroup) -> Iterable[str]:
     """A line for a footer: the meaning of ranges over seeds, or a warning if there are none."""
     most = max((contender.seeds for contender in group.contenders), default=0)
     if most == 1:
@@ -165,7 +165,7 @@ def seeds_line(group: Group) -> Iterable[str]:
     yield Lead(f"Seeds: the median [{kinds}]. k/n: k of n seeds reached the target.")
 
 
-def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
+def _speed_up_lines(group: RunGroup, baseline: str) -> Iterable[str]:
     rows = {nodes: baseline_rows(group, baseline, nodes) for nodes in group.nodes}
     lacking = [nodes for nodes, there in rows.items() if not there]
     competing = {row.nodes for row in group.competing}
@@ -182,7 +182,7 @@ def _speed_up_lines(group: Group, baseline: str) -> Iterable[str]:
     yield from _unequal_line(group, baseline)
 
 
-def _unequal_line(group: Group, baseline: str) -> Iterable[str]:
+def _unequal_line(group: RunGroup, baseline: str) -> Iterable[str]:
     """The rows that differ from their row of the baseline in an option that the user chose."""
     pairs: dict[str, None] = {}
     for contender in group.contenders:
@@ -207,7 +207,7 @@ def _with(contender: Contender, names: Sequence[str]) -> str:
     return " ".join([contender.name, *missing])
 
 
-def _control_lines(group: Group) -> Iterable[str]:
+def _control_lines(group: RunGroup) -> Iterable[str]:
     narrow = [row.placed for row in group.contenders if row.narrowed]
     if narrow:
         yield Lead(
@@ -242,7 +242,7 @@ def _without_group(label: str) -> str:
     return " ".join(word for word in label.split() if not word.startswith(f"{OF_GROUPS}="))
 
 
-def _control_line(group: Group) -> Iterable[str]:
+def _control_line(group: RunGroup) -> Iterable[str]:
     """The rows whose control is missing: the same method on few nodes, which shows what needs no other node."""
     headers = [row.header for row in group.contenders]
     there = {(_without_group(header.method_label), header.nodes) for header in headers}
@@ -259,7 +259,7 @@ def _control_line(group: Group) -> Iterable[str]:
         )
 
 
-def _versions_line(group: Group) -> Iterable[str]:
+def _versions_line(group: RunGroup) -> Iterable[str]:
     runs = group.runs
     for name in ("istbench", "torch"):
         found = sorted({run.header.versions.get(name, "unknown") for run in runs})
@@ -267,7 +267,7 @@ def _versions_line(group: Group) -> Iterable[str]:
             yield Caution(f"Careful: these runs come from several versions of {name}: {', '.join(found)}.")
 
 
-def _changes_line(group: Group) -> Iterable[str]:
+def _changes_line(group: RunGroup) -> Iterable[str]:
     changed = [run for run in group.runs if run.changes]
     if changed:
         yield Caution(
@@ -276,7 +276,7 @@ def _changes_line(group: Group) -> Iterable[str]:
         )
 
 
-def _unfinished_lines(group: Group) -> Iterable[str]:
+def _unfinished_lines(group: RunGroup) -> Iterable[str]:
     counted = [run for contender in group.contenders for run in contender.diverged]
     if counted:
         yield Caution(
@@ -295,5 +295,5 @@ def _state(run: Run) -> str:
     return "unfinished" if run.header.status == "running" else run.header.status
 
 
-def _total(group: Group) -> int:
+def _total(group: RunGroup) -> int:
     return len(group.unfinished) + len(group.runs)

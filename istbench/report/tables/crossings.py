@@ -8,7 +8,7 @@ from functools import partial
 
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import bandwidth_text
-from istbench.report.groups import Group, Sweep
+from istbench.report.groups import RunGroup, Sweep
 from istbench.report.phrases import Lead, checks_line, data_line, guide_line
 from istbench.report.tables.group_columns import group_context, target_lines
 from istbench.report.tables.table import Entry, Table, column, table_of
@@ -37,7 +37,7 @@ class Crossing:
     reached: tuple[str, ...]
 
 
-def standings(sweep: Sweep) -> list[Crossing]:
+def crossings(sweep: Sweep) -> list[Crossing]:
     """For each pair of methods on as many nodes, the bandwidths at which they cross, or else the faster method.
 
     They cross where their medians over seeds are equal. Times between the replayed bandwidths are interpolated
@@ -75,7 +75,7 @@ def _ahead(one: Sequence[float], other: Sequence[float]) -> bool | None:
 
 
 def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
-    """A row for each of `standings`, the crossings first."""
+    """A row for each of `crossings`, those at a bandwidth first."""
     group = sweep.groups[0]
     low, high = (bandwidth_text(sweep.bandwidths[end], _DIGITS) for end in (0, -1))
     replayed = [bandwidth_text(bits, _DIGITS) for bits in sweep.bandwidths]
@@ -90,7 +90,7 @@ def crossings_table(sweep: Sweep, baseline: str = BASELINE) -> Table:
                 lambda crossing: Entry(text=crossing.target.text, value=crossing.target.level),
             ),
         ],
-        sorted(standings(sweep), key=lambda standing: standing.bandwidth is None),
+        sorted(crossings(sweep), key=lambda crossing: crossing.bandwidth is None),
         title=f"{group.workload_label}: bandwidths where methods cross on {sweep.cluster}, from {low} to {high}",
         empty=f"No two methods to compare between {low} and {high}.",
         footer=(
@@ -119,7 +119,7 @@ def _crossed(bandwidths: Sequence[float], one: Sequence[float], other: Sequence[
     ]
 
 
-def _sentence(group: Group, crossing: Crossing) -> Entry:
+def _sentence(group: RunGroup, crossing: Crossing) -> Entry:
     one, other = crossing.pair
     return Entry(
         text=_words(group, crossing),
@@ -133,7 +133,7 @@ def _sentence(group: Group, crossing: Crossing) -> Entry:
     )
 
 
-def _words(group: Group, crossing: Crossing) -> str:
+def _words(group: RunGroup, crossing: Crossing) -> str:
     one, other = map(group.name_of, crossing.pair)
     if crossing.below is None or crossing.above is None:
         return (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import Lead, close_targets_line, metric_line
 from istbench.report.tables.table import ColumnOf, Entry, Scalar, Table, column, table_of
 
@@ -14,12 +14,12 @@ NAMING: tuple[ColumnOf[Contender], ...] = (
 """The columns that name the row of a contender."""
 
 
-def shared_line(group: Group) -> list[str]:
+def shared_line(group: RunGroup) -> list[str]:
     """A line of a footer: the options that all rows share and their names leave out."""
     return [Lead(f"All rows: {' '.join(group.shared)}.")] if group.shared else []
 
 
-def target_lines(group: Group) -> Iterable[str]:
+def target_lines(group: RunGroup) -> Iterable[str]:
     """Lines of a footer on times to targets: `shared_line`, the metric, and targets that are too close."""
     yield from shared_line(group)
     own = all(run.header.metric == group.metric.name for run in (*group.runs, *group.unfinished))
@@ -28,14 +28,14 @@ def target_lines(group: Group) -> Iterable[str]:
 
 
 def group_table(
-    group: Group, baseline: str, columns: Iterable[ColumnOf[Contender]], rows: Sequence[Contender], **fields: Any
+    group: RunGroup, baseline: str, columns: Iterable[ColumnOf[Contender]], rows: Sequence[Contender], **fields: Any
 ) -> Table:
     """The table of `rows` of `group`, which `NAMING` names. `fields` are as in `table_of`."""
     context = group_context(group, baseline)
     return table_of([*NAMING, *columns], rows, keys=len(NAMING), context=context, **fields)
 
 
-def group_context(group: Group, baseline: str) -> dict[str, Scalar]:
+def group_context(group: RunGroup, baseline: str) -> dict[str, Scalar]:
     """Fields for programs that hold for every row of a group."""
     return {
         "workload": group.workload,

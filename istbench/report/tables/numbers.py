@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from istbench.report.tables.table import NOTHING, Entry, Scalar
 from istbench.results.metrics import value_text
-from istbench.results.stats import Estimate
+from istbench.results.stats import SeedMedian
 from istbench.results.stats import finite as finite
 
 
@@ -44,25 +44,25 @@ def metric_value(value: float) -> str:
     return "diverged" if math.isinf(value) else value_text(value)
 
 
-def with_interval(estimate: Estimate, form: NumberForm) -> str:
+def with_interval(value: SeedMedian, form: NumberForm) -> str:
     """The median, with the interval in brackets for several seeds."""
-    return form(estimate.median) + interval(estimate, form)
+    return form(value.median) + interval(value, form)
 
 
-def interval(estimate: Estimate, form: NumberForm) -> str:
+def interval(value: SeedMedian, form: NumberForm) -> str:
     """The interval in brackets after a space; empty for a single seed."""
-    if estimate.seeds < 2:
+    if value.seeds < 2:
         return ""
-    dash = "–" if estimate.low >= 0 or math.isinf(estimate.low) else " to "
-    return f" [{form(estimate.low)}{dash}{form(estimate.high)}]"
+    dash = "–" if value.low >= 0 or math.isinf(value.low) else " to "
+    return f" [{form(value.low)}{dash}{form(value.high)}]"
 
 
-def machine_value(estimate: Estimate) -> dict[str, Scalar]:
-    """An estimate for programs: median, low, high (null where infinite), reached, seeds."""
+def machine_value(value: SeedMedian) -> dict[str, Scalar]:
+    """A median over seeds for programs: median, low, high (null where infinite), reached, seeds."""
     return {
-        "median": finite(estimate.median),
-        "low": finite(estimate.low),
-        "high": finite(estimate.high),
-        "reached": estimate.reached,
-        "seeds": estimate.seeds,
+        "median": finite(value.median),
+        "low": finite(value.low),
+        "high": finite(value.high),
+        "reached": value.reached,
+        "seeds": value.seeds,
     }

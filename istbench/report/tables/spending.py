@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from istbench.base.options.defaults import BASELINE
 from istbench.cluster.profile import ClusterProfile
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import Caution, Lead, checks_line, data_line, guide_line, sustained_line
 from istbench.report.tables.group_columns import group_table, shared_line
 from istbench.report.tables.numbers import number, of_hundred, rounded
@@ -14,7 +14,7 @@ from istbench.results.header import NodeSeconds
 from istbench.results.stats import median
 
 
-def spending(group: Group, baseline: str = BASELINE) -> Table:
+def spending(group: RunGroup, baseline: str = BASELINE) -> Table:
     """Shares of the time and dollars, a row for each method and number of nodes, as medians over seeds.
 
     `group` must be on the clock of a cluster.
@@ -72,7 +72,7 @@ def _price_line(profile: ClusterProfile) -> str:
     return f"{machine} costs ${profile.price_per_hour:g} per hour ({said})."
 
 
-def _careful(group: Group) -> Iterable[str]:
+def _careful(group: RunGroup) -> Iterable[str]:
     most = max((time.carrying for time in group.times), default=0.0)
     if most > _MUCH_CARRYING:
         yield Caution(
@@ -81,7 +81,7 @@ def _careful(group: Group) -> Iterable[str]:
         )
 
 
-def node_seconds_table(group: Group, baseline: str = BASELINE) -> Table | None:
+def node_seconds_table(group: RunGroup, baseline: str = BASELINE) -> Table | None:
     """A row for each method and number of nodes whose runs measured these seconds, as medians over seeds.
 
     None without such runs.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from istbench.base.options.shares import Shares
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.phrases import Caution, count_nodes
 from istbench.report.tables.numbers import number
 from istbench.results.header import Header
@@ -25,7 +25,7 @@ def stall_lines(runs: Sequence[Run]) -> list[str]:
     return [Caution(f"Careful: stalls in {len(stalled)} of {len(runs)} runs. {'; '.join(named)}{more}.")]
 
 
-def group_stall_lines(group: Group) -> list[str]:
+def group_stall_lines(group: RunGroup) -> list[str]:
     """The same for the runs of `group`, unless its seconds are replayed."""
     return [] if group.clock == "cluster_s" else stall_lines(group.runs)
 
@@ -77,7 +77,7 @@ def _way_out(header: Header, found: Straggler) -> str:
     return f", and --shares {typed} would save {about} {found.saved:.0%}"
 
 
-def slow_node_lines(group: Group) -> Iterable[str]:
+def slow_node_lines(group: RunGroup) -> Iterable[str]:
     """A warning for a footer about the row of `group` whose nodes wait longest for a slow one."""
     rows = [(row, row.straggler) for row in group.contenders if row.straggler is not None]
     if not rows:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from istbench.base.errors import UserError
 from istbench.cluster.trace_file import load_trace
-from istbench.report.groups import Contender, Group
+from istbench.report.groups import Contender, RunGroup
 from istbench.report.palette import ACTIVITY_COLOURS, COLLECTIVE_COLOUR, NODE_COLOURS
 from istbench.report.plots.plot import Bar, Bars
 from istbench.report.timeline.recorded import recorded_round
@@ -246,7 +246,7 @@ def _cut(bars: Sequence[TimelineBar], start: float, end: float) -> list[Timeline
 _MOST_NODES, _MOST_METHODS, _MOST_CHARTED = 8, 12, 300
 
 
-def round_charts(group: Group) -> list[Bars]:
+def round_charts(group: RunGroup) -> list[Bars]:
     """A typical round of each row name of `group`, on its most nodes up to eight, and its transfers enlarged.
 
     It is as recorded, or replayed on the cluster of `group`. Runs without a sound trace have none, and rows with
@@ -260,7 +260,7 @@ def round_charts(group: Group) -> list[Bars]:
     return [chart for contender in list(shown.values())[:_MOST_METHODS] for chart in _charts(group, contender)]
 
 
-def _charts(group: Group, contender: Contender) -> Iterable[Bars]:
+def _charts(group: RunGroup, contender: Contender) -> Iterable[Bars]:
     run = contender.runs[0]
     if not run.directory.trace.exists():
         return

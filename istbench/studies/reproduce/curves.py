@@ -12,7 +12,7 @@ from istbench.report.plots.plot import Panel, Plot, Series
 from istbench.report.tables.numbers import NumberForm, metric_value, number
 from istbench.results.curves import Curve, time_to_target
 from istbench.results.metrics import level_text, metric_named, value_text
-from istbench.results.stats import Estimate, estimate, median, speed_up
+from istbench.results.stats import SeedMedian, median, seed_median, speed_up
 from istbench.studies.reproduce.clocks import Clock, ClockedSubjects
 from istbench.studies.reproduce.figures import (
     Figure,
@@ -110,7 +110,7 @@ def _seconds_row(figure: Figure, subject: Subject, *, fitted: bool) -> Compared:
     assert figure.level is not None
     assert figure.seconds is not None
     values = list(seconds_to(subject, figure.metric, figure.level).values())
-    ours = estimate_of(values)
+    ours = seed_median_of(values)
     text = "not trained" if ours is None else number(ours.median)
     if ours is not None and math.isinf(ours.median):
         text = missed_text(subject, figure.metric, ours)
@@ -208,7 +208,7 @@ def _lines(subject: Subject, pairs: Sequence[tuple[Figure, Subject]], style: Met
     found = [
         (level, ours)
         for level, figure in zip(levels, figures, strict=True)
-        if (ours := estimate_of(list(seconds_to(subject, figure.metric, level).values()))) is not None
+        if (ours := seed_median_of(list(seconds_to(subject, figure.metric, level).values()))) is not None
         and math.isfinite(ours.median)
     ]
     if found:
@@ -251,7 +251,7 @@ class Finals(msgspec.Struct, frozen=True, kw_only=True, tag="finals"):
         assert figure.value is not None
         finals = ((curve, curve.final()) for curve in curves_of(subject, figure.metric).values())
         values = [curve.metric.worst if final is None else final for curve, final in finals]
-        ours = estimate_of(values)
+        ours = seed_median_of(values)
         known = figure.method not in self.names
         return row_of(
             figure,
@@ -342,7 +342,7 @@ def _level_of(over: Subject, metric: str) -> float | None:
 
 def _ours(
     subject: Subject, over: Subject, metric: str, level: float | None
-) -> tuple[Estimate | None, str, int, str]:
+) -> tuple[SeedMedian | None, str, int, str]:
     """The speed-up over the seeds that both trained, its text, how many of them reach `level`, and their range.
 
     In the range, 0 is a miss of `subject`.
@@ -358,9 +358,9 @@ def _ours(
         return ours, number(ours.median), reached, range_text(ours)
     if found.baseline_missed:
         return None, f"{over.request.method} did not reach it", reached, ""
-    missed = estimate([own[seed] for seed in both])
-    ratios = estimate([0.0 if math.isinf(own[seed]) else theirs[seed] / own[seed] for seed in both])
-    ours = dataclasses.replace(estimate([math.inf] * found.pairs), reached=reached)
+    missed = seed_median([own[seed] for seed in both])
+    ratios = seed_median([0.0 if math.isinf(own[seed]) else theirs[seed] / own[seed] for seed in both])
+    ours = dataclasses.replace(seed_median([math.inf] * found.pairs), reached=reached)
     return ours, missed_text(subject, metric, missed), reached, range_text(ratios)
 
 
@@ -395,12 +395,12 @@ def best_of(subject: Subject, name: str) -> float | None:
     return median(known) if known else None
 
 
-def estimate_of(values: Sequence[float]) -> Estimate | None:
-    """The estimate over seeds; None without values."""
-    return estimate(values) if values else None
+def seed_median_of(values: Sequence[float]) -> SeedMedian | None:
+    """The median over seeds; None without values."""
+    return seed_median(values) if values else None
 
 
-def missed_text(subject: Subject, name: str, ours: Estimate) -> str:
+def missed_text(subject: Subject, name: str, ours: SeedMedian) -> str:
     """The entry of a level that at least half of the seeds missed."""
     best = best_of(subject, name)
     known = "" if best is None else f", best {value_text(best)}"
@@ -408,7 +408,7 @@ def missed_text(subject: Subject, name: str, ours: Estimate) -> str:
     return f"{who}{known}"
 
 
-def range_text(ours: Estimate | None, form: NumberForm = number) -> str:
+def range_text(ours: SeedMedian | None, form: NumberForm = number) -> str:
     """The range over seeds; empty for fewer than two."""
     if ours is None or ours.seeds < 2:
         return ""

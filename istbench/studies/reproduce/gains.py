@@ -18,7 +18,7 @@ from istbench.cluster.trace import COMPUTE, MARK, STEP, Trace
 from istbench.cluster.trace_file import load_trace
 from istbench.report.tables.numbers import number
 from istbench.results.load import Run
-from istbench.results.stats import Estimate, estimate
+from istbench.results.stats import SeedMedian, seed_median
 from istbench.studies.reproduce.clocks import MeasuredClock
 from istbench.studies.reproduce.curves import range_text
 from istbench.studies.reproduce.figures import (
@@ -219,7 +219,7 @@ class MeasuredGains(msgspec.Struct, frozen=True, kw_only=True, tag="measured_gai
 def _measured_row(figure: SpeedUpFigure, subject: Subject, over: Subject) -> Compared:
     theirs, own = _seconds_a_sample(over), _seconds_a_sample(subject)
     seeds = sorted(theirs.keys() & own.keys())
-    ours = estimate([theirs[seed] / own[seed] for seed in seeds]) if seeds else None
+    ours = seed_median([theirs[seed] / own[seed] for seed in seeds]) if seeds else None
     text = "not trained" if ours is None else number(ours.median)
     planned = min(subject.seeds, over.seeds)
     return _row(figure, subject, subject.label, ours, text, len(seeds), planned=planned)
@@ -321,12 +321,12 @@ def _replayed_row(figure: SpeedUpFigure, subject: Subject, over_seeds: Sequence[
     if not trained:
         return _row(figure, subject, label, None, "not trained", 0)
     gains_at = [gains.largest(label) for gains in trained]
-    largest = estimate([1 + gain for gain, _ in gains_at])
+    largest = seed_median([1 + gain for gain, _ in gains_at])
     at = " or ".join(f"{bandwidth:g}" for bandwidth in sorted({bandwidth for _, bandwidth in gains_at}))
     if figure.gbit_s is None:
         ours, text = largest, f"{number(largest.median)}, the largest, at {at} Gbit/s"
     else:
-        ours = estimate([1 + gains.gain(label, figure.gbit_s) for gains in trained])
+        ours = seed_median([1 + gains.gain(label, figure.gbit_s) for gains in trained])
         text = f"{number(ours.median)}; largest {number(largest.median)} at {at} Gbit/s"
     aspects = ("bandwidth",) if figure.gbit_s is None else ()
     return _row(figure, subject, label, ours, text, len(trained), aspects=aspects)
@@ -336,7 +336,7 @@ def _row(
     figure: SpeedUpFigure,
     subject: Subject,
     method: str,
-    ours: Estimate | None,
+    ours: SeedMedian | None,
     text: str,
     trained: int,
     **fields: Any,

@@ -11,7 +11,7 @@ from istbench.base.options.suite import Suite
 from istbench.report.plots.plot import Plot
 from istbench.report.tables.table import Table
 from istbench.results.load import Run
-from istbench.results.stats import Estimate
+from istbench.results.stats import SeedMedian
 
 Scale = Literal["laptop", "paper"]
 PUBLISHED = Path(__file__).parent / "published"
@@ -91,7 +91,7 @@ class Compared:
     what: str
     published: float | None
     published_text: str
-    ours: Estimate | None
+    ours: SeedMedian | None
     ours_text: str
     planned: int = 0
     trained: int = 0

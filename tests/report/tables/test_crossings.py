@@ -6,31 +6,31 @@ import pytest
 from fake_clusters import sweep_of, write_pair
 from fake_runs import averaging_trace, header, ramp, write_run
 
-from istbench.report.tables.crossings import crossings_table, standings
+from istbench.report.tables.crossings import crossings, crossings_table
 
 
-def crossings(sweep):
-    return [standing for standing in standings(sweep) if standing.bandwidth is not None]
+def at_bandwidths(sweep):
+    return [crossing for crossing in crossings(sweep) if crossing.bandwidth is not None]
 
 
 def test_methods_cross_where_their_times_are_equal(results):
     """ddp takes 1 + 8e8/b seconds for its 100 steps, local_sgd 3 + 8e7/b: equal at 3.6e8 bits/s."""
     write_pair(results)
-    (at_07, at_08) = crossings(sweep_of(results, 3.5e8, 3.7e8))
+    (at_07, at_08) = at_bandwidths(sweep_of(results, 3.5e8, 3.7e8))
     assert (at_07.below, at_07.above, at_07.nodes, at_07.target.level) == ("local_sgd", "ddp", 2, 0.7)
     assert at_07.bandwidth == pytest.approx(3.6e8, rel=1e-3)
     assert at_08.bandwidth == pytest.approx(at_07.bandwidth)
-    assert crossings(sweep_of(results, 1e6, 1e7, 1e8)) == []
+    assert at_bandwidths(sweep_of(results, 1e6, 1e7, 1e8)) == []
     # Through a tie on one of the bandwidths, they cross once.
     tied = sweep_of(results, 3.6e8 / 1.01, 3.6e8, 3.6e8 * 1.01)
-    assert [crossing.bandwidth for crossing in crossings(tied)] == pytest.approx([3.6e8] * 2, rel=1e-3)
+    assert [crossing.bandwidth for crossing in at_bandwidths(tied)] == pytest.approx([3.6e8] * 2, rel=1e-3)
 
 
 def test_a_method_that_missed_the_target_overtakes_nobody(results):
     write_pair(results)
     trace = averaging_trace(2, compute=(0.02,), size=1)
     write_run(results, header("ist"), ramp(1.0, 0.75), trace=trace)
-    of_ist = [found for found in crossings(sweep_of(results, 1e6, 1e12)) if "ist" in (found.below, found.above)]
+    of_ist = [found for found in at_bandwidths(sweep_of(results, 1e6, 1e12)) if "ist" in (found.below, found.above)]
     assert [(found.below, found.above, found.target.level) for found in of_ist] == [("ist", "ddp", 0.7)]
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from istbench.report.faulty_runs import FaultResults, FaultRow, FaultyRun, Schedule
+from istbench.report.faulty_runs import FaultResults, FaultRow, FaultSchedule, FaultyRun
 from istbench.report.tables.measured_faults import faults_answer
 from istbench.results.fault_record import Wall
 
-SCHEDULE = Schedule.of("poisson:2 of kill, seed 0")
+SCHEDULE = FaultSchedule.of("poisson:2 of kill, seed 0")
 
 
 def wall(seconds):
