@@ -46,6 +46,7 @@ from istbench.base.options.options import option
 from istbench.base.options.shares import in_proportion
 from istbench.base.options.tunable import LOCAL_STEPS
 from istbench.fabric import Fabric
+from istbench.methods.assembling import ModelAssembler
 from istbench.methods.base import Method, counted
 from istbench.methods.dealt_groups import ALL, check_groups, compare_groups, dealt_groups, whole_groups
 from istbench.methods.flat import BufferPlaces
@@ -53,13 +54,12 @@ from istbench.methods.footprint import Footprint, trained
 from istbench.methods.optimizer import ClippedOptions, set_rate
 from istbench.methods.saved_shares import Deal, SavedShares
 from istbench.methods.shared_tensors import MeansInPlace, MeansWithState, averaged_in_place
-from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import subnet_footprint
 from istbench.methods.subnet_share import SubnetShare, initial_rows, rows_of
 from istbench.methods.wide_layers import WideLayers, updates_wide_layers
 from istbench.workloads.base import Batch, Workload
 from istbench.workloads.neuron_groups.groups import NeuronGroup
-from istbench.workloads.neuron_groups.layout import Layout, Rows, layout_of, undealt
+from istbench.workloads.neuron_groups.layout import Layout, Rows, layout_of, shared_tensors
 from istbench.workloads.neuron_groups.partition import Deals
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -122,8 +122,8 @@ class IndependentSubnetTraining(Method):
         self._subnet, self._optimizer = share.subnet, share.optimizer
         plain = updates_wide_layers(share.optimizer, options, self._workload)
         self._wide = WideLayers(share.subnet, share.optimizer, plain=plain)
-        self._undealt = (
-            MeansInPlace(fabric, undealt(share.subnet, layout.groups))
+        self._shared_tensors = (
+            MeansInPlace(fabric, shared_tensors(share.subnet, layout.groups))
             if in_place
             else MeansWithState(fabric, {name: share.tensors[name] for name in layout.replicated}, share.planes)
         )
@@ -182,7 +182,7 @@ class IndependentSubnetTraining(Method):
             if self.options.coverage > 1:
                 self._share.average_over_owners(old)
             self._share.move(old, self._partition)
-        self._undealt.average(self._share.counts())
+        self._shared_tensors.average(self._share.counts())
         self._share.end_state()
         self._next_round()
 
@@ -215,22 +215,22 @@ class IndependentSubnetTraining(Method):
 
     @torch.no_grad()
     def assemble(self) -> nn.Module | None:
-        return self._shares().assembled(self._full)
+        return self._assembler().assembled(self._full)
 
     @torch.no_grad()
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None]:
-        return self._shares().block
+        return self._assembler().block
 
-    def _shares(self, **in_flight: Any) -> Shares:
+    def _assembler(self, **in_flight: Any) -> ModelAssembler:
         averaged = self._steps == 0
-        whole = self._share.whole(self._undealt.means(averaged=averaged))
-        return Shares(self._share, self._partition, whole, averaged=averaged, **in_flight)
+        whole = self._share.whole(self._shared_tensors.means(averaged=averaged))
+        return ModelAssembler(self._share, self._partition, whole, averaged=averaged, **in_flight)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self._share.state_dict(), "steps": self._steps, "round": self._round}
 
     def is_shared(self, keys: tuple[str, ...]) -> bool:
-        return self._steps == 0 and keys[0] == "subnet" and keys[-1] in self._undealt.alike
+        return self._steps == 0 and keys[0] == "subnet" and keys[-1] in self._shared_tensors.alike
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps = counted(state, "steps", below=self.round_steps)

@@ -1,6 +1,6 @@
 """The tensors that no unit indexes: every node trains them, and the nodes average them at the end of a round.
 
-There are two ways. If few values are undealt, their optimizer state is averaged with them, in float64: an exchange
+There are two ways. If few values are shared, their optimizer state is averaged with them, in float64: an exchange
 without training changes no bit then. If layers are left whole, they are averaged as in `local_sgd`.
 """
 
@@ -18,12 +18,12 @@ from istbench.workloads.neuron_groups.layout import Layout
 
 _NAME = "averaging shared tensors"
 _FEW = 0.1
-"""The largest share of undealt values that are averaged in float64. With Adam's state, each of them takes 24 bytes.
+"""Shared values up to this part of the model are averaged in float64. With Adam's state, each takes 24 bytes.
 At a tenth, that is 2.4 bytes for each value of the model; `local_sgd` averages all of it in 4."""
 
 
 def averaged_in_place(options: Any, layout: Layout) -> bool:
-    """Whether nodes with `options` average undealt tensors as `local_sgd` does, after the warm-up.
+    """Whether nodes with `options` average shared tensors as `local_sgd` does, after the warm-up.
 
     layout: of the groups that are dealt. They may leave most of a model whole, also with `deal=all`.
     """

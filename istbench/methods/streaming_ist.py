@@ -26,13 +26,13 @@ from istbench.base.options.numbers import Count
 from istbench.base.options.options import option
 from istbench.fabric import Fabric
 from istbench.fabric.pending import Transfers
+from istbench.methods.assembling import ModelAssembler
 from istbench.methods.base import counted, fitting
 from istbench.methods.dealt_groups import dealt_groups
 from istbench.methods.footprint import Footprint, PlannedNode
 from istbench.methods.ist import IndependentSubnetTraining
 from istbench.methods.optimizer import started
 from istbench.methods.saved_shares import Deal, SavedShares
-from istbench.methods.shares import Shares
 from istbench.methods.subnet_footprint import shared_buffers, shared_bytes, travelling_bytes
 from istbench.methods.subnets.exchange import (
     Block,
@@ -125,7 +125,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
     @torch.no_grad()
     def _end_round(self) -> None:
         if self._fabric.world_size > 1:
-            self._undealt.average(self._share.counts())
+            self._shared_tensors.average(self._share.counts())
             if self.options.optimizer_state == "reset":
                 tensors = self._share.tensors
                 for name in self._share.travelling & set(self._layout.replicated):
@@ -209,7 +209,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
         if self._flying is not None and self._flying.transfers is not None:
             self._flying.transfers.finish()
 
-    def _shares(self, **in_flight: Any) -> Shares:
+    def _assembler(self, **in_flight: Any) -> ModelAssembler:
         self.drain()
         if self._flying is not None:
             holdings = self._share.holdings()
@@ -218,7 +218,7 @@ class StreamingSubnetTraining(IndependentSubnetTraining):
                 for peer, blocks in self._flying.incoming.items()
             }
             in_flight = {"flights": self._flying.flights, "arrived": arrived}
-        return super()._shares(**in_flight)
+        return super()._assembler(**in_flight)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of `ist`, with the places of the units before the wave in flight left, and that wave."""

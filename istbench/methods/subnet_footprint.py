@@ -14,7 +14,7 @@ from istbench.methods.shared_tensors import averaged_in_place
 from istbench.methods.subnets.exchange import expected_moves, owned_behind
 from istbench.methods.wide_layers import wide_weights
 from istbench.workloads.neuron_groups.groups import named_tensors
-from istbench.workloads.neuron_groups.layout import Layout, build_subnet, undealt
+from istbench.workloads.neuron_groups.layout import Layout, build_subnet, shared_tensors
 from istbench.workloads.neuron_groups.partition import part_sizes, part_units
 
 
@@ -56,7 +56,7 @@ def shared_bytes(options: Any, layout: Layout, subnet: nn.Module, world_size: in
     values = sum(len(options.rule.counts(own.dim())) for own in travelling if slots and own.requires_grad)
     whole = []
     if in_place:
-        moving = (tensor for tensor in undealt(subnet, layout.groups).values() if not is_frozen(tensor))
+        moving = (tensor for tensor in shared_tensors(subnet, layout.groups).values() if not is_frozen(tensor))
         whole = [tensor_bytes(alike) for alike in by_dtype(moving)]
     else:
         replicated = (tensors[name] for name in layout.replicated if not is_frozen(tensors[name]))
@@ -101,7 +101,7 @@ def subnet_footprint(
 
 
 def _built_bytes(subnet: nn.Module, layout: Layout, options: Any, world_size: int) -> int:
-    """Bytes of a new share beside the whole model, whose optimizer state of undealt tensors it takes over."""
+    """Bytes of a new share beside the whole model, whose optimizer state of shared tensors it takes over."""
     tensors = named_tensors(subnet)
     planes = travelling_bytes(options, tensors, world_size)
     shards = _home_shard_sizes(layout, world_size, options.coverage)
@@ -115,7 +115,7 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
     shared = shared_bytes(options, layout, subnet, world_size)
     tensors, slots = named_tensors(subnet), travelling_slots(options, world_size)
     gathered = sent = 0.0
-    met, returned = ([0.0] * (world_size - 1) for _ in range(2))  # by the distance of an owner behind the lead
+    reduced, returned = ([0.0] * (world_size - 1) for _ in range(2))  # by the distance of an owner behind the lead
     for cut in layout.cut:
         size = tensors[cut.name].element_size()
         behind = owned_behind(len(cut.axes), world_size, options.coverage)
@@ -124,7 +124,7 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
             gathered += count * size * moved.gathered
             sent += count * size * moved.sent
             for place, share in enumerate(behind):
-                met[place] += count * size * moved.met * share
+                reduced[place] += count * size * moved.reduced * share
                 returned[place] += count * size * moved.returned * share
     spread = (sent - sum(returned)) / max(1, world_size - 1)
     shards = _home_shard_sizes(layout, world_size, options.coverage)
@@ -134,7 +134,7 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
     def rounds(node: PlannedNode) -> Iterator[None]:
         while True:
             node.steps(max(1, options.local_steps))
-            post_exchange(node, [*reversed(met)])  # the lead is before its owners on the ring
+            post_exchange(node, [*reversed(reduced)])  # the lead is before its owners on the ring
             post_exchange(node, [size + spread for size in returned])
             for size in shared:
                 node.all_reduce(size)
@@ -149,7 +149,7 @@ def _footprint_of(subnet: nn.Module, layout: Layout, options: Any, world_size: i
         build=options.build,
         samples=batch_size,
         parameters_beside=sum(sizes[name] * count for name, count in shards.items()),
-        round_buffers=round(max(gathered + sent, 2 * sum(met))) + shared_buffers(options, layout, shared),
+        round_buffers=round(max(gathered + sent, 2 * sum(reduced))) + shared_buffers(options, layout, shared),
     )
 
 

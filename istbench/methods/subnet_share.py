@@ -15,12 +15,12 @@ from istbench.methods.model_state import load_model_state, model_state
 from istbench.methods.optimizer import load_optimizer_state, optimizer_state, started, update_counts
 from istbench.methods.subnets.exchange import (
     Holdings,
-    Meeting,
+    ReduceToLead,
     Repartition,
     count_values,
     gather_blocks,
     take_means,
-    values_met,
+    values_reduced,
     write_blocks,
 )
 from istbench.workloads.base import Workload
@@ -151,12 +151,12 @@ class SubnetShare:
 
     def average_over_owners(self, partition: Partition) -> None:
         """Replace the entries that this node leads by the means over their owners in `partition`."""
-        holdings, meeting = self.holdings(), Meeting(self.layout, partition)
+        holdings, reduction = self.holdings(), ReduceToLead(self.layout, partition)
         rank, like = self.fabric.rank, next(self.subnet.parameters())
         peers = [peer for peer in range(self.fabric.world_size) if peer != rank]
-        led = meeting.led(rank)
-        outgoing = {peer: gather_blocks(holdings, meeting.outgoing(rank, peer), like) for peer in peers}
-        arriving = {peer: like.new_empty(values_met(led, peer)) for peer in peers}
+        led = reduction.led(rank)
+        outgoing = {peer: gather_blocks(holdings, reduction.outgoing(rank, peer), like) for peer in peers}
+        arriving = {peer: like.new_empty(values_reduced(led, peer)) for peer in peers}
         self.fabric.exchange_among_all(outgoing, arriving, "averaging units")
         take_means(holdings, led, arriving)
 

@@ -102,7 +102,7 @@ def test_ist_of_channels_and_heads_is_its_definition(nodes):
         assert seen["exchanged exactly"]
         if name in PIXELS:  # a momentum beside every value, or none; an all-reduce's bytes are counted to the byte
             assert seen["sent"]["carry"] == pytest.approx(2 * seen["sent"]["reset"], abs=STEPS)
-        elif nodes > 1:  # more than a tenth of the values is undealt, and has no momentum beside it
+        elif nodes > 1:  # more than a tenth of the values is shared, and has no momentum beside it
             assert seen["sent"]["reset"] < seen["sent"]["carry"] < 2 * seen["sent"]["reset"] - STEPS
         assert seen["sent"]["reset"] == seen["sent"]["sgd"]
         assert (seen["sent"]["sgd"] > 0) == (nodes > 1)

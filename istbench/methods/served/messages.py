@@ -55,7 +55,7 @@ def most_slices(sizes: Sequence[int], slice_params: int, world_size: int, *, spl
     return sum(max(parts, -(-size // (slice_params or size or 1))) for size in sizes)
 
 
-class Recorder(Protocol):
+class OpRecorder(Protocol):
     """The part of `istbench.fabric.recorder.Recorder` that a served model needs; a planned node has it too."""
 
     @property
@@ -75,7 +75,7 @@ class ServedRecord:
     """
 
     def __init__(
-        self, recorder: Recorder, slices: Sequence[Sequence[Slice]], itemsize: int, rank: int, world_size: int
+        self, recorder: OpRecorder, slices: Sequence[Sequence[Slice]], itemsize: int, rank: int, world_size: int
     ) -> None:
         self._recorder = recorder
         self._slices = slices

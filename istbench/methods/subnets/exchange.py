@@ -9,13 +9,13 @@ If an entry has several owners (coverage p), they differ at the end of a round. 
 owner of its row's unit, or, if that node does not own the column's unit, the first owner of the column's unit. Two
 exchanges follow each other:
 
-1. `Meeting`: the other owners send their values to the lead, which takes the mean: p - 1 values for each entry of a
-   tensor with one cut dimension.
+1. `ReduceToLead`: the other owners send their values to the lead, which takes the mean: p - 1 values for each entry
+   of a tensor with one cut dimension.
 2. `Repartition`: the lead sends the mean to the next owners, p or p - 1 of them. A node that owned the entry before
    keeps its own optimizer state; a new owner also gets the lead's state.
 
-So p = 1 is the move of Independent Subnet Training, without a meeting. An entry needs at least 2 (p - 1) transfers,
-and one more if no owner stays.
+So p = 1 is the move of Independent Subnet Training, without a reduction. An entry needs at least 2 (p - 1)
+transfers, and one more if no owner stays.
 """
 
 import math
@@ -129,7 +129,7 @@ def _classes(node: int, tensor: CutTensor, partition: Partition) -> tuple[_Class
     return _owned_by(node, len(parts.units), parts.coverage, len(tensor.axes))
 
 
-class Meeting:
+class ReduceToLead:
     """The owners of each entry send their values to its lead. With a coverage of 1 there is nothing to send."""
 
     def __init__(self, layout: Layout, partition: Partition) -> None:
@@ -160,7 +160,7 @@ def take_means(
 
     Owners add up in the order of their ranks, as in an assembled model: both means are the same, bit for bit.
 
-    led: from `Meeting.led`. arrived: by owner, the values of its `Meeting.outgoing`.
+    led: from `ReduceToLead.led`. arrived: by owner, the values of its `ReduceToLead.outgoing`.
     """
     taken = dict.fromkeys(arrived, 0)
     for block, owners in led:
@@ -191,7 +191,7 @@ def mean_of_owners(
     return torch.where(owners > 0, (total / owners).to(full.dtype), full)
 
 
-def values_met(led: Sequence[tuple[Block, tuple[int, ...]]], owner: int) -> int:
+def values_reduced(led: Sequence[tuple[Block, tuple[int, ...]]], owner: int) -> int:
     """The number of values that `owner` sends to the lead of `led`, another node."""
     return sum(block.shape.numel() for block, owners in led if owner in owners)
 
@@ -396,13 +396,13 @@ class Moved:
     Attributes:
         gathered: values that it takes out of its tensors, for others and for itself.
         sent: values that it sends to others; equally many arrive.
-        met: values that it sends to the leads of its entries before; equally many arrive.
-        returned: values among `sent` that go back to the owners which met it, because no unit changed owners.
+        reduced: values that it sends to the leads of its entries before; equally many arrive.
+        returned: values among `sent` that go back from the lead to other owners, because no unit changed owners.
     """
 
     gathered: float
     sent: float
-    met: float = 0.0
+    reduced: float = 0.0
     returned: float = 0.0
 
 
@@ -432,23 +432,24 @@ def expected_moves(
     if not tensor.needs_home:
         values = tensor.shape.numel() / n
         sent = p * (1 - keeps) if state else p - keeps
-        met = 0 if state else values * (p - 1)
-        return Moved(gathered=values * p, sent=values * sent, met=met, returned=met * (1 - again[0]))
+        reduced = 0 if state else values * (p - 1)
+        return Moved(gathered=values * p, sent=values * sent, reduced=reduced, returned=reduced * (1 - again[0]))
     stay = math.prod(1 - each for each in again)
     values = tensor.shape.numel() / n**2
     common = [common_owners(distance, n, p) for distance in range(n)]
     none = (1 - stay) * common.count(0) / n
-    gathered = sent = met = 0.0
+    gathered = sent = reduced = 0.0
     for owners in common:
         following = stay * owners + (1 - stay) * p * p / n
         if owners:
             gathered += following + none
             sent += following - (owners if state else 1) * keeps + none * (n - 1) / n
-            met += 0 if state else owners - 1
+            reduced += 0 if state else owners - 1
         else:
             gathered += following
             sent += following * (n - 1) / n
-    return Moved(gathered=values * gathered, sent=values * sent, met=values * met, returned=values * met * stay)
+    reduced *= values
+    return Moved(gathered=values * gathered, sent=values * sent, reduced=reduced, returned=reduced * stay)
 
 
 @cache

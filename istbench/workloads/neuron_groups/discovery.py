@@ -1,6 +1,6 @@
 """Finds the neuron groups of any model, from one run of it on an example batch.
 
-A recording of the run shows which dimensions of parameters and buffers are the same set of units (trace, rules). A
+A recording of the run shows which dimensions of parameters and buffers are the same set of units (graph, rules). A
 set that reaches no input, output or residual stream, and that no operation mixes, is a candidate. It becomes a
 group if two proofs hold (proof). All other layers stay whole: every subnet contains them.
 """
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from istbench.workloads.neuron_groups.atoms import Atom, keep_whole, roots
+from istbench.workloads.neuron_groups.graph import Run, first_line, record_graph
 from istbench.workloads.neuron_groups.groups import Attribute, NeuronGroup, Slot, named_tensors, validate_groups
 from istbench.workloads.neuron_groups.proof import Proof, failing
 from istbench.workloads.neuron_groups.rules import Dims, find_dimensions
 from istbench.workloads.neuron_groups.sums import Sums
-from istbench.workloads.neuron_groups.trace import Run, first_line, trace_run
 
 _AXES = 2  # dimensions of a tensor that a layout can cut
 _WAYS = 2  # of dealing out a tensor that are tried
@@ -76,13 +76,13 @@ def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discov
     """
     with torch.random.fork_rng(devices=[]):
         try:
-            trace = trace_run(copy.deepcopy(model).train(), run)
+            graph = record_graph(copy.deepcopy(model).train(), run)
         except Exception as error:
             if not isinstance(run(copy.deepcopy(model).train()), Tensor):
                 raise TypeError("run(model) must return a tensor: outputs of the model, or its loss") from None
             problem = f"the run cannot be traced: {first_line(error)}"
             return Discovered([], [LeftWhole(name, problem) for name, _ in _layers(model)])
-        dims, sums = find_dimensions(trace, {name: type(module) for name, module in model.named_modules()})
+        dims, sums = find_dimensions(graph, {name: type(module) for name, module in model.named_modules()})
         problems: dict[str, str] = {}
         candidates = _proved(model, run, dims, sums, problems) if prove else _candidates(model, dims, sums)
     groups = [candidate.variants[0] for candidate in candidates]

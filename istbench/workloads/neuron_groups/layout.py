@@ -129,7 +129,7 @@ def layout_of(model: nn.Module, groups: Sequence[NeuronGroup]) -> Layout:
     return Layout(tuple(groups), tuple(cut), tuple(replicated), replicated_values)
 
 
-def undealt(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor]:
+def shared_tensors(model: nn.Module, groups: Sequence[NeuronGroup]) -> dict[str, Tensor]:
     """The floating-point tensors of `model` that no unit of `groups` indexes: parameters, then buffers.
 
     Without groups, these are the tensors that `local_sgd` averages, in its order, with running statistics.

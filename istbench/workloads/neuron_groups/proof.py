@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from istbench.workloads.neuron_groups.graph import Run, first_line, without_dropout
 from istbench.workloads.neuron_groups.groups import NeuronGroup, expand_units, named_tensors, permute_units
 from istbench.workloads.neuron_groups.layout import build_subnet, part_of_subnet
 from istbench.workloads.neuron_groups.partition import Partition, partition_units, units_on
-from istbench.workloads.neuron_groups.trace import Run, first_line, without_dropout
 
 _NEAR = 1e-7
 _SEED = 0

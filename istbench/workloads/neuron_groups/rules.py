@@ -1,4 +1,4 @@
-"""Which dimensions of tensors are the same set of units, by the operations of a trace.
+"""Which dimensions of tensors are the same set of units, by the operations of a graph.
 
 Every operation has a rule: its results have these dimensions of its arguments, these dimensions are the same, and
 these stay whole because the operation mixes them or depends on their number or order. An operation without a rule
@@ -10,29 +10,29 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from istbench.workloads.neuron_groups.atoms import Product, equate, fresh, keep_whole, regroup, roots
+from istbench.workloads.neuron_groups.graph import Operation, OperationGraph, Value
 from istbench.workloads.neuron_groups.groups import Attribute
 from istbench.workloads.neuron_groups.sums import Contraction, Sums, parameter_of
-from istbench.workloads.neuron_groups.trace import Operation, Trace, Value
 
 Dims = list[Product]
 
 _SUMS = ("add", "add_", "sub", "sub_", "rsub")
 
 
-def find_dimensions(trace: Trace, kinds: Mapping[str, type]) -> tuple[dict[str, Dims], Sums]:
-    """The dimensions of the parameters and buffers that `trace` reads, as products of atoms, by name; its sums.
+def find_dimensions(graph: OperationGraph, kinds: Mapping[str, type]) -> tuple[dict[str, Dims], Sums]:
+    """The dimensions of the parameters and buffers that `graph` reads, as products of atoms, by name; its sums.
 
-    `kinds` has the type of every module, by name. Inputs and results of the trace stay whole.
+    `kinds` has the type of every module, by name. Inputs and results of the graph stay whole.
     """
-    rules = _Rules(trace, kinds)
-    return rules.dimensions(), Sums(trace, rules.contractions)
+    rules = _Rules(graph, kinds)
+    return rules.dimensions(), Sums(graph, rules.contractions)
 
 
 class _Rules:
-    def __init__(self, trace: Trace, kinds: Mapping[str, type]) -> None:
-        self._trace, self._kinds = trace, kinds
+    def __init__(self, graph: OperationGraph, kinds: Mapping[str, type]) -> None:
+        self._graph, self._kinds = graph, kinds
         self.contractions: list[Contraction] = []
-        self._constants = trace.constants()
+        self._constants = graph.constants()
         self._dims: dict[Value, Dims] = {}
         # Bits of the weight layers whose results a value consists of, and of those that came before.
         self._origin: dict[Value, int] = {}
@@ -40,7 +40,7 @@ class _Rules:
         self._operation = Operation("", (), (), False)
 
     def dimensions(self) -> dict[str, Dims]:
-        for number, operation in enumerate(self._trace.operations):
+        for number, operation in enumerate(self._graph.operations):
             self._operation = operation
             self._apply(operation)
             self._follow(operation, 1 << number)
@@ -50,9 +50,9 @@ class _Rules:
                 written = operation.outputs[0]
                 self._origin[new] = self._origin.get(old, 0) | self._origin[written]
                 self._before[new] = self._before.get(old, 0) | self._before[written]
-        for product in self._of(self._trace.result):
+        for product in self._of(self._graph.result):
             keep_whole(product, "the outputs of the network")
-        return {name: self._of(value) for name, value in self._trace.values.items()}
+        return {name: self._of(value) for name, value in self._graph.values.items()}
 
     def _of(self, value: Value) -> Dims:
         if value not in self._dims:
@@ -67,8 +67,8 @@ class _Rules:
     def _distrust(self, operation: Operation) -> None:
         """Keep everything whole in a forward pass that may go another way for another batch."""
         for name in operation.scope:
-            if name in self._trace.reads:
-                line, module = self._trace.reads[name], name or "the model"
+            if name in self._graph.reads:
+                line, module = self._graph.reads[name], name or "the model"
                 for value in (*operation.inputs(), *operation.outputs):
                     for product in self._of(value):
                         keep_whole(product, f"used in {module}, which depends on values of tensors ({line})")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from istbench.workloads.neuron_groups.atoms import Atom, Product, roots
-from istbench.workloads.neuron_groups.trace import Operation, Trace, Value
+from istbench.workloads.neuron_groups.graph import Operation, OperationGraph, Value
 
 _SHAPES = (
     "_reshape_alias _to_copy _unsafe_view alias clone contiguous detach expand permute reshape slice split "
@@ -60,11 +60,11 @@ def parameter_of(value: Value) -> str:
 
 
 class Sums:
-    """The sums of a trace: `contractions` of its operations."""
+    """The sums of a graph: `contractions` of its operations."""
 
-    def __init__(self, trace: Trace, contractions: Sequence[Contraction]) -> None:
-        self._trace, self._contractions = trace, contractions
-        self._constants = trace.constants()
+    def __init__(self, graph: OperationGraph, contractions: Sequence[Contraction]) -> None:
+        self._graph, self._contractions = graph, contractions
+        self._constants = graph.constants()
 
     def over(self, atom: Atom) -> tuple[str, ...]:
         """The parameters by which layers sum over the units of `atom`, where no normalisation is behind the sum."""
@@ -74,7 +74,7 @@ class Sums:
     def _normalised(self, operation: Operation) -> bool:
         """Whether the result of the run is the same for any scale of the results of `operation`."""
         degrees: dict[Value, float] = dict.fromkeys(operation.outputs, 1.0)
-        for later in self._trace.operations[self._trace.operations.index(operation) + 1 :]:
+        for later in self._graph.operations[self._graph.operations.index(operation) + 1 :]:
             if not any(value in degrees for value in later.inputs()):
                 continue
             degree = self._degree(later, degrees)
@@ -82,7 +82,7 @@ class Sums:
                 return False
             if degree:
                 degrees.update(dict.fromkeys((*later.outputs, *(new for _, new in later.aliases)), degree))
-        return self._trace.result not in degrees
+        return self._graph.result not in degrees
 
     def _degree(self, operation: Operation, degrees: dict[Value, float]) -> float | None:
         """The degree of the results of `operation`, None if there is none."""

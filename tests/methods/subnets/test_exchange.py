@@ -6,12 +6,12 @@ from torch import nn
 
 from istbench.methods.subnets.exchange import (
     Holdings,
-    Meeting,
+    ReduceToLead,
     Repartition,
     count_values,
     gather_blocks,
     take_means,
-    values_met,
+    values_reduced,
     write_blocks,
 )
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, named_tensors
@@ -99,14 +99,14 @@ class Cluster:
     def whole(self, node):
         return holdings_of(node, self.layout, self.full, self.partition, self.home)
 
-    def meet(self):
+    def reduce_to_leads(self):
         """Leads take the means; returns the values sent."""
-        meeting, nodes, like = Meeting(self.layout, self.partition), range(self.world_size), torch.empty(0)
-        wire = [[gather_blocks(self.nodes[a], meeting.outgoing(a, b), like) for b in nodes] for a in nodes]
+        reduction, nodes, like = ReduceToLead(self.layout, self.partition), range(self.world_size), torch.empty(0)
+        wire = [[gather_blocks(self.nodes[a], reduction.outgoing(a, b), like) for b in nodes] for a in nodes]
         for b in nodes:
-            led = meeting.led(b)
+            led = reduction.led(b)
             arrived = {a: wire[a][b] for a in nodes if a != b}
-            assert all(values_met(led, a) == len(values) for a, values in arrived.items())
+            assert all(values_reduced(led, a) == len(values) for a, values in arrived.items())
             take_means(self.nodes[b], led, arrived)
         return sum(len(values) for row in wire for values in row)
 
@@ -208,7 +208,7 @@ def test_next_owners_get_the_mean_of_the_owners_and_new_ones_a_state(name, world
                 state.fill_(node)
         old = cluster.partition
         before = {cut.name: [held_by(cluster, node, cut, 0) for node in nodes] for cut in cluster.layout.cut}
-        met, sent = cluster.meet(), cluster.repartition()
+        reduced, sent = cluster.reduce_to_leads(), cluster.repartition()
         for cut in cluster.layout.cut:
             owned, next_owned = (owners_of(cluster, partition, cut) for partition in (old, cluster.partition))
             trained = owned.any(0)
@@ -223,7 +223,7 @@ def test_next_owners_get_the_mean_of_the_owners_and_new_ones_a_state(name, world
                 a_trainer = owned.gather(0, state.nan_to_num(0).clamp(min=0).long()[None])[0]
                 assert a_trainer[new].all()
         if all(not cut.needs_home for cut in cluster.layout.cut):
-            assert met == (coverage - 1) * sum(cut.shape.numel() for cut in cluster.layout.cut)
+            assert reduced == (coverage - 1) * sum(cut.shape.numel() for cut in cluster.layout.cut)
         assert sum(map(sum, sent)) > 0
 
 
@@ -238,10 +238,10 @@ def test_values_are_sent_hardly_more_often_than_they_must(world_size, coverage, 
     nodes, sent, least = range(world_size), 0, 0
     for number in range(20):
         old, new = deals.partition(number), deals.partition(number + 1)
-        plan, meeting = Repartition(layout, old, new, {}), Meeting(layout, old)
+        plan, reduction = Repartition(layout, old, new, {}), ReduceToLead(layout, old)
         for node in nodes:
             for peer in (peer for peer in nodes if peer != node):
-                blocks = [*meeting.outgoing(node, peer), *plan.outgoing(node, peer)]
+                blocks = [*reduction.outgoing(node, peer), *plan.outgoing(node, peer)]
                 sent += sum(block.shape.numel() for block in blocks)
         places = [[(node - parts["hidden"].owner) % len(nodes) for node in nodes] for parts in (old, new)]
         stays = (torch.maximum(*map(torch.stack, places)) < coverage).any(0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from istbench.methods.subnets.exchange import Meeting, Repartition, expected_moves, owned_behind
+from istbench.methods.subnets.exchange import ReduceToLead, Repartition, expected_moves, owned_behind
 from istbench.methods.subnets.streaming import Flights, Timetable, expected_flights, turns_of
 from istbench.workloads.neuron_groups.layout import layout_of
 from istbench.workloads.neuron_groups.partition import Deals, home_partition, partition_units
@@ -30,11 +30,11 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
     partitions = [deals.partition(number) for number in range(ROUNDS + 1)]
     # By tensor and plane: the values, and the optimizer's state.
     counted = {
-        (cut.name, plane): SimpleNamespace(gathered=0, sent=0, met=0) for cut in layout.cut for plane in (0, 1)
+        (cut.name, plane): SimpleNamespace(gathered=0, sent=0, reduced=0) for cut in layout.cut for plane in (0, 1)
     }
-    met_from = {cut.name: [0] * nodes for cut in layout.cut}  # by the distance of an owner behind the lead
+    reduced_from = {cut.name: [0] * nodes for cut in layout.cut}  # by the distance of an owner behind the lead
     for old, new in pairwise(partitions if nodes > 1 else []):
-        plan, meeting = Repartition(layout, old, new, home), Meeting(layout, old)
+        plan, reduction = Repartition(layout, old, new, home), ReduceToLead(layout, old)
         for node in range(nodes):
             for peer in range(nodes):
                 for block in plan.outgoing(node, peer):
@@ -42,9 +42,9 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
                         values = block.shape.numel() / nodes / ROUNDS
                         counted[block.tensor.name, plane].gathered += values
                         counted[block.tensor.name, plane].sent += (peer != node) * values
-                for block in meeting.outgoing(node, peer):
-                    counted[block.tensor.name, 0].met += block.shape.numel() / nodes / ROUNDS
-                    met_from[block.tensor.name][(node - peer) % nodes] += block.shape.numel() / nodes / ROUNDS
+                for block in reduction.outgoing(node, peer):
+                    counted[block.tensor.name, 0].reduced += block.shape.numel() / nodes / ROUNDS
+                    reduced_from[block.tensor.name][(node - peer) % nodes] += block.shape.numel() / nodes / ROUNDS
     for cut in layout.cut:
         for plane in (0, 1):
             expected, seen = (
@@ -53,10 +53,10 @@ def test_expected_moves_are_the_mean_of_moves(nodes, coverage, moving):
             )
             assert seen.gathered == pytest.approx(expected.gathered, rel=0.03)
             assert seen.sent == pytest.approx(expected.sent, rel=0.07)  # few units move in a walk
-            assert seen.met == pytest.approx(expected.met, rel=0.01)
-        met = expected_moves(cut, nodes, coverage, moving).met
+            assert seen.reduced == pytest.approx(expected.reduced, rel=0.01)
+        reduced = expected_moves(cut, nodes, coverage, moving).reduced
         shares = owned_behind(len(cut.axes), nodes, coverage)
-        assert met_from[cut.name][1:] == pytest.approx([share * met for share in shares], rel=0.02)
+        assert reduced_from[cut.name][1:] == pytest.approx([share * reduced for share in shares], rel=0.02)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

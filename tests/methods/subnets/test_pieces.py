@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istbench.methods.shares import DimSlice, piece_of
+from istbench.methods.assembling import DimSlice, piece_of
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.layout import Axis, select, write
 from istbench.workloads.neuron_groups.partition import home_partition, partition_units

@@ -80,8 +80,8 @@ def piece_of(span: DimSlice, axes: Sequence[Axis], index: Sequence[Tensor]) -> P
     return Piece(held, axes, within)
 
 
-class Shares:
-    """The shares of all nodes: subnets in `partition`, and home shards.
+class ModelAssembler:
+    """Assembles the full model from the shares of all nodes: subnets in `partition`, and home shards.
 
     Args:
         share: the share of this node. whole: tensors that no partition cuts, with their values in the full model.

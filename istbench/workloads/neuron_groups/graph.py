@@ -66,7 +66,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Trace:
+class OperationGraph:
     """The operations that the result of a run depends on, in their order.
 
     Attributes:
@@ -89,7 +89,7 @@ class Trace:
         return constant
 
 
-def trace_run(model: nn.Module, run: Run) -> Trace:
+def record_graph(model: nn.Module, run: Run) -> OperationGraph:
     """Run `model` once, as it is (mode, device), and record it; changes its buffers as any run does.
 
     Raises:
@@ -100,7 +100,7 @@ def trace_run(model: nn.Module, run: Run) -> Trace:
         result = run(model)
     if not isinstance(result, Tensor) or id(result) not in recorder.values:
         raise TypeError("run(model) must return a tensor that the model computes")
-    return recorder.trace(recorder.values[id(result)])
+    return recorder.graph(recorder.values[id(result)])
 
 
 def without_dropout(func: Any, args: tuple[Any, ...]) -> bool:
@@ -191,7 +191,7 @@ class _Recorder(TorchDispatchMode):
             self._sharing.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         self.values[id(tensor)] = value
 
-    def trace(self, result: Value) -> Trace:
+    def graph(self, result: Value) -> OperationGraph:
         """The operations that `result` depends on."""
         live, used = {result}, []
         for operation in reversed(self._operations):
@@ -200,7 +200,7 @@ class _Recorder(TorchDispatchMode):
                 live.update(old for old, _ in operation.aliases)
                 used.append(operation)
         named = {value.name: value for value in live if value.name}
-        return Trace(used[::-1], named, result, self._reads)
+        return OperationGraph(used[::-1], named, result, self._reads)
 
 
 def first_line(error: Exception) -> str:
