@@ -78,7 +78,7 @@ class Display:
         self._console.print(printable_lines(self._words(text)), markup=False, soft_wrap=not self._live)
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """A `Progress` callback for `Workload.prepare`."""
+        """A `ShowProgress` callback for `Workload.prepare`."""
         what = printable(what)
         if not self._live:
             self._plain(f"{what}: {done}/{total}", due=done in (0, total))

@@ -65,10 +65,10 @@ def _refuse_options(name: str, options: dict[str, str]) -> None:
 def _refuse_plugin(file: Path) -> None:
     """Refuse a file of classes: their names are checked one by one."""
     methods, workloads = plugin_names(file, "methods"), plugin_names(file, "workloads")
-    from istbench.workloads.task import Task
+    from istbench.workloads.task import TaskWorkload
 
     # Only a task defines the workload of its file's name by functions.
-    is_task = workloads == [task_name(file)] and not methods and issubclass(load_workload(str(file)), Task)
+    is_task = workloads == [task_name(file)] and not methods and issubclass(load_workload(str(file)), TaskWorkload)
     if (names := [*methods, *workloads]) and not is_task:
         raise UserError(f"{printable(str(file))} is a plug-in: istbench check {names[0]} --plugin {file}")
 

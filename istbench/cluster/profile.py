@@ -47,8 +47,8 @@ Speeds = Annotated[tuple[Annotated[float, Meta(ge=1e-3, le=1e3)], ...], Meta(max
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
-    """A machine with several nodes, such as GPUs. Nodes are on hosts in order of rank.
+class SharedHost:
+    """A machine whose link several nodes share, such as GPUs. Nodes are on hosts in order of rank.
 
     Attributes:
         nodes: of a host.
@@ -138,7 +138,7 @@ class ClusterProfile:
     burst_bandwidth: BitsPerSecond | None = None
     speeds: Speeds = ()
     backplane: BitsPerSecond | None = None
-    host: Host | None = None
+    host: SharedHost | None = None
     rack: Rack | None = None
 
     @property
@@ -294,7 +294,8 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 
 _IN_A_FILE: dict[Any, Any] = {BitsPerSecond: _Bandwidth, Latency: _Time}
-_IN_A_FILE.update({kind: _table(kind.__name__.lower(), kind) for kind in (Host, Rack)})
+_LEVELS = {"host": SharedHost, "rack": Rack}
+_IN_A_FILE.update({kind: _table(key, kind) for key, kind in _LEVELS.items()})
 _ProfileTable = _table("profile", ClusterProfile, {"base": str, "bandwidth": _Bandwidth, "latency": _Time})
 
 
@@ -416,7 +417,7 @@ def parse_profile(text: str, *, name: str, where: str, this: ClusterProfile | No
     values = _plain(table)
     if not values:
         raise UserError(f"{where} has no field; three lines are enough, such as {_SHORTEST}")
-    for key, kind in (("host", Host), ("rack", Rack)):
+    for key, kind in _LEVELS.items():
         if values.get(key) is not None:
             values[key] = kind(**_plain(values[key]))
     if values.get("price_per_hour") is not None and not values.get("price_source"):

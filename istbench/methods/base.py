@@ -250,7 +250,7 @@ class Planned(Protocol):
 
 
 @runtime_checkable
-class ReadInBlocks(Protocol):
+class AssembledInBlocks(Protocol):
     """Its full model can be read block by block, so that no node holds it."""
 
     def blocks(self) -> Callable[[str, int, int, int], Tensor | None] | None:

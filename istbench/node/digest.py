@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from istbench.workloads.base import Block
+from istbench.workloads.base import ReadBlock
 
 _BLOCK_VALUES = 1 << 22
 
@@ -17,7 +17,7 @@ def weights_sha256(model: nn.Module) -> str:
     return sha256_of(tensors, blocks_of(tensors))
 
 
-def sha256_of(tensors: Mapping[str, Tensor], block: Block) -> str:
+def sha256_of(tensors: Mapping[str, Tensor], block: ReadBlock) -> str:
     """The same for `tensors`, which may lie on the meta device: `block` reads their values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -26,7 +26,7 @@ def sha256_of(tensors: Mapping[str, Tensor], block: Block) -> str:
     return digest.hexdigest()
 
 
-def blocks_of(tensors: Mapping[str, Tensor]) -> Block:
+def blocks_of(tensors: Mapping[str, Tensor]) -> ReadBlock:
     """A function that reads blocks of `tensors`."""
 
     def block(name: str, dim: int, first: int, last: int) -> Tensor:
@@ -36,7 +36,7 @@ def blocks_of(tensors: Mapping[str, Tensor]) -> Block:
     return block
 
 
-def content_of(name: str, tensor: Tensor, block: Block) -> Iterator[memoryview]:
+def content_of(name: str, tensor: Tensor, block: ReadBlock) -> Iterator[memoryview]:
     """The bytes of tensor `name` in the order of its rows, some rows at a time; `tensor` gives its shape."""
     length = len(tensor) if tensor.dim() else 1
     rows = max(1, _BLOCK_VALUES * length // max(1, tensor.numel()))

@@ -17,13 +17,13 @@ from istbench.base.errors import UserError
 from istbench.base.options.run import RunConfig
 from istbench.base.seeds import derived_seed
 from istbench.fabric import Fabric
-from istbench.methods.base import EvaluatedInParts, Figures, Method, ReadInBlocks
+from istbench.methods.base import AssembledInBlocks, EvaluatedInParts, Figures, Method
 from istbench.node.checkpoint import random_state_kept
 from istbench.node.digest import blocks_of, sha256_of
 from istbench.node.evaluate import calibrated, evaluate, metrics_by, statistics_layers
 from istbench.node.shared_evaluation import Sharing, can_be_shared, evaluate_share, shared_metrics
 from istbench.node.weights_file import save_weights
-from istbench.workloads.base import Block, Workload
+from istbench.workloads.base import ReadBlock, Workload
 
 _Blocks = Callable[[str, int, int, int], Tensor | None]
 
@@ -38,7 +38,7 @@ class FullModel:
     """
 
     tensors: Mapping[str, Tensor]
-    block: Block
+    block: ReadBlock
     metrics: Callable[[], dict[str, float]]
     assembled_s: float = field(default=0.0)
 
@@ -115,7 +115,7 @@ def full_model(
     blank = _streamed(workload)
     assembling = during("copying the model", workload.place("model"), of_libraries=True)
     with fabric.accounting("assemble"), assembling:
-        blocks = method.blocks() if blank is not None and isinstance(method, ReadInBlocks) else None
+        blocks = method.blocks() if blank is not None and isinstance(method, AssembledInBlocks) else None
         model = method.assemble() if blocks is None else None
     parts = None if blocks is None else _parts(method, workload, fabric)
     if fabric.rank:

@@ -21,7 +21,7 @@ from istbench.methods.wide_layers import is_compiled
 from istbench.node.checkpoint import random_state_kept, seed_random_state
 from istbench.workloads.base import Batch
 from istbench.workloads.neuron_groups.groups import named_tensors
-from istbench.workloads.task import Task
+from istbench.workloads.task import TaskWorkload
 
 _CPU = torch.device("cpu")
 _NEAR = 1e-4  # of the largest value: sums in another order differ by less
@@ -41,7 +41,7 @@ Result = tuple[str, Tensor | None]
 """The name of a loss or gradient, and its value."""
 
 
-def prove_model(task: Task, method: type[Method], nodes: int = 1) -> None:
+def prove_model(task: TaskWorkload, method: type[Method], nodes: int = 1) -> None:
     """Compare the model that `method` trains on `nodes` with the user's own object, unless it keeps that object.
 
     Raises:
@@ -97,7 +97,7 @@ def _too_large(model: nn.Module, nodes: int) -> str:
 
 
 @functools.cache  # `istbench check` proves method after method
-def _problem(task: Task, own_object: str, *, apart: bool) -> str:
+def _problem(task: TaskWorkload, own_object: str, *, apart: bool) -> str:
     """The first difference between both models, in words; empty if there is none.
 
     apart: nodes train different models, and average what trains and buffers.
@@ -146,13 +146,13 @@ def _moved(model: nn.Module) -> nn.Module:
     return model
 
 
-def _rebuilt(task: Task) -> nn.Module:
+def _rebuilt(task: TaskWorkload) -> nn.Module:
     with torch.device("meta"):
         blank = task.build_model()
     return filled(blank, task, 0, _CPU)
 
 
-def _course(task: Task, model: nn.Module, batches: list[Batch]) -> Iterator[Result]:
+def _course(task: TaskWorkload, model: nn.Module, batches: list[Batch]) -> Iterator[Result]:
     """Losses and gradients of `model` on `batches` in turn, with a step after each, and a loss in evaluation."""
     with task.state_kept():  # a counter begins alike for every model
         model.train()
@@ -183,7 +183,7 @@ def _parameters(model: nn.Module) -> dict[str, tuple[Tensor, int, Tensor]]:
     }
 
 
-def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor:
+def _backward(task: TaskWorkload, model: nn.Module, number: int, batch: Batch) -> Tensor:
     """The loss of `model` on `batch`; its parameters get new gradients."""
     seed_random_state(number)
     model.zero_grad()
@@ -193,7 +193,7 @@ def _backward(task: Task, model: nn.Module, number: int, batch: Batch) -> Tensor
 
 
 @torch.no_grad()
-def _evaluated(task: Task, model: nn.Module, batch: Batch) -> Tensor:
+def _evaluated(task: TaskWorkload, model: nn.Module, batch: Batch) -> Tensor:
     """The loss of `model` in evaluation. The state of the user's code stays."""
     seed_random_state(0)
     model.eval()
@@ -217,7 +217,7 @@ def _descend(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
+def _copied_otherwise(task: TaskWorkload, model: nn.Module, batch: Batch) -> str:
     """The way in which a copy of `model` is not the model, in words; empty if it is."""
     copied = copy.deepcopy(model)
     before = _evaluated(task, copied, batch)
@@ -230,7 +230,7 @@ def _copied_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
 
 
 @torch.no_grad()
-def _named_otherwise(task: Task, model: nn.Module, batch: Batch) -> str:
+def _named_otherwise(task: TaskWorkload, model: nn.Module, batch: Batch) -> str:
     """The way in which the named values of the trained `model` are not the model, in words; empty if they are."""
     again, own = _rebuilt(task), named_tensors(model)
     for name, tensor in named_tensors(again).items():

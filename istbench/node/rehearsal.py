@@ -17,7 +17,7 @@ from istbench.workloads.contract import blank_model
 from istbench.workloads.held_out import whole
 from istbench.workloads.neuron_groups.groups import misfit, permute_units
 from istbench.workloads.neuron_groups.proof import random_values
-from istbench.workloads.task import Task
+from istbench.workloads.task import TaskWorkload
 from istbench.workloads.task_batches import RandomNumbers
 
 _MOST_PARAMETERS = 2**22  # a larger model takes seconds, and memory that the workers need
@@ -40,7 +40,7 @@ def rehearse(workload: Workload, method: type[Method], nodes: int = 1) -> None:
     """
     with no_messages_of(f"the code of {workload.in_errors}"):
         task = whole(workload)
-        if isinstance(task, Task):
+        if isinstance(task, TaskWorkload):
             with RandomNumbers(0).drawn():
                 task.try_out()
             prove_model(task, method, nodes)

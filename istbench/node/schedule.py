@@ -17,7 +17,7 @@ _LARGEST_GROWTH = 10
 _SHARE, _LAST_PART = 2 / 3, 1 / 8
 
 
-class Speed(NamedTuple):
+class TrainingSpeed(NamedTuple):
     """The speed of training: a number of local steps, and their train seconds. Zeros if it is unknown."""
 
     steps: int
@@ -25,7 +25,7 @@ class Speed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class EvaluationSchedule:
     """The steps and train seconds at which evaluations of a run fall. A segment goes from one to the next.
 
     Attributes:
@@ -45,7 +45,7 @@ class Schedule:
         every_s = self.every.seconds
         return None if every_s is None else (math.floor(train_s / every_s) + 1) * every_s
 
-    def end(self, step: int, train_s: float, due_s: float | None, speed: Speed) -> int:
+    def end(self, step: int, train_s: float, due_s: float | None, speed: TrainingSpeed) -> int:
         """The local step that ends the segment which starts after `step`; at most `last`, which may be in a round.
 
         It ends the round in which the evaluation is due. If that is at train seconds `due_s`, it is an estimate.
@@ -59,7 +59,7 @@ class Schedule:
         due_s: float | None,
         step: int,
         train_s: float,
-        speed: Speed,
+        speed: TrainingSpeed,
         agreed_s: Callable[[], float],
         expect: Callable[[int], None],
     ) -> Iterator[int]:
@@ -85,10 +85,10 @@ class Schedule:
                 return
             if due_s is not None and now_s >= due_s and look % self.round_steps == 0:
                 return
-            speed = Speed(look - step, now_s - train_s)
+            speed = TrainingSpeed(look - step, now_s - train_s)
             step, train_s = look, now_s
 
-    def _look(self, step: int, train_s: float, due_s: float | None, end: int, speed: Speed) -> int:
+    def _look(self, step: int, train_s: float, due_s: float | None, end: int, speed: TrainingSpeed) -> int:
         """The step up to `end` after which the ranks compare their clocks next; `end` if they do not."""
         if due_s is None:
             return end if self.max_seconds is None else min(self._due_step(step), end)
@@ -107,7 +107,7 @@ class Schedule:
         assert every is not None
         return self.pace.local(self.pace.done(step) // every * every + every)
 
-    def _steps_in(self, seconds: float, speed: Speed) -> int:
+    def _steps_in(self, seconds: float, speed: TrainingSpeed) -> int:
         """The local steps in so many seconds at `speed`; at least one, and not many more than those of `speed`."""
         if not speed.steps or not speed.seconds:
             return _FIRST_STEPS

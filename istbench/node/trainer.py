@@ -17,7 +17,7 @@ from istbench.node.destinations import Destinations
 from istbench.node.lateness import Lateness
 from istbench.node.losses import Losses
 from istbench.node.peak_memory import PeakMemory
-from istbench.node.schedule import Schedule, Speed
+from istbench.node.schedule import EvaluationSchedule, TrainingSpeed
 from istbench.node.setup import Setup, on_device
 from istbench.node.stalls import Stalls
 from istbench.node.stopping import Stopping
@@ -65,11 +65,11 @@ class Trainer:
         self._lateness = Lateness(fabric, totals, destinations, setup.method.round_steps)
         ahead = setup.workload.batches_ahead
         self._batches = PrefetchedBatches(setup.batch, totals.step, last, ahead, fabric.recorder)
-        self._schedule = Schedule(
+        self._schedule = EvaluationSchedule(
             every=config.eval_every, last=last, round_steps=setup.method.round_steps, pace=pace,
             max_seconds=config.max_seconds,
         )  # fmt: skip
-        self._speed = Speed(totals.step, totals.train_s)  # of the last segment, or of the run before it resumed
+        self._speed = TrainingSpeed(totals.step, totals.train_s)  # of the last segment, or before a resume
         self.open_segment = segment
         self.stopped = False
 
@@ -110,7 +110,7 @@ class Trainer:
             current.begin("ending the round of step", self._totals.step)
             self._batches.settle()
             self._lateness.finish()
-        self._speed = Speed(self._totals.step - first, self._totals.train_s - began_s)
+        self._speed = TrainingSpeed(self._totals.step - first, self._totals.train_s - began_s)
         if self.stopped:
             self.open_segment = OpenSegment.of(self._end, segment.due_s, *losses.so_far())
             return None

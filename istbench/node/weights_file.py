@@ -21,7 +21,7 @@ from istbench.base.files import kind_at, sync, writing_whole
 from istbench.node.digest import content_of
 from istbench.results.header import Result
 from istbench.results.store import RunDirectory
-from istbench.workloads.base import STORED_TYPES, Block
+from istbench.workloads.base import STORED_TYPES, ReadBlock
 
 MOST_FILE_BYTES = 5 * 10**9
 _ONE = "model.safetensors"
@@ -31,7 +31,7 @@ _DIGEST = "weights_sha256"
 
 
 def file_content(
-    tensors: Mapping[str, Tensor], block: Block, metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Tensor], block: ReadBlock, metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes | memoryview]:
     """The content of a file of `tensors` (meta device is enough), whose values `block` reads, a block at a time."""
     # The largest types come first, so that each tensor starts at a multiple of its element size.
@@ -50,7 +50,7 @@ def file_content(
 
 
 def save_weights(
-    directory: Path, tensors: Mapping[str, Tensor], block: Block, digest: str, most: int = MOST_FILE_BYTES
+    directory: Path, tensors: Mapping[str, Tensor], block: ReadBlock, digest: str, most: int = MOST_FILE_BYTES
 ) -> None:
     """Write the full model into `directory`, in files of at most `most` bytes, or of one larger tensor.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from istbench.base.decode import read_text
 from istbench.base.errors import UserError, shown
 from istbench.base.units import counted
-from istbench.cluster.profile import ClusterProfile, Host, bandwidth_text, load_profile
+from istbench.cluster.profile import ClusterProfile, SharedHost, bandwidth_text, load_profile
 from istbench.cluster.script_record import DType, RecordedModule, RecordedParameter, ScriptRecord
 from istbench.cluster.this_machine import NodesLikeHere, machines_of
 from istbench.cluster.trace import TraceMeta
@@ -183,7 +183,7 @@ def cluster_of(numbers: Numbers, record: ScriptRecord) -> ClusterProfile:
         profile = profile.with_bandwidth(numbers.bandwidth)
     if numbers.gpus_per_host == 1:
         return dataclasses.replace(profile, host=None, name=network_name(profile))
-    host = profile.host or Host(
+    host = profile.host or SharedHost(
         nodes=numbers.gpus_per_host,
         bandwidth=max(_INSIDE, profile.bandwidth_out),
         latency_s=min(_INSIDE_LATENCY_S, profile.latency_s),

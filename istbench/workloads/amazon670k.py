@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from istbench.base.errors import UserError, printable
 from istbench.base.options.numbers import Classes, Count, Seed, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, Block, DataSource, Progress, divided, opened
+from istbench.workloads.base import Batch, DataSource, ReadBlock, ShowProgress, divided, opened
 from istbench.workloads.extreme_data.build import (
     AMAZON_670K,
     PointsSummary,
@@ -81,10 +81,10 @@ class Amazon670k(Sourced):
 
     # Data.
 
-    def _download(self, folder: Path, progress: Progress) -> Path:
+    def _download(self, folder: Path, progress: ShowProgress) -> Path:
         raise UserError(_DOWNLOAD)
 
-    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+    def _prepared(self, data: Path | None, folder: Path, progress: ShowProgress) -> DataSource:
         if data is not None:
             return prepare_files(data, folder, progress)
         options = self.options
@@ -145,7 +145,7 @@ class Amazon670k(Sourced):
         """`precision@k`, `ndcg@k` and `psp@k` for k of 1, 3 and 5, over blocks of labels; and the mean `loss`."""
         return network_metrics(cast(ExtremeNetwork, model), batches, self._label_weights())
 
-    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
+    def evaluate_blocks(self, block: ReadBlock, batches: Iterator[Batch]) -> dict[str, float]:
         with torch.device("meta"):
             network = self.build_model()
         return metrics_by_blocks(network, block, batches, self._label_weights())

@@ -31,7 +31,7 @@ Batch = tuple[Any, Any]
 """Inputs and targets of some samples: tensors, or objects with a tensor's `to`, `chunk`, `equal`, `shape`, `dim`
 and length, such as rows of a sparse matrix (istbench/workloads/extreme_data/points.py)."""
 
-Block = Callable[[str, int, int, int], Tensor]
+ReadBlock = Callable[[str, int, int, int], Tensor]
 """block(name, dim, first, last): entries `first` to `last` (exclusive) along `dim` of a tensor of the model."""
 
 STORED_TYPES = {
@@ -42,7 +42,7 @@ STORED_TYPES = {
 }  # fmt: skip
 """The types of tensors that checkpoints and files of weights keep, by safetensors' names."""
 
-Progress = Callable[[str, int, int], None]
+ShowProgress = Callable[[str, int, int], None]
 """progress(task, done, total), called during the preparation of data."""
 
 
@@ -82,7 +82,7 @@ class Fetched(Part):
     sources: ClassVar[tuple[str, ...]] = ()
     """The sources that `fetch` accepts; empty if there is nothing to fetch."""
 
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+    def fetch(self, source: str, cache: Path, progress: ShowProgress) -> DataSource:
         """Fill `cache` from `source`, one of `self.sources`, for later runs.
 
         Raises:
@@ -194,7 +194,7 @@ class ReadInBlocks(Part):
 
     _rules: dict[str, Any] | None = None
 
-    def evaluate_blocks(self, block: Block, batches: Iterator[Batch]) -> dict[str, float]:
+    def evaluate_blocks(self, block: ReadBlock, batches: Iterator[Batch]) -> dict[str, float]:
         """The metrics of `evaluate`, for a model too large for one node. `block` reads parts of it.
 
         Every call of `block` fetches the block from other nodes, to the device of `batches`.
@@ -347,7 +347,7 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
 
     # Without these two, the samples follow from the options, and nothing is stored.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """Find the data in directory `data` or in `cache`, or make it; store it under `cache`, ready to map.
 
         Only the launcher calls this, before any worker starts.

@@ -10,7 +10,7 @@ from istbench.base.errors import UserError, printable
 from istbench.base.files import kind_at
 from istbench.base.options.numbers import Count, Seed, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, Progress, check_widened
+from istbench.workloads.base import NARROW, WIDEN, WIDENED, DataSource, ShowProgress, check_widened
 from istbench.workloads.image_data.build import open_classes, prepare_batches, prepare_decoded, prepare_textures
 from istbench.workloads.image_data.cifar_batches import CLASSES, PUBLISHED, SIDE, find_batches
 from istbench.workloads.image_data.folders import find_image_files, find_root
@@ -66,7 +66,7 @@ class Cifar10(ImageClassifier, Sourced):
 
     # Data.
 
-    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+    def _prepared(self, data: Path | None, folder: Path, progress: ShowProgress) -> DataSource:
         if data is not None:
             return _prepare(data, folder, progress)
         return prepare_textures(Textures(train=self.options.images, seed=self.options.data_seed), folder, progress)
@@ -105,7 +105,7 @@ class Cifar10(ImageClassifier, Sourced):
         return {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "local_steps": 20, "deal": ("block4_2",)}
 
 
-def _prepare(data: Path, folder: Path, progress: Progress) -> DataSource:
+def _prepare(data: Path, folder: Path, progress: ShowProgress) -> DataSource:
     """CIFAR-10's batches in `data`, or the image folders there."""
     with named_errors(str(data)):
         if (kind := kind_at(data)) != "directory":

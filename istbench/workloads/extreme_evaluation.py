@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from istbench.workloads.base import Batch, Block
+from istbench.workloads.base import Batch, ReadBlock
 from istbench.workloads.extreme_data.points import SparseBatch
 from istbench.workloads.models.extreme import ExtremeNetwork, sparse_linear
 from istbench.workloads.wide_softmax import Exchange
@@ -181,7 +181,7 @@ def network_metrics(
 
 def metrics_by_blocks(
     network: ExtremeNetwork,
-    block: Block,
+    block: ReadBlock,
     batches: Iterator[Batch],
     weights: Tensor,
     *,
@@ -206,7 +206,7 @@ def metrics_by_blocks(
     return metrics.results()
 
 
-def _hidden(network: ExtremeNetwork, block: Block, batches: list[SparseBatch]) -> list[Tensor]:
+def _hidden(network: ExtremeNetwork, block: ReadBlock, batches: list[SparseBatch]) -> list[Tensor]:
     """The hidden layer of each batch. A block of the first layer is no larger than one of the second."""
     features, units = network.input.weight.shape
     size = max(1, network.output.block * units // features)

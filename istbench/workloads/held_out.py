@@ -16,7 +16,7 @@ from torch import Tensor
 from istbench.base.errors import UserError
 from istbench.base.options.data_source import DataSource
 from istbench.base.seeds import derived_seed
-from istbench.workloads.base import Batch, Progress, Workload, opened
+from istbench.workloads.base import Batch, ShowProgress, Workload, opened
 from istbench.workloads.contract import wrong_source
 
 
@@ -47,7 +47,7 @@ class _HeldOut:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.whole, name)
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """Prepare the data, and divide the training samples.
 
         Raises:

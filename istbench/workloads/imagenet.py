@@ -10,7 +10,7 @@ from torch import nn
 from istbench.base.errors import UserError
 from istbench.base.options.numbers import Classes, Count, Resolution, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import WIDEN, WIDENED, DataSource, Progress, check_widened, divided
+from istbench.workloads.base import WIDEN, WIDENED, DataSource, ShowProgress, check_widened, divided
 from istbench.workloads.image_data.build import LARGEST_DECODED, open_classes, prepare_decoded, prepare_listed
 from istbench.workloads.image_data.folders import find_image_files
 from istbench.workloads.images import DecodedImages, FileImages, ImageClassifier, Noise
@@ -99,7 +99,7 @@ class ImageNet(ImageClassifier):
 
     # Data.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """The image folders in `data`, with every image decoded once; without data, noise, drawn by `open`.
 
         Raises:

@@ -33,7 +33,7 @@ from istbench.base.errors import UserError, printable
 from istbench.base.files import is_full, sync
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, Natural
-from istbench.workloads.base import Progress, Workload
+from istbench.workloads.base import ShowProgress, Workload
 
 SPLITS = ("train", "test")
 _SUMMARY = "prepared.json"
@@ -68,7 +68,7 @@ def prepared(
     content: type[S],
     make: Callable[[Path], S],
     open_split: Callable[[Path, S, str], Sized],
-    progress: Progress,
+    progress: ShowProgress,
 ) -> tuple[Path, S]:
     """The resolved path and the summary of the prepared directory of `kind` and `key` under `cache`.
 
@@ -165,7 +165,7 @@ def require_room(directory: Path, needed: int, what: str, way_out: str) -> None:
 
 
 @contextmanager
-def locked(path: Path, progress: Progress) -> Iterator[None]:
+def locked(path: Path, progress: ShowProgress) -> Iterator[None]:
     """Hold the lock file `path`. One process at a time can hold it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Also for reading: on a FIFO, an open only for writing would hang.
@@ -313,7 +313,7 @@ class Sourced(Workload):
     sources: ClassVar[tuple[str, ...]] = ("synthetic", "download")
     published: ClassVar["Download"]
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """The data in directory `data`, the downloaded data in `cache`, or synthetic data.
 
         Raises:
@@ -325,7 +325,7 @@ class Sourced(Workload):
         self._learn(source)
         return source
 
-    def fetch(self, source: str, cache: Path, progress: Progress) -> DataSource:
+    def fetch(self, source: str, cache: Path, progress: ShowProgress) -> DataSource:
         """Fill `cache` from `source`, one of `sources`, for later runs without --data.
 
         Raises:
@@ -335,12 +335,12 @@ class Sourced(Workload):
         real = self._download(folder, progress) if source == "download" else None
         return self._prepared(real, folder, progress)
 
-    def _download(self, folder: Path, progress: Progress) -> Path:
+    def _download(self, folder: Path, progress: ShowProgress) -> Path:
         """Download the data to `folder` unless it is there; returns its directory."""
         return download(self.published, folder, progress)
 
     @abstractmethod
-    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+    def _prepared(self, data: Path | None, folder: Path, progress: ShowProgress) -> DataSource:
         """Prepare the data in directory `data`, or synthetic data, in `folder`."""
 
     @abstractmethod
@@ -370,7 +370,7 @@ class Download:
     fetch: Callable[[Path], None]
 
 
-def download(data_set: Download, folder: Path, progress: Progress) -> Path:
+def download(data_set: Download, folder: Path, progress: ShowProgress) -> Path:
     """Download and extract `data_set` under `folder` unless it is there; returns its directory.
 
     After an interruption, `fetch` continues with its earlier archive and extracts it again.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from istbench.base.options.numbers import Clips, Seed, Units
 from istbench.base.options.options import option
-from istbench.workloads.base import Batch, DataSource, Progress, divided
+from istbench.workloads.base import Batch, DataSource, ShowProgress, divided
 from istbench.workloads.classifier import Classifier
 from istbench.workloads.neuron_groups.groups import NeuronGroup
 from istbench.workloads.neuron_groups.structure import chain_groups
@@ -66,7 +66,7 @@ class Speech(Classifier, Sourced):
 
     # Data.
 
-    def _prepared(self, data: Path | None, folder: Path, progress: Progress) -> DataSource:
+    def _prepared(self, data: Path | None, folder: Path, progress: ShowProgress) -> DataSource:
         if data is not None:
             return prepare_recorded(data, folder, progress)
         corpus = Corpus(clips_per_word=self.options.clips_per_word, seed=self.options.data_seed)

@@ -23,7 +23,7 @@ from istbench.base.errors import UserError, lacks_memory, shown
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.task_file import task_name
 from istbench.base.plugin_code import users_code
-from istbench.workloads.base import Batch, Progress, Workload
+from istbench.workloads.base import Batch, ShowProgress, Workload
 from istbench.workloads.module_state import plain_attributes
 from istbench.workloads.neuron_groups.discovery import Discovered, discover_groups
 from istbench.workloads.neuron_groups.groups import NeuronGroup, Slot, misfit, named_tensors
@@ -101,7 +101,7 @@ class TaskOptions:
     """A task file has no options: its user edits the file."""
 
 
-class Trial(NamedTuple):
+class TrialFindings(NamedTuple):
     """The findings of a trial of a task file on two batches.
 
     idle: parameters that get no gradient from one of them. unsaved: attributes of modules that a forward pass
@@ -122,11 +122,11 @@ class _Known:
     splits: dict[bool, Split] = field(default_factory=dict)
     found: Discovered | None = None
     proved: dict[str, str] = field(default_factory=dict)
-    trial: Trial | None = None
+    trial: TrialFindings | None = None
     differentiates: bool = False
 
 
-class Task(Workload):
+class TaskWorkload(Workload):
     """A workload whose model, data and loss are functions of a file.
 
     Attributes:
@@ -178,7 +178,7 @@ class Task(Workload):
     def train_size(self) -> int:
         return self.split(True).count
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """Read some samples of both splits. Nothing is stored.
 
         Raises:
@@ -449,13 +449,13 @@ class Task(Workload):
         """The parameters that get no gradient from one of two batches. The first call tries out the file."""
         return self.trial().idle
 
-    def trial(self) -> Trial:
+    def trial(self) -> TrialFindings:
         """The findings of two batches. The first call tries out the file."""
         if self._known.trial is None:
             self._known.trial = self._tried()
         return self._known.trial
 
-    def _tried(self) -> Trial:
+    def _tried(self) -> TrialFindings:
         model = self.task_model.built(0).train()
         before = plain_attributes(model)
         idle = set[str]()
@@ -487,7 +487,7 @@ class Task(Workload):
                 optimizer.step()
             for kept in optimizer.state_dict()["state"].values():
                 _check_plain(self.file, kept)
-        return Trial(
+        return TrialFindings(
             idle=[name for name, _ in model.named_parameters() if name in idle],
             unsaved=[name for name, value in before.items() if after.get(name, value) != value],
         )
@@ -510,7 +510,7 @@ def _other_parameter(loss: Tensor, model: nn.Module) -> nn.Parameter | None:
 
 
 @functools.cache
-def task_workload(module: ModuleType, path: Path) -> type[Task]:
+def task_workload(module: ModuleType, path: Path) -> type[TaskWorkload]:
     """The workload of the task file at `path`, whose code is `module`. Its name is that of the file.
 
     Raises:
@@ -530,7 +530,7 @@ def task_workload(module: ModuleType, path: Path) -> type[Task]:
         "targets": settings.targets,
         "_known": _Known(),
     }
-    return type("TaskOfFile", (Task,), attributes)
+    return type("TaskOfFile", (TaskWorkload,), attributes)
 
 
 def _as_groups(file: TaskFile, found: Any, model: nn.Module) -> list[NeuronGroup]:

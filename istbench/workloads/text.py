@@ -19,7 +19,7 @@ from istbench.workloads.base import (
     WIDENED,
     Batch,
     DataSource,
-    Progress,
+    ShowProgress,
     Workload,
     check_widened,
     opened,
@@ -105,7 +105,7 @@ class Text(Workload):
 
     # Data.
 
-    def prepare(self, data: Path | None, cache: Path, progress: Progress) -> DataSource:
+    def prepare(self, data: Path | None, cache: Path, progress: ShowProgress) -> DataSource:
         """The text at `data`, a file or a directory of *.txt files; without it, Python's own help topics.
 
         Raises:

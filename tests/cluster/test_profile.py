@@ -6,7 +6,7 @@ import pytest
 
 from istbench.base.errors import UserError
 from istbench.cluster.clock import dollars
-from istbench.cluster.profile import Host, Rack, load_profile, names, parse_profile, summaries
+from istbench.cluster.profile import Rack, SharedHost, load_profile, names, parse_profile, summaries
 
 SOUND = """\
 # a cluster
@@ -120,7 +120,7 @@ uplink = "2gbit"
 
 def test_a_file_of_hosts_and_racks():
     profile = parse(NETWORK)
-    assert profile.host == Host(nodes=4, bandwidth=2e11, latency_s=5e-6)
+    assert profile.host == SharedHost(nodes=4, bandwidth=2e11, latency_s=5e-6)
     assert profile.rack == Rack(hosts=8, uplink=2e9)
     assert (profile.speeds, profile.backplane, profile.burst_bandwidth) == ((1.0, 0.5), 3e9, 10e9)
     assert profile.speeds_of(3) == (1.0, 0.5, 1.0)
@@ -155,7 +155,7 @@ def test_mistakes_in_hosts_and_racks_name_the_file_and_the_line(before, after, l
         ({"speeds": (0.5, 0.5)}, True),
         ({"speeds": (1.0, 0.5)}, False),
         ({"backplane": 1e12}, False),
-        ({"host": Host(nodes=2, bandwidth=1e11, latency_s=0.0)}, False),
+        ({"host": SharedHost(nodes=2, bandwidth=1e11, latency_s=0.0)}, False),
         ({"rack": Rack(hosts=8, uplink=7.9e9)}, False),
         ({"rack": Rack(hosts=8, uplink=8e9)}, True),  # as much as its hosts can send
     ],

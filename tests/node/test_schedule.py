@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from istbench.base.options.interval import Interval
-from istbench.node.schedule import Schedule, Speed
+from istbench.node.schedule import EvaluationSchedule, TrainingSpeed
 
 INTERVALS = st.one_of(
     st.integers(1, 100).map(lambda steps: Interval(steps=steps)),
     st.floats(1e-3, 1e9).map(lambda seconds: Interval(seconds=seconds)),
 )
-UNKNOWN = Speed(0, 0.0)
+UNKNOWN = TrainingSpeed(0, 0.0)
 
 
 def trained(schedule, step_s, stops=()):
@@ -40,8 +40,8 @@ def trained(schedule, step_s, stops=()):
                 step, seconds = step + 1, seconds + step_s(number)
             if not stopped:
                 break
-            speed = Speed(step, seconds) if step else UNKNOWN
-        speed = Speed(step - first, seconds - began)
+            speed = TrainingSpeed(step, seconds) if step else UNKNOWN
+        speed = TrainingSpeed(step - first, seconds - began)
         evaluations.append((step, seconds))
     return evaluations, len(compared)
 
@@ -51,11 +51,11 @@ def steps_of(*words, **more):
 
 
 def in_steps(every, last, round_steps=1):
-    return Schedule(every=Interval(steps=every), last=last, round_steps=round_steps)
+    return EvaluationSchedule(every=Interval(steps=every), last=last, round_steps=round_steps)
 
 
 def in_seconds(every, last, round_steps=1, limit=None):
-    return Schedule(every=Interval(seconds=every), last=last, round_steps=round_steps, max_seconds=limit)
+    return EvaluationSchedule(every=Interval(seconds=every), last=last, round_steps=round_steps, max_seconds=limit)
 
 
 def test_steps_fall_on_multiples_also_after_a_resumption():
@@ -75,10 +75,10 @@ def test_an_evaluation_that_is_due_inside_a_round_waits_for_its_end():
 def test_seconds_become_steps_by_the_speed_so_far():
     every = in_seconds(2.0, 1000)
     assert every.end(0, 0.0, 2.0, UNKNOWN) == 10
-    assert every.end(10, 0.5, 2.0, Speed(10, 0.5)) == 10 + 30
-    assert every.end(970, 48.5, 50.0, Speed(40, 2.0)) == 1000
-    assert in_seconds(100.0, 10**9).end(10, 1e-6, 100.0, Speed(10, 1e-6)) == 10 + 100
-    assert in_seconds(2.0, 1000, 20).end(10, 0.5, 2.0, Speed(10, 0.5)) == 40
+    assert every.end(10, 0.5, 2.0, TrainingSpeed(10, 0.5)) == 10 + 30
+    assert every.end(970, 48.5, 50.0, TrainingSpeed(40, 2.0)) == 1000
+    assert in_seconds(100.0, 10**9).end(10, 1e-6, 100.0, TrainingSpeed(10, 1e-6)) == 10 + 100
+    assert in_seconds(2.0, 1000, 20).end(10, 0.5, 2.0, TrainingSpeed(10, 0.5)) == 40
 
 
 @pytest.mark.parametrize("round_steps", [1, 5])
@@ -122,7 +122,7 @@ def test_seconds_of_a_run_that_are_used_up_inside_a_round_end_it():
     assert not more
     assert 25.0 <= end[1] <= 35.0
     assert compared < 20
-    every = Schedule(every=Interval(steps=3), last=12, round_steps=100_000, max_seconds=1e-9)
+    every = EvaluationSchedule(every=Interval(steps=3), last=12, round_steps=100_000, max_seconds=1e-9)
     assert steps_of(every, lambda _: 1.0) == [3]
 
 
@@ -134,7 +134,7 @@ def test_seconds_of_a_run_that_are_used_up_inside_a_round_end_it():
     limit=st.none() | st.floats(1e-9, 1e9),
 )
 def test_a_segment_goes_on_and_ends_with_a_round_or_the_run(every, round_steps, last, step_s, limit):
-    schedule = Schedule(every=every, last=last, round_steps=round_steps, max_seconds=limit)
+    schedule = EvaluationSchedule(every=every, last=last, round_steps=round_steps, max_seconds=limit)
     evaluations, _ = trained(schedule, lambda step: step_s[step % len(step_s)])
     steps = [step for step, _ in evaluations]
     assert sorted(set(steps)) == steps
@@ -150,5 +150,5 @@ def test_a_segment_goes_on_and_ends_with_a_round_or_the_run(every, round_steps, 
     speed=st.tuples(st.integers(0, 100), st.floats(0, 1e12)),
 )
 def test_the_estimate_of_an_end_lies_ahead_and_in_the_budget(every, first, train_s, speed):
-    schedule = Schedule(every=every, last=100)
-    assert first < schedule.end(first, train_s, schedule.due_s(train_s), Speed(*speed)) <= 100
+    schedule = EvaluationSchedule(every=every, last=100)
+    assert first < schedule.end(first, train_s, schedule.due_s(train_s), TrainingSpeed(*speed)) <= 100

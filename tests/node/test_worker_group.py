@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from istbench.base.options.interval import Interval
 from istbench.node.checkpoint_steps import Totals, WorkerGroup
-from istbench.node.schedule import Schedule, Speed
+from istbench.node.schedule import EvaluationSchedule, TrainingSpeed
 from istbench.node.worker_group import ALL_NODES, Pace
 
 
@@ -28,8 +28,8 @@ def test_evaluations_fall_after_as_many_samples():
     pace = Pace(first=20, samples=20 * 128, each=64, whole=128)
     assert pace.local(100) == 20 + 160
     for step, round_steps, end in ((20, 1, 40), (41, 1, 60), (41, 7, 63)):
-        schedule = Schedule(every=Interval(steps=10), last=180, round_steps=round_steps, pace=pace)
-        assert schedule.end(step, 0.0, None, Speed(0, 0.0)) == end
+        schedule = EvaluationSchedule(every=Interval(steps=10), last=180, round_steps=round_steps, pace=pace)
+        assert schedule.end(step, 0.0, None, TrainingSpeed(0, 0.0)) == end
 
 
 def test_the_seconds_of_a_node_are_those_of_its_groups():

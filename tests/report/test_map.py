@@ -11,7 +11,7 @@ from fake_runs import averaging_trace, header, ramp, write_run
 
 from istbench.base.errors import UserError
 from istbench.cluster.faults import Faults
-from istbench.cluster.profile import Host
+from istbench.cluster.profile import SharedHost
 from istbench.cluster.replay_checks import known_checks
 from istbench.report.answer import answer
 from istbench.report.map import build_maps, winner_map
@@ -72,7 +72,7 @@ def test_a_recording_on_a_busy_machine_is_named_below_the_map(results):
 
 def test_hosts_of_several_nodes_are_named_below_the_map(results):
     write_pair(results)
-    host = Host(nodes=2, bandwidth=1e9, latency_s=5e-6)
+    host = SharedHost(nodes=2, bandwidth=1e9, latency_s=5e-6)
     (found,), _ = build_maps(results, {"bare": bare(SLOW, host=host)}, cluster="bare")
     assert (
         "Network: 2 nodes share the link of a host; inside it each has 1 Gbit/s out and in, 5 µs to another."

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from istbench.fabric.signed_store import SignedStore
 from istbench.fabric.transport.connections import connect_peers
 from istbench.fabric.transport.link import PeerConnection, TransportMessage
-from istbench.fabric.transport.urgent_first import Worker
+from istbench.fabric.transport.urgent_first import WorkerThread
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Transport:
         self._failure: Exception | None = None  # of a task
         self._gone: dict[int, str] = {}  # reason, by peer
         self._closing = False
-        self._workers = [Worker("transport tasks", self._fail)]
+        self._workers = [WorkerThread("transport tasks", self._fail)]
         connections = connect_peers(store, rank, world_size, timeout_s)
         self._links = {
             peer: PeerConnection(peer, connection, self._deliver, self._lost)
@@ -114,9 +114,9 @@ class Transport:
         """Queue (order, task) pairs for the transport's own thread, which runs the lowest order first."""
         self._workers[0].put(tasks)
 
-    def worker(self, name: str) -> Worker:
+    def worker(self, name: str) -> WorkerThread:
         """Start another thread for tasks. It ends with the transport."""
-        self._workers.append(Worker(name, self._fail))
+        self._workers.append(WorkerThread(name, self._fail))
         return self._workers[-1]
 
     def round_trip_s(self) -> float:

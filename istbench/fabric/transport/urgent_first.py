@@ -38,7 +38,7 @@ class UrgentFirst(Generic[T]):
             self._changed.notify()
 
 
-class Worker:
+class WorkerThread:
     """A thread that runs tasks one by one. If a task raises, the error goes to `failed` and the thread ends."""
 
     def __init__(self, name: str, failed: Callable[[Exception], None]) -> None:

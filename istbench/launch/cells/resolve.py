@@ -31,22 +31,16 @@ from istbench.node.registry import build_method, build_workload, code_of_cell, s
 from istbench.node.shares import divided_by_shares
 from istbench.results.header import SCHEMA, TIMING_RULE, Git, Header, HostRecord
 from istbench.results.store import MOST_EVALUATIONS
-from istbench.workloads.base import Progress, Workload
-from istbench.workloads.contract import (
-    blank_model,
-    check_attributes,
-    check_target,
-    checked_source,
-    checked_targets,
-)
+from istbench.workloads.base import ShowProgress, Workload
+from istbench.workloads.contract import blank_model, check_attributes, check_target, checked_source, checked_targets
 from istbench.workloads.held_out import hold_out, whole
-from istbench.workloads.task import Task
+from istbench.workloads.task import TaskWorkload
 
 # Fewer cells take less than a second.
 _MANY = 100
 
 
-def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = None) -> Header:
+def prepare_cell(request: RunRequest, progress: ShowProgress, *, here: int | None = None) -> Header:
     """Resolve `request`, check that it can run, and prepare its data; return the first header of its run.
 
     Args:
@@ -61,7 +55,7 @@ def prepare_cell(request: RunRequest, progress: Progress, *, here: int | None = 
 
 
 def prepare_cells(
-    requests: Sequence[RunRequest], progress: Progress, *, here: int | None = None, gpu: bool | None = None
+    requests: Sequence[RunRequest], progress: ShowProgress, *, here: int | None = None, gpu: bool | None = None
 ) -> list[Header]:
     """Do what `prepare_cell` does for each of `requests`. Many of them also show their own `progress`.
 
@@ -91,7 +85,7 @@ class _Built:
 class _Resolver:
     """Resolves the cells of one command. They share equal workloads, and seeds alone change few fields."""
 
-    def __init__(self, progress: Progress, gpu: bool | None = None) -> None:
+    def __init__(self, progress: ShowProgress, gpu: bool | None = None) -> None:
         self._progress, self._gpu = progress, gpu
         self._built: dict[str, _Built] = {}
         self._cells: dict[str, Header] = {}
@@ -243,7 +237,7 @@ def _with_notes(unchecked: UncheckedCell, source: DataSource) -> DataSource:
     workload, method, nodes = unchecked.workload, unchecked.method, unchecked.request.nodes
     notes = [source.note]
     unit, task = source.unit, whole(workload)
-    if isinstance(task, Task):
+    if isinstance(task, TaskWorkload):
         if task.in_turn and task.file.settings.samples is None:
             unit += " if every batch has as many as the first"
             notes.append("samples are counted as if every batch had as many as the first")

@@ -19,7 +19,7 @@ from istbench.node.registry import plugins_of
 from istbench.results.events import Note
 from istbench.results.header import Header
 from istbench.results.store import RunDirectory
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 
 _ROUNDS_MORE = 2  # the first round is not recorded
 _LIKE = 0.1  # what some methods send follows from the weights
@@ -43,7 +43,7 @@ def why_not(run: RunDirectory) -> str:
     return ""
 
 
-def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: Progress) -> Header:
+def resolved(run: RunDirectory, plugins: Iterable[str], data: Path | None, progress: ShowProgress) -> Header:
     """The cell of `run`, resolved as `istbench run` does it.
 
     Its code and its data are those of this machine and of the user's `plugins` and `data`: no path in the header

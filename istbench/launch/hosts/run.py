@@ -27,7 +27,7 @@ from istbench.launch.hosts.group import HostGroup, Say, Unfit, gather, survey
 from istbench.launch.hosts.names import Host
 from istbench.launch.hosts.push import push
 from istbench.launch.hosts.remote_files import published
-from istbench.launch.hosts.run_copies import Pace, at_once, bring, fetch_newer, fetch_weights, periodic_copies
+from istbench.launch.hosts.run_copies import Throttle, at_once, bring, fetch_newer, fetch_weights, periodic_copies
 from istbench.launch.hosts.run_folder import GROW, REASON, TRAIN, Failure, Reason
 from istbench.launch.processes.failures import MORE_NODES, WorkerLost, cause_in
 from istbench.launch.torchrun.secret import SECRET
@@ -487,8 +487,8 @@ class Session:
         since = time.monotonic() - self._bad_since if self._bad_since is not None else 0.0
         return max([*lost, since])
 
-    def _fetch(self, theirs: str, here: RunDirectory, pace: Pace = at_once) -> None:
-        fetch_newer(self._first, theirs, here.path, pace, again=self._run.again)
+    def _fetch(self, theirs: str, here: RunDirectory, throttle: Throttle = at_once) -> None:
+        fetch_newer(self._first, theirs, here.path, throttle, again=self._run.again)
 
     def _watch(self, ready: Callable[[], bool]) -> None:
         """Return when all hosts have ended or `ready()` is true; after a failure, the other hosts end soon."""

@@ -27,7 +27,7 @@ from istbench.launch.hosts.remote_files import CHECKPOINT, PART, beside, clear, 
 from istbench.node.checkpoint_steps import LATEST, MANIFEST, Broken, FileName, Step, find, newest_whole, step_of
 from istbench.results.store import MOST_EVENTS_BYTES, OfAnotherCell, RunDirectory
 
-Pace = Callable[[float, int, int], None]
+Throttle = Callable[[float, int, int], None]
 """Called after each part of a file with its seconds, its bytes, and the bytes still to come; may raise to stop."""
 _EVENTS, _HEADER = "events.jsonl", "run.json"
 _Changed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -39,7 +39,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.1, 0.5
 
 
 def at_once(_seconds: float, _size: int, _left: int) -> None:
-    """A pace without rests."""
+    """A throttle that never waits."""
 
 
 class _RunListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def _is_here(step: Step) -> bool:
     return False
 
 
-def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> None:
+def fetch(first: Connection, theirs: str, here: Path, throttle: Throttle = at_once) -> None:
     """Copy the run directory `theirs` of host `first` to `here`, even while the run writes it.
 
     Copies the newest published step of the checkpoint and verifies it by its manifest; if it is damaged, the one
@@ -82,11 +82,11 @@ def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> N
     try:
         for attempt in range(_TRIES):
             try:
-                return _fetch(first, theirs, here, pace)
+                return _fetch(first, theirs, here, throttle)
             except Refused:
                 if attempt == _TRIES - 1:
                     raise
-            pace = _without_rests(pace)
+            throttle = _without_rests(throttle)
     except OSError as error:
         raise RunFailed(
             f"cannot write {error.filename or here}: {error.strerror}; the run is on {first.name}, in {theirs}; "
@@ -96,15 +96,15 @@ def fetch(first: Connection, theirs: str, here: Path, pace: Pace = at_once) -> N
         clear(here)
 
 
-def _without_rests(pace: Pace) -> Pace:
-    return lambda _seconds, size, left: pace(0.0, size, left)
+def _without_rests(throttle: Throttle) -> Throttle:
+    return lambda _seconds, size, left: throttle(0.0, size, left)
 
 
 class _PartReader:
-    """Reads files of directory `theirs` on host `first` in parts, at a `pace`; `left` bytes are to come."""
+    """Reads files of directory `theirs` on host `first` in parts, with `throttle`; `left` bytes are to come."""
 
-    def __init__(self, first: Connection, theirs: str, pace: Pace, left: int) -> None:
-        self._first, self._theirs, self._pace, self._left = first, theirs, pace, left
+    def __init__(self, first: Connection, theirs: str, throttle: Throttle, left: int) -> None:
+        self._first, self._theirs, self._throttle, self._left = first, theirs, throttle, left
 
     def part(self, name: str, offset: int) -> bytes:
         """A part of file `name` from `offset`."""
@@ -112,7 +112,7 @@ class _PartReader:
         answer = self._first.do("read", path=self._theirs, name=name, offset=offset)
         content = told(self._first.name, answer, bytes)[:PART]
         self._left = max(0, self._left - len(content))
-        self._pace(time.monotonic() - began, len(content), self._left)
+        self._throttle(time.monotonic() - began, len(content), self._left)
         return content
 
     def copy(self, name: str, size: int, file: BinaryIO, offset: int = 0) -> str:
@@ -128,7 +128,7 @@ class _PartReader:
         return digest.hexdigest()
 
 
-def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
+def _fetch(first: Connection, theirs: str, here: Path, throttle: Throttle) -> None:
     listing = told(first.name, first.do("list_run", path=theirs), _RunListing)
     names = [name for name, *_ in listing.files]
     if _HEADER not in names:
@@ -139,7 +139,7 @@ def _fetch(first: Connection, theirs: str, here: Path, pace: Pace) -> None:
     steps = list(listing.steps_in(here / CHECKPOINT))
     missing = [step for step in steps[:1] if not _is_here(step)]
     sizes = sum(size for _, size, _ in new) + sum(file.bytes for step in missing for file in step.files.values())
-    reader = _PartReader(first, theirs, pace, sizes)
+    reader = _PartReader(first, theirs, throttle, sizes)
     step = _bring_step(reader, here, steps)
     for stamp in new:
         if not safe(stamp[0]):
@@ -229,10 +229,12 @@ def _delete_others(here: Path, names: list[str], steps: Iterable[Step], publishe
             folder.rmdir()  # where it is empty
 
 
-def fetch_newer(first: Connection, theirs: str, here: Path, pace: Pace = at_once, *, again: bool = False) -> None:
+def fetch_newer(
+    first: Connection, theirs: str, here: Path, throttle: Throttle = at_once, *, again: bool = False
+) -> None:
     """`fetch`, unless the run here is further than that of the host; always if it trains `again`."""
     if again or _how_far_there(first, theirs) >= how_far(here):
-        fetch(first, theirs, here, pace)
+        fetch(first, theirs, here, throttle)
 
 
 def _how_far_there(first: Connection, theirs: str) -> list[int]:
@@ -332,7 +334,7 @@ class Share:
 
 @contextmanager
 def periodic_copies(
-    bring: Callable[[Pace], None], say: Callable[[str], None], checkpoint_every_s: float
+    bring: Callable[[Throttle], None], say: Callable[[str], None], checkpoint_every_s: float
 ) -> Iterator[None]:
     """Inside, a thread calls `bring` repeatedly; it ends after one part of a file at most.
 
@@ -340,20 +342,20 @@ def periodic_copies(
     """
     within_s, over = max(_EVERY_S, checkpoint_every_s - _EVERY_S), threading.Event()
 
-    def paced() -> Pace:
+    def throttled() -> Throttle:
         share = Share(within_s, time.monotonic())
 
-        def pace(seconds: float, size: int, left: int) -> None:
+        def throttle(seconds: float, size: int, left: int) -> None:
             if over.wait(share.rest_s(seconds, size, left, time.monotonic())):
                 raise _Over
 
-        return pace
+        return throttle
 
     def copy() -> None:
         told = False
         while not over.wait(_EVERY_S):
             try:
-                bring(paced())
+                bring(throttled())
                 told = False
             except _Over:
                 return

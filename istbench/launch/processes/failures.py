@@ -59,7 +59,7 @@ def may_go_on(error: BaseException | None) -> bool:
     return isinstance(error, WorkerLost) and not isinstance(error, StuckAtStep)
 
 
-class Report(msgspec.Struct, frozen=True):
+class FailureReport(msgspec.Struct, frozen=True):
     """The failure report of a worker."""
 
     kind: Literal["user", "run", "memory", "plugin", "fabric", "error"]
@@ -72,7 +72,7 @@ def log_directory(logs: Path, rank: int) -> Path:
 
 
 def failure_path(logs: Path, rank: int) -> Path:
-    """The file of a worker's `Report`."""
+    """The file of a worker's `FailureReport`."""
     return log_directory(logs, rank) / "failure.json"
 
 
@@ -163,13 +163,13 @@ def last_lines(*texts: str) -> str:
     return "; it printed nothing"
 
 
-def _reports(logs: Path) -> dict[int, Report]:
+def _reports(logs: Path) -> dict[int, FailureReport]:
     """The failure reports by rank, in order, without incomplete ones."""
     reports = {}
     for directory in logs.glob("rank-*"):
         rank = int(directory.name.removeprefix("rank-"))
         with suppress(UserError):
-            reports[rank] = decode_json(read_bytes(failure_path(logs, rank), ""), Report, "", "")
+            reports[rank] = decode_json(read_bytes(failure_path(logs, rank), ""), FailureReport, "", "")
     return dict(sorted(reports.items()))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from istbench.base.errors import UserError
 from istbench.fabric import Fabric
 from istbench.fabric.recorder import Recorder
-from istbench.methods.base import Method, ReadInBlocks
+from istbench.methods.base import AssembledInBlocks, Method
 from istbench.node.digest import weights_sha256
 from istbench.node.registry import build_method
 from istbench.studies.conformance.training import (
@@ -236,7 +236,7 @@ def reads_in_blocks(fabric: Fabric, method: Method, workload: Workload, model: n
     """
     tensors = blank_model(workload).state_dict()
     with fabric.accounting("assemble"):
-        block = method.blocks() if isinstance(method, ReadInBlocks) else None
+        block = method.blocks() if isinstance(method, AssembledInBlocks) else None
         if block is None:
             return False
         for name, tensor in tensors.items():

@@ -25,7 +25,7 @@ from istbench.studies.conformance.of_workloads import metric_before_training
 from istbench.studies.conformance.training import assembled, open_workload, set_up, train
 from istbench.workloads.contract import blank_model
 from istbench.workloads.neuron_groups.groups import NeuronGroup, named_tensors, validate_groups
-from istbench.workloads.task import Task
+from istbench.workloads.task import TaskWorkload
 
 _STEPS = 2
 _NODES = (1, 2)
@@ -33,18 +33,18 @@ _NAMED = 4
 _TIMEOUT_S = 60.0
 
 
-def opened_task(file: Path) -> Task:
+def opened_task(file: Path) -> TaskWorkload:
     """The workload of task file `file`, with its data open.
 
     Raises:
         UserError: for the first mistake in its functions.
     """
     workload = open_workload(str(file), {}, cache=cache_directory())
-    assert isinstance(workload, Task)
+    assert isinstance(workload, TaskWorkload)
     return workload
 
 
-def the_model(task: Task) -> str:
+def the_model(task: TaskWorkload) -> str:
     """`model()` builds the same model from the same seed."""
     one, other = (task.task_model.built(0) for _ in range(2))
     pairs = zip(named_tensors(one).items(), named_tensors(other).values(), strict=True)
@@ -55,7 +55,7 @@ def the_model(task: Task) -> str:
     return f"{type(one).__name__}, {_parameters(one):,} parameters, the same from the same seed"
 
 
-def the_data(task: Task) -> str:
+def the_data(task: TaskWorkload) -> str:
     """`data(train)` gives the same batch again."""
     indices = torch.arange(min(task.batch_size, task.train_size))
     with task.file.watched("data"):
@@ -71,7 +71,7 @@ def the_data(task: Task) -> str:
     return f"{sizes}; a batch: {shapes}{'; every n-th batch for a node' if task.in_turn else ''}"
 
 
-def the_loss(task: Task) -> str:
+def the_loss(task: TaskWorkload) -> str:
     """The loss is a finite scalar; names parameters without a gradient, and attributes that forward changes."""
     idle, unsaved = task.trial()
     said = ["a finite scalar" if idle else "a finite scalar, with a gradient for every parameter"]
@@ -80,7 +80,7 @@ def the_loss(task: Task) -> str:
     return "; ".join(said)
 
 
-def the_metric(task: Task) -> str:
+def the_metric(task: TaskWorkload) -> str:
     """Evaluating the first test batches gives the metric."""
     model, computes = task.task_model.built(0), task.file.first_of("evaluate", "loss", "model")
     with task.file.watched(computes):
@@ -91,7 +91,7 @@ def the_metric(task: Task) -> str:
         raise task.file.wrong(computes, str(problem)) from None
 
 
-def the_neuron_groups(task: Task) -> str:
+def the_neuron_groups(task: TaskWorkload) -> str:
     """The groups that the file names fit the model, and another order of their units does not change the loss."""
     model = blank_model(task)
     groups = task.neuron_groups(model)
@@ -100,10 +100,10 @@ def the_neuron_groups(task: Task) -> str:
     return f"{_listed(groups)}; {unproved or 'another order of their units changes nothing'}"
 
 
-_FUNCTIONS: tuple[Callable[[Task], str], ...] = (the_model, the_data, the_loss, the_metric)
+_FUNCTIONS: tuple[Callable[[TaskWorkload], str], ...] = (the_model, the_data, the_loss, the_metric)
 
 
-def checks_of(task: Task) -> tuple[Callable[[Task], str], ...]:
+def checks_of(task: TaskWorkload) -> tuple[Callable[[TaskWorkload], str], ...]:
     """The checks of the functions of `task`."""
     return (*_FUNCTIONS, the_neuron_groups) if "neuron_groups" in task.file else _FUNCTIONS
 
@@ -189,7 +189,7 @@ def _trained(file: str, nodes: int, methods: Sequence[str], plugins: tuple[str, 
     return problems
 
 
-def _dealt(method: str, task: Task, nodes: int, plugins: tuple[str, ...]) -> str:
+def _dealt(method: str, task: TaskWorkload, nodes: int, plugins: tuple[str, ...]) -> str:
     """The neuron groups that `method` deals to `nodes` nodes, their share of the parameters, and whole modules."""
     model = blank_model(task)
     options = build_method(method, {}, workload=task, plugins=plugins).options

@@ -37,7 +37,7 @@ def seconds_at(step: int, curve: Curve) -> float:
     return float(np.interp(step, steps, curve.seconds)) * max(1.0, beyond)
 
 
-class Progress:
+class FaultClock:
     """Train seconds of all steps so far, also of those that were lost.
 
     pace: the curve of the run without faults. By it, a fault comes at the same step on any machine.
@@ -78,7 +78,7 @@ class Injector:
         disk: SmallDisk | None = None,
     ) -> None:
         self._disk = disk
-        self._waiting, self._progress, self._nodes = list(faults), Progress(pace), nodes
+        self._waiting, self._progress, self._nodes = list(faults), FaultClock(pace), nodes
         self._run, self._scratch, self._lab = run, scratch, lab
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="faults", daemon=True)

@@ -19,7 +19,7 @@ from istbench.base.units import parse_bandwidth
 from istbench.cluster.clock import last_exchange_seconds
 from istbench.cluster.in_turns import seen_on
 from istbench.cluster.message_ways import MessageWays
-from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, Host, MessageCosts, Rack
+from istbench.cluster.profile import TCP_PAYLOAD, ClusterProfile, MessageCosts, Rack, SharedHost
 from istbench.cluster.simulator import Replay, replay
 from istbench.cluster.trace import Trace, segment
 from istbench.cluster.trace_file import load_trace
@@ -31,7 +31,7 @@ from istbench.launch.processes.message_costs import measure_message_costs
 from istbench.node.registry import build_method
 from istbench.results.load import load_run
 from istbench.studies.validation.table import ReplayError
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 
 # A segment ends with an evaluation. The first one warms up: links fill their buckets and connections their windows.
 SEGMENTS = 3
@@ -80,7 +80,7 @@ def rehearsed(round_steps: int) -> MeasuredSteps:
     return MeasuredSteps(segment_rounds=rounds, round_steps=round_steps)
 
 
-def round_steps_of(request: RunRequest, progress: Progress) -> int:
+def round_steps_of(request: RunRequest, progress: ShowProgress) -> int:
     """Local steps of a round of `request`.
 
     Raises:
@@ -91,7 +91,9 @@ def round_steps_of(request: RunRequest, progress: Progress) -> int:
     return method.round_steps
 
 
-def fitting(candidates: Sequence[RunRequest], progress: Progress, named: Collection[str] = ()) -> list[RunRequest]:
+def fitting(
+    candidates: Sequence[RunRequest], progress: ShowProgress, named: Collection[str] = ()
+) -> list[RunRequest]:
     """Of the `candidates`, the first of each method and number of nodes that can run.
 
     Raises:
@@ -434,7 +436,7 @@ def lab_profile(lab: Lab | None, carrying: MessageCosts | None, node_cores: floa
         price_date="",
         price_source="",
         burst_bytes=links.burst_bytes * TCP_PAYLOAD,
-        host=Host(nodes=host.nodes, bandwidth=host.bandwidth, latency_s=0.0) if host else None,
+        host=SharedHost(nodes=host.nodes, bandwidth=host.bandwidth, latency_s=0.0) if host else None,
         rack=Rack(hosts=rack.nodes // host_nodes, uplink=rack.bandwidth * TCP_PAYLOAD) if rack else None,
         cores=node_cores,
         cpu_s_per_byte=costs.cpu_s_per_byte,

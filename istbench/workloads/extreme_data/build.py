@@ -17,7 +17,7 @@ from istbench.base.errors import UserError, printable
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Units
 from istbench.workloads import prepared as shared
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 from istbench.workloads.extreme_data.files import RepositoryFiles, find_files
 from istbench.workloads.extreme_data.points import Points, Rows
 from istbench.workloads.extreme_data.synthetic import MadeUp
@@ -110,7 +110,7 @@ def _prepared(
     points: Iterator[tuple[str, Points]],
     task: str,
     total: int,
-    progress: Progress,
+    progress: ShowProgress,
     *,
     features: int,
     labels: int,
@@ -146,7 +146,7 @@ def _prepared(
     return shared.prepared(cache, kind, VERSION, key, PointsSummary, make, _checked_split, progress)
 
 
-def prepare_files(data: Path, cache: Path, progress: Progress) -> DataSource:
+def prepare_files(data: Path, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare the data set in directory `data` under `cache`.
 
     Raises:
@@ -186,7 +186,7 @@ def _require_labels(files: RepositoryFiles, directory: Path) -> None:
             )
 
 
-def prepare_made_up(made_up: MadeUp, cache: Path, progress: Progress) -> DataSource:
+def prepare_made_up(made_up: MadeUp, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare the points of `made_up` under `cache`.
 
     Raises:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from istbench.base.errors import UserError, printable
 from istbench.base.machine import cores
 from istbench.base.options.numbers import Natural
-from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.base import DataSource, ShowProgress
 from istbench.workloads.image_data.cifar_batches import CLASSES, IMAGES, SIDE, CifarBatches
 from istbench.workloads.image_data.decode import BrokenImage, Pixels, read_file, scaled, whole
 from istbench.workloads.image_data.folders import MOST_CLASSES, ImageFiles
@@ -109,7 +109,7 @@ def _prepared_decoded(
     resolution: int,
     count: int,
     chunks: Iterable[Chunk],
-    progress: Progress,
+    progress: ShowProgress,
     *,
     name: str,
     scan: "Scan | None" = None,
@@ -180,7 +180,7 @@ def _statistics(images: np.ndarray) -> tuple[Any, Any]:
 
 
 def prepare_decoded(
-    files: ImageFiles, resolution: int, cache: Path, progress: Progress, *, official: bool = False
+    files: ImageFiles, resolution: int, cache: Path, progress: ShowProgress, *, official: bool = False
 ) -> DataSource:
     """Decode image files at `resolution` into `cache`; `official` means that they are CIFAR-10's images.
 
@@ -203,7 +203,7 @@ def prepare_decoded(
     )
 
 
-def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSource:
+def prepare_listed(files: ImageFiles, cache: Path, progress: ShowProgress) -> DataSource:
     """Decode all image files once as a check, and list them under `cache`.
 
     Raises:
@@ -236,7 +236,7 @@ def prepare_listed(files: ImageFiles, cache: Path, progress: Progress) -> DataSo
     return source_of(path, summary, kind="image_folders", name=name, unit="images", note=note)
 
 
-def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> DataSource:
+def prepare_batches(batches: CifarBatches, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare CIFAR-10 from its official batch files under `cache`.
 
     Raises:
@@ -249,7 +249,7 @@ def prepare_batches(batches: CifarBatches, cache: Path, progress: Progress) -> D
     )  # fmt: skip
 
 
-def prepare_textures(textures: Textures, cache: Path, progress: Progress) -> DataSource:
+def prepare_textures(textures: Textures, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare the synthetic images of `textures` under `cache`.
 
     Raises:
@@ -287,7 +287,7 @@ class Scan:
     converted, resized: numbers of images so far that were not RGB, or had another size.
     """
 
-    def __init__(self, files: ImageFiles, decode: Callable[[bytes], Pixels], progress: Progress) -> None:
+    def __init__(self, files: ImageFiles, decode: Callable[[bytes], Pixels], progress: ShowProgress) -> None:
         self._files, self._decode, self._progress = files, decode, progress
         self._digest = hashlib.sha256(files.labels.tobytes() + files.is_test.tobytes())
         self.converted = self.resized = 0

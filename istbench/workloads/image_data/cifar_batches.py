@@ -10,7 +10,7 @@ import numpy as np
 from istbench.base.decode import read_bytes
 from istbench.base.errors import UserError, printable
 from istbench.base.files import kind_at
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 from istbench.workloads.image_data.unpickle import NotPlainData, StoredArray, plain_data
 from istbench.workloads.prepared import Chunk, Download, files_digest
 
@@ -42,7 +42,7 @@ class CifarBatches:
         """A JSON-ready key from names, sizes and times of the files; raises as `files_digest`."""
         return {"root": str(self.root), "files": files_digest(self.root, self.paths, _WHAT)}
 
-    def chunks(self, progress: Progress) -> Iterator[Chunk]:
+    def chunks(self, progress: ShowProgress) -> Iterator[Chunk]:
         """Yield the images (uint8 [10000, 3, 32, 32]) of each file, without running code.
 
         Raises:

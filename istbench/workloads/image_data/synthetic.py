@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 from istbench.workloads.prepared import Chunk
 
 SIDE = 32
@@ -47,7 +47,7 @@ class Textures:
         order = np.random.default_rng([self.seed, 0])
         return np.concatenate([order.permutation(count) % len(CLASSES) for count in (self.train, self.test)])
 
-    def chunks(self, progress: Progress) -> Iterator[Chunk]:
+    def chunks(self, progress: ShowProgress) -> Iterator[Chunk]:
         """Yield all images in order, uint8 [b, 3, 32, 32]."""
         is_test = np.arange(len(self.labels)) >= self.train
         for first in range(0, len(self.labels), _CHUNK):

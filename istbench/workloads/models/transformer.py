@@ -59,7 +59,7 @@ class Perceptron(nn.Module):
         return output
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a perceptron, each of the normalised stream and added to it.
 
     `widen` multiplies the heads and the hidden units, and `narrow` divides them, rounded up. late: as in
@@ -124,7 +124,7 @@ class Transformer(nn.Module):
             late = number >= layers / 4
             wider = widen if late or widened == "all" else 1
             self.blocks.append(
-                Block(width, heads, dropout=dropout, bias=bias, widen=wider, narrow=narrow, late=late)
+                TransformerBlock(width, heads, dropout=dropout, bias=bias, widen=wider, narrow=narrow, late=late)
             )
         self.norm = nn.LayerNorm(width, bias=bias)
         self.output = nn.Linear(width, symbols, bias=False)
@@ -160,7 +160,7 @@ def transformer_groups(model: Transformer) -> list[NeuronGroup]:
     """Of each block, a group of its heads and a group of its perceptron's hidden units."""
     groups = []
     for number, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         attention, perceptron = block.attention, block.perceptron
         name = f"blocks.{number}"
         heads = [Slot(f"{name}.attention.heads.weight", 0, 3 * attention.size)]

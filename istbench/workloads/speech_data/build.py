@@ -23,7 +23,7 @@ from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.numbers import Natural
 from istbench.workloads import prepared as shared
-from istbench.workloads.base import DataSource, Progress
+from istbench.workloads.base import DataSource, ShowProgress
 from istbench.workloads.prepared import (
     Chunk,
     Labelled,
@@ -87,7 +87,7 @@ def prepared(
     words: tuple[str, ...],
     count: int,
     chunks: Iterable[Chunk],
-    progress: Progress,
+    progress: ShowProgress,
     *,
     converted: Callable[[], int] = int,
     way_out: str = "make room there",
@@ -118,7 +118,7 @@ def prepared(
     return shared.prepared(cache, kind, VERSION, key, SpeechSummary, make, opened, progress)
 
 
-def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
+def prepare_recorded(data: Path, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare features of the recorded words in directory `data`, a folder each, under `cache`.
 
     Raises:
@@ -144,7 +144,7 @@ def prepare_recorded(data: Path, cache: Path, progress: Progress) -> DataSource:
     return source_of(path, summary, kind=kind, name=name, unit="clips", note=note, whole=whole)
 
 
-def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSource:
+def prepare_synthetic(corpus: Corpus, cache: Path, progress: ShowProgress) -> DataSource:
     """Prepare features of the clips of `corpus` under `cache`.
 
     Raises:
@@ -157,7 +157,7 @@ def prepare_synthetic(corpus: Corpus, cache: Path, progress: Progress) -> DataSo
     return source_of(path, summary, kind="synthetic", name="SYNTHETIC speech", unit="clips", note=SYNTHETIC_NOTE)
 
 
-def _features(chunks: Iterable[np.ndarray], of: Recordings | Corpus, progress: Progress) -> Iterator[Chunk]:
+def _features(chunks: Iterable[np.ndarray], of: Recordings | Corpus, progress: ShowProgress) -> Iterator[Chunk]:
     """The features of `chunks` of clips, float32 [b, 16000], which are those `of` a corpus in its order."""
     extract = extractor()
     done = 0

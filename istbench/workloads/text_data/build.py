@@ -19,7 +19,7 @@ from istbench.base.files import kind_at, sync
 from istbench.base.options.data_source import DataSource
 from istbench.base.options.numbers import Count, Natural
 from istbench.workloads import prepared as shared
-from istbench.workloads.base import Progress
+from istbench.workloads.base import ShowProgress
 from istbench.workloads.prepared import SPLITS, damaged, files_digest, map_array, named_errors, visible
 
 LARGEST_FILE = 2**32
@@ -201,7 +201,7 @@ def count_symbols(text: TextFiles, symbols: Symbols, test_percent: int) -> int:
 
 
 def prepare_text(
-    text: TextFiles, symbols: Symbols, test_percent: int, cache: Path, progress: Progress
+    text: TextFiles, symbols: Symbols, test_percent: int, cache: Path, progress: ShowProgress
 ) -> tuple[Path, TextSummary]:
     """The prepared directory of `text` under `cache`, and its summary.
 

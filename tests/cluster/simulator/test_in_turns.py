@@ -6,7 +6,7 @@ import torch
 from traces import blocking, cluster, exactly, random_trace, same
 
 from istbench.cluster.in_turns import FAR_S, seen_on, takes_turns
-from istbench.cluster.profile import TCP_WINDOW, Host
+from istbench.cluster.profile import TCP_WINDOW, SharedHost
 from istbench.cluster.repeated_nodes import unfold
 from istbench.cluster.simulator import replay
 from istbench.cluster.trace import POST
@@ -91,7 +91,7 @@ CASES = {
 
 def apart(host_nodes=1, **changes):
     """A cluster of distant hosts."""
-    host = {"host": Host(nodes=host_nodes, bandwidth=1e11, latency_s=0.0)} if host_nodes > 1 else {}
+    host = {"host": SharedHost(nodes=host_nodes, bandwidth=1e11, latency_s=0.0)} if host_nodes > 1 else {}
     return cluster(**(FAR | host | changes))
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from traces import BANDWIDTH, SIZE, cluster, exactly, trace
 
-from istbench.cluster.profile import Host
+from istbench.cluster.profile import SharedHost
 from istbench.cluster.simulator import replay
 
 FAR = 0.05  # one way
@@ -68,7 +68,7 @@ def test_connections_below_their_windows_share_a_link(peers, rate):
 
 
 def test_a_window_does_not_slow_nodes_of_one_host():
-    host = Host(nodes=2, bandwidth=8 * BANDWIDTH, latency_s=0.0)
+    host = SharedHost(nodes=2, bandwidth=8 * BANDWIDTH, latency_s=0.0)
     assert seconds(sent(SIZE, (1,)), window_bytes=1.0, host=host) == exactly(SIZE / BANDWIDTH)
 
 

@@ -23,11 +23,11 @@ from traces import (
 )
 
 from istbench.cluster.clock import cluster_time, dollars
-from istbench.cluster.profile import Host, Rack
+from istbench.cluster.profile import Rack, SharedHost
 from istbench.cluster.simulator import replay
 
 LINK = 8 * BANDWIDTH  # bits a second
-INSIDE = Host(nodes=2, bandwidth=4 * LINK, latency_s=LATENCY / 10)
+INSIDE = SharedHost(nodes=2, bandwidth=4 * LINK, latency_s=LATENCY / 10)
 # Both hosts of a rack can send as much as one link carries.
 HALF = Rack(hosts=2, uplink=LINK)
 
@@ -72,7 +72,7 @@ def test_nodes_of_a_host_have_links_and_a_latency_of_their_own():
 @pytest.mark.parametrize(("inside", "slowest"), [(4.0, 1.0), (1.0, 1.0), (0.5, 2.0)])
 def test_a_ring_crosses_the_link_of_each_host_once_each_way(nodes, backend, inside, slowest):
     """2 (n-1)/n tensors out and in, in the seconds of the slower of the link and the links inside."""
-    near = Host(nodes=2, bandwidth=inside * LINK, latency_s=0.0)
+    near = SharedHost(nodes=2, bandwidth=inside * LINK, latency_s=0.0)
     apart = cluster(host=near, backend=backend, latency_s=0.0, overhead_s=0.0)
     found = replay(same(nodes, blocking("all_reduce", nodes * SIZE)), apart)
     hops = 2 * (nodes - 1)
@@ -85,7 +85,7 @@ def test_a_ring_crosses_the_link_of_each_host_once_each_way(nodes, backend, insi
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 def test_in_turns_every_node_sends_its_part_to_every_node_of_other_hosts(nodes, size, kind):
     """A link carries g (n - g) parts: g times the bytes that a ring or an exchange by hosts needs."""
-    apart = cluster(host=Host(nodes=size, bandwidth=1e3 * LINK, latency_s=0.0), latency_s=0.0, overhead_s=0.0)
+    apart = cluster(host=SharedHost(nodes=size, bandwidth=1e3 * LINK, latency_s=0.0), latency_s=0.0, overhead_s=0.0)
     tensor = SIZE if kind == "all_gather" else nodes * SIZE
     found = replay(same(nodes, blocking(kind, tensor)), apart)
     crossing = size * (nodes - size) * FLOW
@@ -182,7 +182,7 @@ def test_others_wait_for_a_slow_node():
 
 
 def test_nodes_cost_the_price_of_their_hosts():
-    profile = cluster(price_per_hour=12.0, host=Host(nodes=4, bandwidth=LINK, latency_s=0.0))
+    profile = cluster(price_per_hour=12.0, host=SharedHost(nodes=4, bandwidth=LINK, latency_s=0.0))
     assert [dollars(profile, nodes, 3600) for nodes in (4, 5, 8)] == [12.0, 24.0, 24.0]
     assert dollars(cluster(price_per_hour=3.0), 5, 3600) == 15.0
 
@@ -248,7 +248,7 @@ FACTORS = st.sampled_from([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0])
 @st.composite
 def networks(draw):
     hosts = draw(st.integers(1, 3))
-    inside = Host(nodes=hosts, bandwidth=draw(FACTORS) * LINK, latency_s=LATENCY / 3) if hosts > 1 else None
+    inside = SharedHost(nodes=hosts, bandwidth=draw(FACTORS) * LINK, latency_s=LATENCY / 3) if hosts > 1 else None
     rack = Rack(hosts=draw(st.integers(1, 3)), uplink=draw(FACTORS) * LINK) if draw(st.booleans()) else None
     return cluster(
         bandwidth_in=draw(FACTORS) * LINK,

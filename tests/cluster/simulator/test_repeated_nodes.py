@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from traces import BANDWIDTH, LATENCY, OVERHEAD, SIZE, blocking, cluster, exactly, same, second_segment, trace
 
 from istbench.base.errors import UserError
-from istbench.cluster.profile import Host, Rack
+from istbench.cluster.profile import Rack, SharedHost
 from istbench.cluster.repeated_nodes import fold
 from istbench.cluster.simulator import replay, run
 from istbench.cluster.trace_builder import TraceBuilder, merge
@@ -99,7 +99,7 @@ def test_one_host_gives_the_figures_of_all_equal_hosts(seed, period, size, hosts
     work = turned_trace(random, period, int(nodes))
     profile = cluster(
         full_duplex=bool(seed % 3),
-        host=Host(nodes=size, bandwidth=float(random.choice([1, 2, 4])) * BANDWIDTH, latency_s=LATENCY / 7),
+        host=SharedHost(nodes=size, bandwidth=float(random.choice([1, 2, 4])) * BANDWIDTH, latency_s=LATENCY / 7),
         latency_s=float(random.uniform(0, LATENCY)),
         overhead_s=float(random.uniform(0, OVERHEAD)),
     )
@@ -118,7 +118,7 @@ def test_one_rack_gives_the_figures_of_all_equal_racks(seed, size, hosts, racks)
     random = np.random.default_rng(seed)
     profile = cluster(
         full_duplex=bool(seed % 3),
-        host=Host(nodes=size, bandwidth=2 * BANDWIDTH, latency_s=LATENCY / 7) if size > 1 else None,
+        host=SharedHost(nodes=size, bandwidth=2 * BANDWIDTH, latency_s=LATENCY / 7) if size > 1 else None,
         rack=Rack(hosts=hosts, uplink=float(random.choice([0.4, 0.7, 1.5])) * BANDWIDTH),
         latency_s=float(random.uniform(0, LATENCY)),
     )
@@ -130,7 +130,7 @@ def test_one_rack_gives_the_figures_of_all_equal_racks(seed, size, hosts, racks)
 
 def test_saved_bursts_of_a_link_that_nodes_share_repeat_with_them():
     work = turned_trace(np.random.default_rng(3), 1, 6)
-    profile = cluster(host=Host(nodes=2, bandwidth=BANDWIDTH, latency_s=0.0), burst_bytes=1e4)
+    profile = cluster(host=SharedHost(nodes=2, bandwidth=BANDWIDTH, latency_s=0.0), burst_bytes=1e4)
     one, all_nodes = (replay(work, profile, rounds=3, folded=folded) for folded in (True, False))
     assert one.finish_s == exactly(all_nodes.finish_s)
 

@@ -18,7 +18,7 @@ def test_a_failure_is_said_once_and_does_not_end_it():
     outcomes = [Refused("full"), Refused("full"), None, Lost("slow"), Refused("gone"), None]
     over, said = threading.Event(), []
 
-    def bring(_pace):
+    def bring(_throttle):
         outcome = outcomes.pop(0) if outcomes else None
         if not outcomes:
             over.set()
@@ -34,9 +34,9 @@ def test_a_failure_is_said_once_and_does_not_end_it():
 def test_a_large_file_is_left_half_way_when_the_run_is_over():
     resting, went_on = threading.Event(), []
 
-    def bring(pace):
+    def bring(throttle):
         resting.set()
-        pace(1000.0, 1, 10**6)
+        throttle(1000.0, 1, 10**6)
         went_on.append(True)
 
     with periodic_copies(bring, went_on.append, 60.0):

@@ -6,7 +6,7 @@ import pytest
 from fake_clusters import BARE, write_pair
 from read_tables import column, footer
 
-from istbench.cluster.profile import Host, Rack
+from istbench.cluster.profile import Rack, SharedHost
 from istbench.report.report import build_report_on_clusters
 
 
@@ -68,7 +68,7 @@ def test_links_that_are_faster_while_credits_last_are_said_under_every_table_of_
 
 def test_hosts_and_racks_are_said_and_a_host_has_the_price(results):
     write_pair(results)
-    host, rack = Host(nodes=2, bandwidth=1e9, latency_s=5e-6), Rack(hosts=8, uplink=1e6)
+    host, rack = SharedHost(nodes=2, bandwidth=1e9, latency_s=5e-6), Rack(hosts=8, uplink=1e6)
     profile = dataclasses.replace(BARE, name="bare", host=host, rack=rack, speeds=(1.0, 0.5))
     table, spent = build_report_on_clusters(results, {"bare": [profile]}).tables
     assert (

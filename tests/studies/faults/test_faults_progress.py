@@ -10,14 +10,14 @@ from fake_runs import resume
 from istbench.results.events import Resize
 from istbench.results.store import RunDirectory
 from istbench.studies.faults import injector
-from istbench.studies.faults.injector import Injector, Progress, damage_newest, seconds_at
+from istbench.studies.faults.injector import FaultClock, Injector, damage_newest, seconds_at
 from istbench.studies.faults.schedule import FaultType, PlannedFault
 
 PACE = SimpleNamespace(evaluations=[SimpleNamespace(step=step) for step in (0, 10, 20)], seconds=(0.0, 5.0, 15.0))
 
 
 def test_progress_follows_the_pace_of_the_run_without_faults():
-    progress = Progress(PACE)
+    progress = FaultClock(PACE)
     assert [progress.look(step) for step in (0, 1, 10, 15, 15)] == pytest.approx([0, 0.5, 5.0, 10.0, 10.0])
 
 
@@ -26,7 +26,7 @@ def test_steps_beyond_the_end_take_as_long_as_those_before():
 
 
 def test_steps_that_are_done_again_count_again():
-    progress = Progress(PACE)
+    progress = FaultClock(PACE)
     progress.look(1)
     progress.look(16)
     assert progress.look(0) == pytest.approx(11.0), "nothing trains during a restart"

@@ -5,7 +5,7 @@ import pytest
 from istbench.base.errors import UserError
 from istbench.base.machine import cores
 from istbench.base.options.run import RunRequest
-from istbench.cluster.profile import TCP_PAYLOAD, Host, Rack
+from istbench.cluster.profile import TCP_PAYLOAD, Rack, SharedHost
 from istbench.launch.backends.backend import Screen
 from istbench.launch.lab.network import ShapedNetwork
 from istbench.studies.validation.measure import Validation, lab_profile
@@ -46,6 +46,6 @@ def test_nodes_without_a_core_are_refused_before_any_run():
 def test_the_profile_of_a_lab_has_its_hosts_and_racks():
     network = ShapedNetwork(nodes=8, bandwidth=1e9, host_nodes=2, inside=5e9, racks=2, uplink=1e9)
     profile = lab_profile(network.lab, None, 1.0)
-    assert profile.host == Host(nodes=2, bandwidth=5e9, latency_s=0.0)
+    assert profile.host == SharedHost(nodes=2, bandwidth=5e9, latency_s=0.0)
     assert profile.rack == Rack(hosts=2, uplink=1e9 * TCP_PAYLOAD)
     assert profile.bandwidth_out == 1e9 * TCP_PAYLOAD
