@@ -68,13 +68,12 @@ REDUCE = Collective(name="reduce", code=8, chakra=1, schedule=to_root, rooted=Tr
 """
 
 METHOD = """
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
 from istbench.methods.base import Method, materialise
-from istbench.methods.flat import floating_tensors
-from istbench.methods.footprint import tensor_bytes, whole_model
+from istbench.methods.footprint import trained, whole_model
 from istbench.methods.optimizer import OptimizerOptions, load_optimizer_state, optimizer_state
 from istbench.methods.size_plan import Sizes
 from outside_sizes import CENTRAL
@@ -120,8 +119,9 @@ class Central(Method):
         load_optimizer_state(self._optimizer, state["optimizer"])
 
     def footprint(self, model, workload, world_size, batch_size):
-        values = [own.numel() for own in floating_tensors(model)]
-        sizes = Sizes(values=values, itemsize=4, nodes=world_size, most=10**6)
+        own = trained(model)
+        values, itemsize = [one.numel() for one in own], own[0].element_size()
+        sizes = Sizes(values=values, itemsize=itemsize, nodes=world_size, most=10**6)
         return whole_model(model, self.options, CENTRAL.rounds(sizes, {}).rounds, batch_size)
 """
 

@@ -307,11 +307,12 @@ def _helps(cluster: _Cluster) -> tuple[tuple[str, float], ...]:
     """Remedies with the seconds of a step. A placement puts all nodes on one host."""
     numbers = cluster.numbers
     texts = [f"{plan.name} {options}" for plan in SIZE_PLANS.values() for options in plan.helps]
-    helps = chosen_methods(text for text in texts if numbers.dtype == "float32" or "bf16" not in text)
     found = []
-    for method in helps:
-        with suppress(UserError):  # of an installed package: it has a row of its own, which says so
-            found.append((method.label, cluster.replays(method).step_s))
+    for text in texts:
+        if numbers.dtype == "float32" or "bf16" not in text:
+            with suppress(UserError):  # one that its method refuses for this model helps nobody
+                (method,) = chosen_methods([text])
+                found.append((method.label, cluster.replays(method).step_s))
     if numbers.hosts > 1 and numbers.nodes <= 16:
         ddp = _Cluster(dataclasses.replace(numbers, gpus_per_host=numbers.nodes)).of_ddp()
         found.append((f"ddp with all {numbers.nodes} {numbers.node_name}s in one host", ddp.step_s))

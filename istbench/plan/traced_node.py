@@ -149,7 +149,7 @@ def trace_of_rounds(
     node: a new one of each rank. recorded: the machine that recorded the seconds of its steps.
 
     Raises:
-        UserError: as `check_events` does.
+        UserError: as `check_events` does, and for rounds that are no trace.
     """
 
     @functools.cache
@@ -160,7 +160,10 @@ def trace_of_rounds(
     count = 1 if one_stands_for_all(traced, nodes) else nodes
     check_events(method, len(traced(0)) * count, nodes)
     events = [traced(rank) for rank in range(count)]
-    return trace_like(recorded, events, nodes, planned.window, planned.last_bytes)
+    try:
+        return trace_like(recorded, events, nodes, planned.window, planned.last_bytes)
+    except ValueError as error:
+        raise UserError(f"the rounds of {method} are no trace: {error}") from None
 
 
 def check_events(method: str, events: int, nodes: int) -> None:

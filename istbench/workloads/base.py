@@ -10,7 +10,7 @@ Order of calls: the launcher calls `build_model`, `prepare` and `build_model` ag
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -294,10 +294,13 @@ class UsersObjects(Part):
 _AT_ONCE = 1024  # samples
 
 
-def _add_to(digest: Any, batch: Batch) -> None:
-    for part in tree_leaves(list(batch)):
+def _add_to(digest: Any, values: Iterable[object]) -> None:
+    """Add the tensors in `values`, and in objects there, to `digest`."""
+    for part in tree_leaves(list(values)):
         if isinstance(part, Tensor):
-            digest.update(part.reshape(-1).view(torch.uint8).numpy())
+            digest.update(part.contiguous().reshape(-1).view(torch.uint8).numpy())
+        elif hasattr(part, "__dict__"):
+            _add_to(digest, vars(part).values())
 
 
 class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects, ABC):
@@ -359,8 +362,9 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
             raise UserError(f"{self.in_errors} makes its own data: leave out --data {data}")
         self.open(DataSource.computed(b"", train=0, test=0, note=""))  # it may compute them too
         digest, test = hashlib.sha256(), 0
-        for rows in torch.arange(self.train_size).split(_AT_ONCE):
+        for rows in torch.arange(self.train_size).split(self.batch_size if self.in_turn else _AT_ONCE):
             _add_to(digest, self.plain_batch(rows))
+            progress("samples", int(rows[-1]) + 1, self.train_size)
         for batch in self.test_batches():
             _add_to(digest, batch)
             test += len(batch[1])

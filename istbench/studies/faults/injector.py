@@ -78,7 +78,7 @@ class Injector:
         disk: SmallDisk | None = None,
     ) -> None:
         self._disk = disk
-        self._waiting, self._progress, self._nodes = list(faults), FaultClock(pace), nodes
+        self._waiting, self._clock, self._nodes = list(faults), FaultClock(pace), nodes
         self._run, self._scratch, self._lab = run, scratch, lab
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="faults", daemon=True)
@@ -101,7 +101,7 @@ class Injector:
                 self._begin()
                 continue
             step = read_progress(self._scratch).step
-            if self._waiting and self._progress.look(step) >= self._waiting[0].at_s:
+            if self._waiting and self._clock.look(step) >= self._waiting[0].at_s:
                 self.hit(step)
 
     def _begin(self) -> None:

@@ -80,7 +80,7 @@ def discover_groups(model: nn.Module, run: Run, *, prove: bool = True) -> Discov
         except Exception as error:
             if not isinstance(run(copy.deepcopy(model).train()), Tensor):
                 raise TypeError("run(model) must return a tensor: outputs of the model, or its loss") from None
-            problem = f"the run cannot be traced: {first_line(error)}"
+            problem = f"the run cannot be recorded: {first_line(error)}"
             return Discovered([], [LeftWhole(name, problem) for name, _ in _layers(model)])
         dims, sums = find_dimensions(graph, {name: type(module) for name, module in model.named_modules()})
         problems: dict[str, str] = {}
