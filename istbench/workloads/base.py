@@ -362,14 +362,16 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
             raise UserError(f"{self.in_errors} makes its own data: leave out --data {data}")
         self.open(DataSource.computed(b"", train=0, test=0, note=""))  # it may compute them too
         digest, test = hashlib.sha256(), 0
-        for rows in torch.arange(self.train_size).split(self.batch_size if self.in_turn else _AT_ONCE):
-            _add_to(digest, self.plain_batch(rows))
-            progress("samples", int(rows[-1]) + 1, self.train_size)
+        size, at_once = self.train_size, self.batch_size if self.in_turn else _AT_ONCE
+        for first in range(0, size, at_once):
+            last = min(first + at_once, size)
+            _add_to(digest, self.plain_batch(torch.arange(first, last)))
+            progress("samples", last, size)
         for batch in self.test_batches():
             _add_to(digest, batch)
             test += len(batch[1])
         note = f"synthetic data: computed by {self.name}"
-        return DataSource.computed(digest.digest(), train=self.train_size, test=test, note=note)
+        return DataSource.computed(digest.digest(), train=size, test=test, note=note)
 
     def open(self, source: DataSource) -> None:
         """Map the prepared data. Cheap; every worker calls it before the batch methods.

@@ -60,7 +60,7 @@ class ConstantToy(Toy):
 
 
 def opened(workload):
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     return workload
 
 

@@ -57,7 +57,7 @@ def node_trained(fabric, method, options, steps, frozen):
         traffic.sent = traffic.received = 0
     workload = TunedToy(ToyOptions(features=FEATURES))
     workload.frozen = frozen
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     with torch.device("meta"):
         model = workload.build_model()
     before = materialise(model, workload, 0, fabric.device).backbone.weight.clone()
@@ -152,7 +152,7 @@ class NormalisedToy(Toy):
 def node_normalised(fabric, method, rounds):
     """After each round, the units of this node by the weights and by the means; then the means of the whole."""
     workload = NormalisedToy(ToyOptions(features=FEATURES))
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     built = set_up(fabric, workload, method, {"local_steps": 3})
     held = []
     for number in range(rounds):

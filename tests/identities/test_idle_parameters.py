@@ -46,7 +46,7 @@ class ExpertsToy(Toy):
 
 def experts():
     workload = ExpertsToy(ToyOptions(hidden=9))
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     return workload
 
 
@@ -123,7 +123,7 @@ class UndefiningToy(Toy):
 
 def node_undefining(fabric, method):
     workload = UndefiningToy(ToyOptions(hidden=9))
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     built = set_up(fabric, workload, method, options)
     train(fabric, workload, built, 0, STEPS)
@@ -158,7 +158,7 @@ class ReentrantToy(ExpertsToy):
 
 def node_reentrant(fabric):
     workload = ReentrantToy(ToyOptions(hidden=9))
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     try:
         train(fabric, workload, set_up(fabric, workload, "ddp", {"lr": 0.1}), 0, 2)
     except UserError as error:

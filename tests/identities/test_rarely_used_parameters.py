@@ -49,7 +49,7 @@ class RareToy(Toy):
 
 def rare_workload():
     workload = RareToy(ToyOptions(hidden=13))
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     return workload
 
 

@@ -73,7 +73,7 @@ def test_p3_and_parameter_server_are_ddp(nodes):
 
 def odd_workload():
     workload = OddToy()
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     return workload
 
 

@@ -75,7 +75,7 @@ class FickleToy(EarlyToy):
 
 
 def opened(workload):
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     return workload
 
 

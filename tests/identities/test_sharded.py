@@ -119,7 +119,7 @@ class OddToy(Toy):
 def node_odd(fabric):
     """How far `fsdp` is from one process on the minibatches joined, and what it is after it was resumed."""
     workload = OddToy()
-    workload.open(workload.prepare(None, None, None))
+    workload.open(workload.prepare(None, None, lambda *_: None))
     seen = []
     for own, ahead in itertools.product(({}, {"group_params": 1}), (True, False)):
         options = {"lr": 0.05, "momentum": 0.9, "forward_prefetch": ahead, **own}
