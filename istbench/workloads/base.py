@@ -366,7 +366,8 @@ class Workload(Fetched, Plannable, Cuttable, ReadInBlocks, Sampled, UsersObjects
         for first in range(0, size, at_once):
             last = min(first + at_once, size)
             _add_to(digest, self.plain_batch(torch.arange(first, last)))
-            progress("samples", last, size)
+            if size > at_once:
+                progress("samples", last, size)
         for batch in self.test_batches():
             _add_to(digest, batch)
             test += len(batch[1])
