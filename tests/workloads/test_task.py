@@ -271,7 +271,7 @@ def test_a_stream_that_differs_each_time_has_no_fingerprint_of_its_content(task)
     [
         ("DataLoader(KNOWN, 2, shuffle=True)", True),
         ("DataLoader(KNOWN, 2, shuffle=True, generator=OWN)", True),
-        ("[KNOWN[row] for row in numpy.random.default_rng().permutation(8).reshape(4, 2)]", False),
+        ("[MANY[row] for row in numpy.random.default_rng().permutation(8000)[:8].reshape(4, 2)]", False),
     ],
 )
 def test_an_order_that_no_seed_decides_is_said(task, tmp_path, made, steady):
@@ -280,7 +280,8 @@ import numpy
 from torch.utils.data import DataLoader
 
 OWN = torch.Generator()
-KNOWN = TensorDataset(torch.arange(24.0).reshape(8, 3), torch.ones(8).long())
+MANY = TensorDataset(torch.arange(24000.0).reshape(8000, 3), torch.ones(8000).long())
+KNOWN = TensorDataset(*MANY[:8])
 
 def data(train):
     return {made}
