@@ -26,12 +26,12 @@ def subnets(
     Without shares, that of node 0 alone, which has a largest part of every group in every round. Nodes with parts
     of equal sizes have the same object.
     """
-    of_nodes = part_units(layout.groups, world_size, coverage=coverage, shares=shares)
+    of_nodes = part_units(layout.groups, world_size, coverage=coverage, shares=shares)[: len(shares) or 1]
     built: dict[tuple[int, ...], nn.Module] = {}
-    for units in of_nodes[: len(shares) or 1]:
+    for units in of_nodes:
         if (own := tuple(units.values())) not in built:
             built[own] = build_subnet(model, layout.groups, units, torch.device("meta"))
-    return tuple(built[tuple(units.values())] for units in of_nodes[: len(shares) or 1])
+    return tuple(built[tuple(units.values())] for units in of_nodes)
 
 
 def travelling_bytes(options: Any, tensors: dict[str, Tensor], world_size: int) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Make the plan of a cell: its model on the meta device, its rounds from its footprint, and their simulation."""
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from istbench.cluster.estimate import (
     NodeMemory,
     bytes_sent,
     fewest,
+    fits,
     largest,
     most_sent,
     round_seconds,
@@ -200,9 +202,9 @@ class _Planner:
         # If the other parts alone are too large, counting activations and optimizer scratch is a waste of time.
         limit = self._cluster.memory_bytes
         memory = self._memory(cell, cell.footprint, whole=False)
-        if memory.total <= limit:
+        if fits(memory, limit) is not False:
             memory = self._memory(cell, cell.footprint, whole=True)
-        return limit - memory.total if memory.complete or memory.total > limit else -math.inf
+        return -math.inf if fits(memory, limit) is None else limit - memory.total
 
     def _largest_width(self, cell: SizedCell, option: str) -> int | None:
         start = getattr(cell.workload.options, option)
@@ -227,11 +229,13 @@ class _Planner:
 
     def _of_width(self, width: int | None) -> dict[str, Any]:
         """The options of the workload with this `width`, or with its own."""
+        own = {} if width is None else {self._width_option: width}
+        return {**self._request.workload_options, **own}
+
+    @functools.cached_property
+    def _width_option(self) -> str:
         request = self._request
-        options = dict(request.workload_options)
-        if width is not None:
-            options[build_workload(request.workload, options, request.plugins).width] = width
-        return options
+        return build_workload(request.workload, request.workload_options, request.plugins).width
 
     def _round(
         self,

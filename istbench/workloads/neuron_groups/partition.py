@@ -62,12 +62,15 @@ def part_units(
     Raises:
         ValueError: if a group has too few units for every node to own one.
     """
-    sizes = {}
+    _require_units(groups, world_size, coverage)
+    sizes = {group.name: part_sizes(group.size * coverage, world_size, shares) for group in groups}
+    return [{name: own[node] for name, own in sizes.items()} for node in range(world_size)]
+
+
+def _require_units(groups: Sequence[NeuronGroup], world_size: int, coverage: int) -> None:
     for group in groups:
         if group.size * coverage < world_size:
             raise ValueError(f"neuron group {group.name!r} has {group.size} units for {world_size} nodes")
-        sizes[group.name] = part_sizes(group.size * coverage, world_size, shares)
-    return [{name: own[node] for name, own in sizes.items()} for node in range(world_size)]
 
 
 def part_sizes(size: int, world_size: int, shares: Sequence[float] = ()) -> list[int]:
@@ -107,7 +110,7 @@ def partition_units(
         ValueError: if a group has too few units for every node to own one.
     """
     partition = {}
-    part_units(groups, world_size, coverage=coverage)  # refuses groups that are too small
+    _require_units(groups, world_size, coverage)
     for group in groups:
         key = derived_seed(seed, "partition", round_index, group.name)
         permutation = torch.randperm(group.size, generator=torch.Generator().manual_seed(key))
